@@ -1,0 +1,32 @@
+"""Hocket: tasks, actors, shared objects and training loops over many processes.
+
+Layout: `kernel` decides and does no IO; `engine` carries out (one contract, several engines); `core` is the programming
+model; `train` stands on it. This module only gives the public names their place.
+"""
+
+from hocket import exceptions as exceptions
+from hocket import util as util
+from hocket.core.actor import ActorClass as ActorClass
+from hocket.core.actor import ActorHandle as ActorHandle
+from hocket.core.actor import method as method
+from hocket.core.api import available_resources as available_resources
+from hocket.core.api import cancel as cancel
+from hocket.core.api import cluster_resources as cluster_resources
+from hocket.core.api import error_info as error_info
+from hocket.core.api import get as get
+from hocket.core.api import get_actor as get_actor
+from hocket.core.api import get_gpu_ids as get_gpu_ids
+from hocket.core.api import get_runtime_context as get_runtime_context
+from hocket.core.api import kill as kill
+from hocket.core.api import nodes as nodes
+from hocket.core.api import put as put
+from hocket.core.api import remote as remote
+from hocket.core.api import wait as wait
+from hocket.core.context import RuntimeContext as RuntimeContext
+from hocket.core.remote_function import RemoteFunction as RemoteFunction
+from hocket.core.session import SessionContext as SessionContext
+from hocket.core.session import init as init
+from hocket.core.session import is_initialized as is_initialized
+from hocket.core.session import shutdown as shutdown
+from hocket.engine.contract import ObjectRef as ObjectRef
+from hocket.version import __version__ as __version__

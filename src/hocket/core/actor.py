@@ -1,0 +1,188 @@
+"""Objects that live in a process of their own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from hocket.core import options, remote_function, session
+from hocket.engine import contract, values
+from hocket.kernel import records
+
+_METHOD_OPTIONS = "__hocket_method_options__"
+
+
+def method(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a method of an actor class its defaults.
+
+    Args:
+        **given: ``num_returns``: how many references a call returns (default 1). ``name``: for messages.
+
+    Example:
+        >>> import hocket
+        >>> @hocket.remote
+        ... class Splitter:
+        ...     @hocket.method(num_returns=2)
+        ...     def split(self, word):
+        ...         return word[:1], word[1:]
+        >>> context = hocket.init(num_cpus=1, engine="inprocess")
+        >>> head, tail = Splitter.remote().split.remote("hocket")
+        >>> hocket.get([head, tail])
+        ['h', 'ocket']
+        >>> hocket.shutdown()
+    """
+    if not given:
+        raise ValueError("@hocket.method needs at least one keyword, such as @hocket.method(num_returns=2).")
+    options.validate(given, options.METHOD_OPTIONS, "@hocket.method")
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(function, _METHOD_OPTIONS, given)
+        return function
+
+    return mark
+
+
+class ActorClass:
+    """A class whose instances live in worker processes. Made by `hocket.remote`."""
+
+    def __init__(self, cls: type, given: dict[str, Any]) -> None:
+        options.validate(given, options.ACTOR_OPTIONS, f"actor class `{cls.__name__}`")
+        self._cls = cls
+        self._given = given
+        self._signature = remote_function.Signature(cls.__init__, cls.__name__, skip_first=True)
+        self._methods = tuple(
+            (name, getattr(function, _METHOD_OPTIONS, {}).get("num_returns", 1))
+            for name, function in inspect.getmembers(cls, callable)
+            if not name.startswith("__") or name == "__call__"
+        )
+        self._exported: contract.RemoteFunction | None = None
+        self.__name__ = cls.__name__
+        self.__doc__ = cls.__doc__
+        self.__module__ = cls.__module__
+
+    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Build an actor and return a handle on it at once.
+
+        Raises:
+            TypeError: The arguments do not fit the constructor, or one cannot travel.
+            ActorAlreadyExistsError: A living actor has the name.
+            ActorUnschedulableError: It asks for more than the session can ever have.
+        """
+        engine = contract.get_optional_current_engine() or session.get_engine()
+        namespace = engine.get_context().namespace
+        record = options.build_actor_options(self._given, self._cls.__name__, namespace, self._methods)
+        if self._given.get("get_if_exists"):
+            if not record.name:
+                raise ValueError("get_if_exists=True needs a name: write .options(name='...', get_if_exists=True).")
+            known = engine.find_actor(record.name, record.namespace)
+            if known is not None:
+                return ActorHandle(known.ref, known.options)
+        self._signature.check(args, kwargs)
+        if self._exported is None:
+            self._exported = values.encode_function(self._cls, f"actor class `{self._cls.__name__}`")
+        info = engine.create_actor(self._exported, args, kwargs, record)
+        return ActorHandle(info.ref, info.options, self._cls)
+
+    def options(self, **given: Any) -> ActorClass:
+        """Return the same class with other options; this one stays as it is."""
+        other = ActorClass(self._cls, {**self._given, **given})
+        other._exported = self._exported
+        return other
+
+    def _remote(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **given: Any) -> ActorHandle:
+        return self.options(**given).remote(*args, **(kwargs or {}))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = self._cls.__name__
+        raise TypeError(f"Actors cannot be instantiated directly. Instead of {name}() write {name}.remote().")
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        raise TypeError(
+            f"Inheriting from the actor class `{self._cls.__name__}` is not supported. Inherit from the plain class, and put "
+            "@hocket.remote on the subclass only."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ActorClass, (self._cls, self._given)
+
+
+class ActorHandle:
+    """A handle on an actor. Its methods are called with ``handle.method.remote(...)``.
+
+    Can be passed to tasks and other actors. When the last handle is gone, the actor finishes its calls and ends.
+    """
+
+    def __init__(self, ref: contract.ObjectRef[None], record: records.ActorOptions, cls: type | None = None) -> None:
+        self._ref = ref
+        self._record = record
+        self._cls = cls
+        self._returns = dict(record.methods)
+
+    def __getattr__(self, name: str) -> ActorMethod:
+        returns = self.__dict__.get("_returns")
+        if returns is None or name not in returns:
+            if returns is None or (name.startswith("__") and name.endswith("__")):
+                raise AttributeError(name)
+            raise AttributeError(
+                f"Actor class `{self._record.class_name}` has no method {name!r}. It has "
+                f"{sorted(known for known in returns if not known.startswith('_'))}."
+            )
+        found = ActorMethod(self, name, returns[name])
+        self.__dict__[name] = found
+        return found
+
+    @property
+    def _actor_id(self) -> str:
+        return self._ref.hex()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActorHandle) and self._ref is other._ref
+
+    def __hash__(self) -> int:
+        return hash(self._ref)
+
+    def __repr__(self) -> str:
+        return f"Actor({self._record.class_name}, {self._ref.hex()})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ActorHandle, (self._ref, self._record)
+
+
+class ActorMethod:
+    """One method of one actor."""
+
+    __slots__ = ("_actor", "_name", "_options", "_signature")
+
+    def __init__(self, actor: ActorHandle, name: str, num_returns: int, label: str = "") -> None:
+        self._actor = actor
+        self._name = name
+        label = label or f"{actor._record.class_name}.{name}"
+        self._options = records.TaskOptions(name=label, num_returns=num_returns)
+        function = inspect.getattr_static(actor._cls, name, None) if actor._cls is not None else None
+        is_static = isinstance(function, staticmethod)
+        if isinstance(function, staticmethod | classmethod):
+            function = function.__func__
+        self._signature = (
+            remote_function.Signature(function, label, skip_first=not is_static) if function is not None else None
+        )
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Start a call and return at once: one `ObjectRef`, a list of them, or None, by ``num_returns``."""
+        if self._signature is not None:
+            self._signature.check(args, kwargs)
+        ref = self._actor._ref
+        refs = ref._engine.submit_call(ref, self._name, args, kwargs, self._options)
+        return refs[0] if len(refs) == 1 else refs or None
+
+    def options(self, **given: Any) -> ActorMethod:
+        """Return the same method with other options (``num_returns``, ``name``)."""
+        options.validate(given, options.METHOD_OPTIONS, f"method `{self._options.name}`")
+        returns = given.get("num_returns")
+        returns = self._options.num_returns if returns is None else returns
+        return ActorMethod(self._actor, self._name, returns, given.get("name") or self._options.name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            f"Actor methods cannot be called directly. Instead of actor.{self._name}(...) write actor.{self._name}.remote(...)."
+        )

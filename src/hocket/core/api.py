@@ -1,0 +1,273 @@
+"""The functions at the top of the package."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from hocket import exceptions
+from hocket.core import actor, context, remote_function, session
+from hocket.engine import contract
+
+T = TypeVar("T")
+
+
+@overload
+def remote(target: type, /) -> actor.ActorClass: ...
+@overload
+def remote(target: Callable[..., T], /) -> remote_function.RemoteFunction[..., T]: ...
+@overload
+def remote(**options: Any) -> Callable[[Any], Any]: ...
+def remote(*targets: Any, **options: Any) -> Any:
+    """Make a function or a class remote: ``@remote`` or ``@remote(num_cpus=2, ...)``.
+
+    Args:
+        *targets: The function or class; by decoration.
+        **options: For both: ``num_cpus`` (default 1; an actor holds 0 while it lives), ``num_gpus``, ``resources``, ``name``,
+            ``scheduling_strategy``. For functions: ``num_returns`` (1), ``max_retries`` (3, after the death of a worker),
+            ``retry_exceptions`` (False). For classes: ``namespace``, ``lifetime``, ``max_concurrency`` (1), ``get_if_exists``.
+
+    Raises:
+        ValueError: An option is unknown or breaks a rule.
+        TypeError: An option has the wrong type, or the target is no function or class.
+
+    Example:
+        >>> import hocket
+        >>> @hocket.remote
+        ... def add(x, y):
+        ...     return x + y
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> hocket.get(add.remote(add.remote(1, 2), 3))
+        6
+        >>> hocket.shutdown()
+    """
+    if targets and not options and len(targets) == 1:
+        return _make_remote(targets[0], {})
+    if targets or not options:
+        raise AssertionError(
+            "@hocket.remote is used either without parentheses or with keywords, such as @hocket.remote(num_cpus=2); "
+            f"received {targets!r} and {options!r}."
+        )
+    return lambda target: _make_remote(target, options)
+
+
+def _make_remote(target: Any, options: dict[str, Any]) -> Any:
+    if isinstance(target, remote_function.RemoteFunction | actor.ActorClass):
+        raise TypeError(f"`{target.__name__}` is remote already. Use .options(...) to change how it runs.")
+    remote_function.raise_if_not_callable(target)
+    if inspect.isclass(target):
+        return actor.ActorClass(target, options)
+    if inspect.isgeneratorfunction(target) or inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
+        raise TypeError(
+            f"`{target.__name__}` is a generator or coroutine function, which this version does not run remotely. Return a list, "
+            "or call asyncio.run() inside an ordinary function."
+        )
+    if not hasattr(target, "__name__"):
+        target.__name__ = type(target).__name__
+    return remote_function.RemoteFunction(target, options)
+
+
+def put(value: T) -> contract.ObjectRef[T]:
+    """Store a value and return a reference to it. Large arrays go to shared memory, from where others read without a copy.
+
+    Raises:
+        TypeError: The value is a reference already, or cannot travel (`SerializationError`).
+        ObjectStoreFullError: There is no memory left.
+
+    Example:
+        >>> import hocket
+        >>> context = hocket.init(num_cpus=1, engine="inprocess")
+        >>> hocket.get(hocket.put([1, 2]))
+        [1, 2]
+        >>> hocket.shutdown()
+    """
+    if isinstance(value, contract.ObjectRef):
+        raise TypeError(
+            f"hocket.put() takes a value, but received the reference {value!r}. Use the reference itself, or put([ref]) to "
+            "store a list that holds it."
+        )
+    return session.get_engine().put(value)
+
+
+def get(refs: Any, *, timeout: float | None = None) -> Any:
+    """Wait for a value, or for a list of values, and return it.
+
+    What is returned is the caller's own: arrays may be written to, and nobody else sees it.
+
+    Args:
+        refs: One reference, or a list of them (duplicates allowed).
+        timeout: Seconds to wait at most; 0 only looks; None waits without end.
+
+    Raises:
+        GetTimeoutError: Not everything was there in time. It is also a TimeoutError.
+        TaskError: The task raised; it is also an instance of what was raised.
+        ValueError: It is neither a reference nor a list of references.
+    """
+    engine = session.get_engine()
+    if type(refs) is contract.ObjectRef:
+        if timeout is not None:
+            _check_timeout(timeout)
+        return engine.get((refs,), timeout)[0]
+    if not isinstance(refs, list):
+        raise ValueError(
+            f"hocket.get() takes an ObjectRef or a list of them, but received a {type(refs).__name__}: {refs!r}. Write "
+            "hocket.get(list(refs)) for other containers."
+        )
+    for ref in refs:
+        if type(ref) is not contract.ObjectRef:
+            raise ValueError(
+                f"hocket.get() takes an ObjectRef or a list of them, but the list holds a {type(ref).__name__}: {ref!r}. Pass "
+                "only what .remote() or put() returned."
+            )
+    if timeout is not None:
+        _check_timeout(timeout)
+    return engine.get(refs, timeout)
+
+
+def _check_timeout(timeout: float) -> None:
+    if timeout < 0:
+        raise ValueError(f"timeout must be 0 or more seconds, or None to wait without end, but received {timeout!r}.")
+
+
+def wait(
+    refs: list[contract.ObjectRef[Any]],
+    *,
+    num_returns: int = 1,
+    timeout: float | None = None,
+    fetch_local: bool = True,
+) -> tuple[list[contract.ObjectRef[Any]], list[contract.ObjectRef[Any]]]:
+    """Wait until some of the objects are there. An error counts as there.
+
+    Args:
+        refs: References, without duplicates.
+        num_returns: How many to wait for. Exactly so many are returned as ready, even if more are.
+        timeout: Seconds to wait at most; then fewer may be ready. None waits without end.
+        fetch_local: For Ray programs; has no meaning on one machine.
+
+    Returns:
+        Those that are ready, and the rest; each in the order of `refs`.
+
+    Raises:
+        TypeError: `refs` is not a list of references.
+        ValueError: There are duplicates, or `num_returns` does not lie between 1 and their number.
+    """
+    if not isinstance(refs, list):
+        raise TypeError(
+            f"hocket.wait() takes a list of ObjectRefs, but received a {type(refs).__name__}. Write hocket.wait([ref])."
+        )
+    if any(type(ref) is not contract.ObjectRef for ref in refs):
+        wrong = next(ref for ref in refs if type(ref) is not contract.ObjectRef)
+        raise TypeError(
+            f"hocket.wait() takes a list of ObjectRefs, but it holds {wrong!r}. Pass what .remote() returned."
+        )
+    if len(set(refs)) != len(refs):
+        raise ValueError(f"hocket.wait() needs distinct ObjectRefs, but {len(refs) - len(set(refs))} are given twice.")
+    if timeout is not None:
+        _check_timeout(timeout)
+    if not refs:
+        return [], []
+    if not 1 <= num_returns <= len(refs):
+        raise ValueError(
+            f"num_returns must lie between 1 and the number of refs ({len(refs)}), but received {num_returns!r}."
+        )
+    there = session.get_engine().wait(refs, num_returns, timeout)
+    ready = [ref for ref, is_there in zip(refs, there, strict=True) if is_there]
+    return ready, [ref for ref, is_there in zip(refs, there, strict=True) if not is_there]
+
+
+def cancel(ref: contract.ObjectRef[Any], *, force: bool = False, recursive: bool = True) -> None:
+    """Stop the task that makes an object. `get` of it then raises `TaskCancelledError`.
+
+    A task that has not started never runs; one that runs gets a KeyboardInterrupt; one that is done stays done.
+
+    Args:
+        ref: What the task's `.remote()` returned.
+        force: End the worker process instead of interrupting it.
+        recursive: Also cancel the tasks that it submitted.
+
+    Raises:
+        TypeError: It is no reference.
+    """
+    if not isinstance(ref, contract.ObjectRef):
+        raise TypeError(
+            f"hocket.cancel() takes an ObjectRef, but received {ref!r}. To end an actor, use hocket.kill(actor)."
+        )
+    session.get_engine().cancel(ref, force=force, recursive=recursive)
+
+
+def kill(handle: actor.ActorHandle, *, no_restart: bool = True) -> None:
+    """End an actor now, without letting it finish anything. Its pending calls fail with `ActorDiedError`.
+
+    Args:
+        handle: The actor.
+        no_restart: For Ray programs; actors are not restarted by this version.
+
+    Raises:
+        ValueError: It is no actor handle.
+    """
+    if not isinstance(handle, actor.ActorHandle):
+        raise ValueError(
+            f"hocket.kill() takes an actor handle, but received {handle!r}. To stop a task, use hocket.cancel(ref)."
+        )
+    session.get_engine().kill_actor(handle._ref)
+
+
+def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
+    """Return a handle on the living actor of that name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if not name:
+        raise ValueError(
+            "Please supply a non-empty value to get_actor, such as the name given in .options(name='...')."
+        )
+    engine = session.get_engine()
+    namespace = namespace or engine.get_context().namespace
+    info = engine.find_actor(name, namespace)
+    if info is None:
+        raise ValueError(
+            f"Failed to look up actor with name {name!r} in namespace {namespace!r}. Actors get names with "
+            ".options(name='...'), and lose them when they end."
+        )
+    return actor.ActorHandle(info.ref, info.options)
+
+
+def get_runtime_context() -> context.RuntimeContext:
+    """Return where the calling code runs: ids, resources, names."""
+    return context.RuntimeContext(session.get_engine().get_context())
+
+
+def get_gpu_ids() -> list[int]:
+    """Return the indices of the GPUs that the calling task or actor may use."""
+    return list(session.get_engine().get_context().gpu_ids)
+
+
+def nodes() -> list[dict[str, Any]]:
+    """Return a description of each node, with Ray's keys."""
+    return session.get_open_engine().list_nodes()
+
+
+def cluster_resources() -> dict[str, float]:
+    """Return what the session has, by resource name."""
+    return session.get_open_engine().get_total_resources()
+
+
+def available_resources() -> dict[str, float]:
+    """Return what of it is free now; a resource that is used up is left out."""
+    return session.get_open_engine().get_free_resources()
+
+
+def error_info() -> list[exceptions.ErrorRecord]:
+    """Return the failures of this session, oldest first: exceptions of tasks and deaths of workers.
+
+    Example:
+        >>> import hocket
+        >>> context = hocket.init(num_cpus=1, engine="inprocess")
+        >>> ref = hocket.remote(lambda: 1 / 0).remote()
+        >>> [(record.error_type, record.message) for record in hocket.error_info()]
+        [('ZeroDivisionError', 'division by zero')]
+        >>> hocket.shutdown()
+    """
+    return session.get_open_engine().list_errors()

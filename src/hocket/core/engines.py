@@ -1,0 +1,25 @@
+"""Which engines there are, and how each is opened."""
+
+from __future__ import annotations
+
+from hocket.engine import contract
+from hocket.engine.inprocess import engine as inprocess_engine
+from hocket.engine.local import client, hub
+from hocket.kernel import resources
+
+
+def open_engine(kind: str, node: resources.Demand, namespace: str) -> contract.Engine:
+    """Open an engine by name."""
+    if kind == "inprocess":
+        return inprocess_engine.InProcessEngine(node, namespace=namespace)
+    return hub.Hub(node, namespace=namespace)
+
+
+def name_engine(engine: contract.Engine) -> str:
+    """Return the name under which an engine was opened."""
+    return "inprocess" if isinstance(engine, inprocess_engine.InProcessEngine) else "local"
+
+
+def is_closable(engine: contract.Engine) -> bool:
+    """Tell whether `shutdown` may close it: a worker's engine belongs to the session that it works for."""
+    return not isinstance(engine, client.Client)

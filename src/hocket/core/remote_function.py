@@ -1,0 +1,124 @@
+"""Functions that run elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from hocket.core import options, session
+from hocket.engine import contract, values
+from hocket.kernel import records
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RemoteFunction(Generic[P, T]):
+    """A function whose calls run in worker processes. Made by `hocket.remote`.
+
+    The function, with the globals and closure variables that it uses, is captured at its first `.remote()`.
+    """
+
+    def __init__(self, function: Callable[P, T], given: dict[str, Any]) -> None:
+        options.validate(given, options.TASK_OPTIONS, f"remote function `{function.__name__}`")
+        self._function = function
+        self._given = given
+        self._options: records.TaskOptions = options.build_task_options(given, function.__name__)
+        self._signature = Signature(function, function.__name__)
+        self._exported: contract.RemoteFunction | None = None
+        functools.update_wrapper(self, function)
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Start a call and return at once.
+
+        Returns:
+            One `ObjectRef`; with ``num_returns`` of n > 1 a list of n; with 0 None.
+
+        Raises:
+            TypeError: The arguments do not fit the function's signature, or one cannot travel (`SerializationError`).
+            TaskUnschedulableError: It asks for more than the session can ever have.
+        """
+        self._signature.check(args, kwargs)
+        engine = contract.get_optional_current_engine() or session.get_engine()
+        exported = self._exported
+        if exported is None:
+            exported = self._exported = values.encode_function(
+                self._function, f"remote function `{self._options.name}`"
+            )
+        refs = engine.submit_task(exported, args, kwargs, self._options)
+        return refs[0] if len(refs) == 1 else refs or None
+
+    def options(self, **given: Any) -> RemoteFunction[P, T]:
+        """Return the same function with other options; this one stays as it is."""
+        other = RemoteFunction(self._function, {**self._given, **given})
+        other._exported = self._exported
+        return other
+
+    def _remote(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **given: Any) -> Any:
+        return self.options(**given).remote(*args, **(kwargs or {}))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = self._function.__name__
+        raise TypeError(
+            f"Remote functions cannot be called directly. Instead of {name}(...) write {name}.remote(...) and hocket.get() of "
+            f"what it returns; to run it here, call {name}.bare(...)."
+        )
+
+    def bare(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run the function here and now, as if it were not remote."""
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteFunction, (self._function, self._given)
+
+
+class Signature:
+    """Checks arguments where they are given, so that a mistake is reported on the caller's own line."""
+
+    __slots__ = ("_least", "_most", "_name", "_signature")
+
+    def __init__(self, function: Callable[..., Any], name: str, *, skip_first: bool = False) -> None:
+        self._name = name
+        try:
+            signature: inspect.Signature | None = inspect.signature(function)
+        except (TypeError, ValueError):  # some built-ins have none
+            signature = None
+        least, most = 0, 1 << 30
+        if signature is not None:
+            parameters = list(signature.parameters.values())[1 if skip_first else 0 :]
+            signature = signature.replace(parameters=parameters)
+            kinds = inspect.Parameter
+            positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+            least = sum(p.default is kinds.empty for p in positional)
+            if not any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
+                most = len(positional)
+            if any(p.kind is kinds.KEYWORD_ONLY and p.default is kinds.empty for p in parameters):
+                most = -1  # only the full check can tell
+        self._signature = signature
+        self._least, self._most = least, most
+
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise TypeError if the arguments do not fit."""
+        if not kwargs and self._least <= len(args) <= self._most:
+            return
+        if self._signature is None:
+            return
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            shown = ", ".join([repr(type(arg).__name__) for arg in args] + [f"{name}=..." for name in kwargs])
+            raise TypeError(
+                f"{self._name}({shown}) does not fit {self._name}{self._signature}: {error}. Give the arguments that the "
+                "signature names."
+            ) from None
+
+
+def raise_if_not_callable(value: object) -> None:
+    """Explain `remote` on something that it does not take."""
+    if not callable(value):
+        raise TypeError(
+            f"@hocket.remote takes a function or a class, but received {value!r}. Options go in as keywords: "
+            "@hocket.remote(num_cpus=2)."
+        )

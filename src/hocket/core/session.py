@@ -1,0 +1,196 @@
+"""The session of this process: opened by `init` or by the first use, closed by `shutdown` or at exit."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from hocket import exceptions
+from hocket.core import engines
+from hocket.engine import contract, node
+
+ENGINES = ("local", "inprocess")
+"""Which engines `init` can start."""
+
+_lock = threading.Lock()
+
+
+class SessionContext:
+    """What `init` returns: facts about the session, and a context manager that closes it.
+
+    Example:
+        >>> import hocket
+        >>> with hocket.init(num_cpus=1, engine="inprocess") as context:
+        ...     context.address_info["engine"]
+        'inprocess'
+        >>> hocket.is_initialized()
+        False
+    """
+
+    def __init__(self, address_info: dict[str, Any]) -> None:
+        self.address_info = address_info
+        self.dashboard_url = ""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.address_info[name]
+
+    def disconnect(self) -> None:
+        """Close the session."""
+        shutdown()
+
+    def __enter__(self) -> SessionContext:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutdown()
+
+    def __repr__(self) -> str:
+        return f"SessionContext({self.address_info})"
+
+
+def init(
+    address: str | None = None,
+    *,
+    num_cpus: float | None = None,
+    num_gpus: float | None = None,
+    resources: Mapping[str, float] | None = None,
+    namespace: str | None = None,
+    ignore_reinit_error: bool = False,
+    engine: str | None = None,
+    **ignored: Any,
+) -> SessionContext:
+    """Open the session. Not needed: the first `.remote()`, `put` or `get` opens one with the defaults.
+
+    Starts no process; the first task does. Opens no socket that others could connect to.
+
+    Args:
+        address: ``None`` or ``"local"``: this machine. Other addresses are not supported by the engines that exist.
+        num_cpus: How many tasks of one CPU run at once. Default: the CPUs that this process may use, by affinity and cgroup.
+        num_gpus: How many GPUs may be handed out. Default: those that the machine has.
+        resources: Further resources by name, such as ``{"camera": 2}``.
+        namespace: Where actors' names live. Default: one of the session's own.
+        ignore_reinit_error: Return the open session instead of raising, if there is one.
+        engine: ``"local"`` (worker processes; the default) or ``"inprocess"`` (everything in this process, for debugging).
+            Default: the environment variable ``HOCKET_ENGINE``, then ``"local"``.
+        **ignored: Ray's keywords that have no meaning on one machine (``include_dashboard``, ``log_to_driver``, ...).
+
+    Raises:
+        RuntimeError: A session is open already, or a keyword is unknown.
+        ValueError: A number is negative, or the engine or address is unknown.
+    """
+    _check_keywords(ignored)
+    for name, amount in {"num_cpus": num_cpus, "num_gpus": num_gpus, **(resources or {})}.items():
+        if amount is not None and amount < 0:
+            raise ValueError(
+                f"{name} must be 0 or more, but received {amount!r}. Leave it out for what the machine has."
+            )
+    if address not in (None, "local"):
+        raise ValueError(
+            f"address must be None or 'local', but received {address!r}: this version runs on one machine. Leave it out."
+        )
+    kind = engine or os.environ.get("HOCKET_ENGINE") or "local"
+    if kind not in ENGINES:
+        raise ValueError(f"engine must be one of {list(ENGINES)}, but received {kind!r}.")
+    with _lock:
+        current = contract.get_optional_current_engine()
+        if current is not None:
+            if not ignore_reinit_error:
+                raise RuntimeError(
+                    "hocket.init() was called twice. Call hocket.shutdown() first, or pass ignore_reinit_error=True to keep the "
+                    "open session."
+                )
+            return _describe(current)
+        demand = node.build_demand(num_cpus, num_gpus, resources)
+        opened = engines.open_engine(kind, demand, namespace or f"anonymous-{os.urandom(4).hex()}")
+        contract.set_current_engine(opened)
+        return _describe(opened)
+
+
+def _describe(engine: contract.Engine) -> SessionContext:
+    context = engine.get_context()
+    return SessionContext(
+        {
+            "address": "local",
+            "engine": engines.name_engine(engine),
+            "node_id": context.node_id,
+            "session": context.job_id,
+            "namespace": context.namespace,
+        }
+    )
+
+
+_IGNORABLE = frozenset(
+    {
+        "labels", "object_store_memory", "include_dashboard", "dashboard_host", "dashboard_port", "job_config",
+        "configure_logging", "logging_level", "logging_format", "logging_config", "log_to_driver", "runtime_env",
+    }
+)  # fmt: skip
+
+
+def _check_keywords(given: Mapping[str, Any]) -> None:
+    unknown = [name for name in given if name not in _IGNORABLE and not name.startswith("_")]
+    if "local_mode" in unknown:
+        raise RuntimeError(
+            "local_mode does not exist. Use hocket.init(engine='inprocess') to run everything in this process."
+        )
+    if unknown:
+        raise RuntimeError(
+            f"Unknown keyword argument(s): {', '.join(unknown)}. See help(hocket.init) for those that exist."
+        )
+    if given.get("runtime_env"):
+        raise RuntimeError(
+            "runtime_env is not supported by this version. Set up the environment before starting Python."
+        )
+
+
+def shutdown() -> None:
+    """Close the session: every process ends, every object is gone. Calling it again does nothing."""
+    with _lock:
+        current = contract.get_optional_current_engine()
+        if current is None or not engines.is_closable(current):
+            return
+        contract.set_current_engine(None)
+    current.close()
+
+
+def is_initialized() -> bool:
+    """Tell whether a session is open."""
+    return contract.get_optional_current_engine() is not None
+
+
+def get_engine() -> contract.Engine:
+    """Return the engine of the session, opening a session if there is none."""
+    current = contract.get_optional_current_engine()
+    if current is None:
+        init(ignore_reinit_error=True)
+        return contract.get_current_engine()
+    return current
+
+
+def get_open_engine() -> contract.Engine:
+    """Return the engine of the open session.
+
+    Raises:
+        SessionClosedError: There is none. It is also a RuntimeError.
+    """
+    current = contract.get_optional_current_engine()
+    if current is None:
+        raise exceptions.SessionClosedError("No session is open. Call hocket.init() first.")
+    return current
+
+
+def _forget_in_fork() -> None:
+    """A fork of the driver starts without a session: the workers are not its own."""
+    global _lock  # noqa: PLW0603 (another thread of the parent may have held the old one)
+    _lock = threading.Lock()
+    contract.set_current_engine(None)
+
+
+atexit.register(shutdown)
+os.register_at_fork(after_in_child=_forget_in_fork)

@@ -1,0 +1,1 @@
+"""What runs tasks and actors: one contract, several engines."""

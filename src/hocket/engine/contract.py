@@ -1,0 +1,335 @@
+"""The engine contract: the one seam between the programming model and what carries it out.
+
+`hocket.core` turns decorators and options into the records of this module and hands them to an `Engine`;
+`hocket.testing.EngineContract` is the judge of whether an engine keeps its promises.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from hocket import exceptions
+from hocket.kernel import records, resources
+
+T = TypeVar("T")
+
+
+class ObjectRef(Generic[T]):
+    """A handle on an immutable value that the engine holds, or will hold when a task has made it.
+
+    Pass it to other tasks, put it into containers, `get` it. When the last handle in all processes is gone, the value is
+    freed. Handles compare by identity: one process has one handle object for each object.
+
+    Never built by users: `.remote()`, `put` and `placement_group(...).ready()` return them.
+    """
+
+    __slots__ = ("__weakref__", "_engine", "_id")
+
+    def __init__(self, object_id: int, engine: Engine) -> None:
+        self._id = object_id
+        self._engine = engine
+
+    def hex(self) -> str:
+        """Return the id as 16 hexadecimal digits."""
+        return f"{self._id:016x}"
+
+    def binary(self) -> bytes:
+        """Return the id as 8 bytes."""
+        return self._id.to_bytes(8, "big")
+
+    def task_id(self) -> str:
+        """Return the id of the task that makes the value, in hexadecimal."""
+        return self.hex()
+
+    def __repr__(self) -> str:
+        return f"ObjectRef({self.hex()})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Whoever is encoding a value in this thread learns of the reference; anybody else (a user's own pickle) pins it.
+        found = getattr(encoding, "refs", None)
+        if found is None:
+            self._engine.pin(self)
+        else:
+            found.append(self)
+        self._engine.interned[self._id] = weakref.ref(self)
+        return rebuild_ref, (self._id,)
+
+    def __del__(self) -> None:
+        # May run in any thread at any moment, so no lock: a deque's append is atomic.
+        self._engine.dropped.append(self._id)
+
+
+encoding = threading.local()
+"""``encoding.refs`` is the list that collects the references in the value being encoded by this thread."""
+
+
+def rebuild_ref(object_id: int) -> ObjectRef[Any]:
+    """Return this process's handle for the object: what an unpickled reference becomes."""
+    return get_current_engine().intern(object_id)
+
+
+class RemoteFunction:
+    """A function or class in the form that travels: encoded once, known by the digest of its code."""
+
+    __slots__ = ("blob", "captured", "id", "name", "value")
+
+    def __init__(
+        self, value: Any, name: str, blob: bytes, function_id: bytes, captured: tuple[ObjectRef[Any], ...]
+    ) -> None:
+        self.value = value
+        self.name = name
+        self.blob = blob
+        self.id = function_id
+        #: References in its closure; they live as long as it does.
+        self.captured = captured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorInfo:
+    """What a handle on an actor needs to know."""
+
+    ref: ObjectRef[None]
+    """Stands for the actor: the actor lives as long as somebody holds it."""
+    options: records.ActorOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkContext:
+    """Where the code that asks is running."""
+
+    job_id: str
+    node_id: str
+    worker_id: str
+    task_id: str | None = None
+    """None in the driver's main program."""
+    task_name: str | None = None
+    actor_id: str | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    gpu_ids: tuple[int, ...] = ()
+    placement_group_id: str | None = None
+    namespace: str = ""
+    attempt: int = 0
+    is_canceled: bool = False
+
+
+class Engine(abc.ABC):
+    """What runs tasks and actors, and holds their values.
+
+    Promises, for every engine:
+
+    - **Isolation.** A value is encoded when it is given (`put`, arguments, results); later changes by the giver are not
+      seen. `get` returns a value of its own each time; writing to it changes nobody else's.
+    - **Resolution.** A reference that is itself an argument is replaced by its value before the task runs; a reference
+      inside an argument stays a reference. A task whose argument failed does not run, and fails with the same cause.
+    - **Order.** Calls of one caller on one actor run in the order of submission. Between callers there is no order.
+    - **No deadlock by nesting.** While code waits in `get` or `wait`, its CPU is free for the tasks that it waits for.
+    - **Counting.** A value is freed when no handle on it is reachable from any process; an actor ends when no handle on
+      it is, after the calls that were made.
+    - **Failure.** Every wait ends: with a value, with an error that says what died and why, or with the caller's own
+      time-out. Errors of user code carry the worker's traceback.
+    - **Retries.** A task is tried again ``max_retries`` times after its worker died, and for the exceptions that
+      ``retry_exceptions`` names; never more often, and never after `cancel`.
+
+    All methods may be called from any thread. Handles belong to the engine that made them. The surface is no larger than
+    this because everything else (options, signatures, handles, contexts) is the same on every engine and lives in
+    `hocket.core`.
+    """
+
+    def __init__(self) -> None:
+        #: Ids of handles that have been garbage-collected and not yet been counted.
+        self.dropped: deque[int] = deque()
+        #: Handles that have left this process in a pickle and may come back in one.
+        self.interned: dict[int, weakref.ref[ObjectRef[Any]]] = {}
+        #: Handles that were pickled by somebody else than us: kept until the session ends.
+        self.pinned: list[ObjectRef[Any]] = []
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def submit_task(
+        self,
+        function: RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.TaskOptions,
+    ) -> list[ObjectRef[Any]]:
+        """Run ``function(*args, **kwargs)`` somewhere; return at once, with ``options.num_returns`` references.
+
+        Raises:
+            SerializationError: An argument cannot travel.
+            TaskUnschedulableError: It asks for more than the session can ever have.
+        """
+
+    @abc.abstractmethod
+    def create_actor(
+        self,
+        actor_class: RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.ActorOptions,
+    ) -> ActorInfo:
+        """Build an actor somewhere; return at once.
+
+        Raises:
+            ActorAlreadyExistsError: A living actor has the name.
+            ActorUnschedulableError: It asks for more than the session can ever have.
+        """
+
+    @abc.abstractmethod
+    def submit_call(
+        self,
+        actor: ObjectRef[None],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.TaskOptions,
+    ) -> list[ObjectRef[Any]]:
+        """Call a method of an actor; return at once. A dead actor is reported by `get`, not here."""
+
+    @abc.abstractmethod
+    def find_actor(self, name: str, namespace: str) -> ActorInfo | None:
+        """Return the living actor of that name, or None."""
+
+    @abc.abstractmethod
+    def kill_actor(self, actor: ObjectRef[None]) -> None:
+        """End an actor now, without letting it finish anything."""
+
+    @abc.abstractmethod
+    def cancel(self, ref: ObjectRef[Any], *, force: bool, recursive: bool) -> None:
+        """Stop the task that makes the object: unstarted, it never runs; running, it gets a KeyboardInterrupt, or its
+        process ends if `force`; finished, nothing happens. `recursive`: also the tasks that it submitted.
+        """
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def put(self, value: Any) -> ObjectRef[Any]:
+        """Store a value.
+
+        Raises:
+            SerializationError: It cannot travel.
+            ObjectStoreFullError: There is no memory left.
+        """
+
+    @abc.abstractmethod
+    def get(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+        """Wait for the values and return them in order. Raises the first error that is met, without waiting for the rest.
+
+        Raises:
+            GetTimeoutError: They were not all there in time.
+        """
+
+    @abc.abstractmethod
+    def wait(self, refs: Sequence[ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
+        """Wait until `num_ready` of the objects are there, or the time is over; tell of each whether it is there.
+
+        Exactly ``num_ready`` are told of as there, even if more are. An error counts as there.
+        """
+
+    # --- resources ----------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> ObjectRef[None]:
+        """Reserve bundles of resources, all or none; the reference has a value (None) when they are reserved.
+
+        Raises:
+            InfeasibleResourcesError: They can never fit.
+        """
+
+    @abc.abstractmethod
+    def remove_group(self, group_id: int) -> None:
+        """Give a reservation back. What runs in it is ended."""
+
+    @abc.abstractmethod
+    def list_groups(self) -> list[dict[str, Any]]:
+        """Return a description of each placement group."""
+
+    @abc.abstractmethod
+    def list_nodes(self) -> list[dict[str, Any]]:
+        """Return a description of each node, with Ray's keys."""
+
+    @abc.abstractmethod
+    def get_total_resources(self) -> dict[str, float]:
+        """Return what the session has."""
+
+    @abc.abstractmethod
+    def get_free_resources(self) -> dict[str, float]:
+        """Return what of it is free now; what is used up is left out."""
+
+    # --- looking, and the end -----------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def get_context(self) -> WorkContext:
+        """Tell where the calling code runs."""
+
+    @abc.abstractmethod
+    def list_errors(self) -> list[exceptions.ErrorRecord]:
+        """Return the failures of this session, oldest first (the last 1,000)."""
+
+    @abc.abstractmethod
+    def statistics(self) -> dict[str, Any]:
+        """Return counts of what the engine holds now: tasks, objects, actors, workers and bytes."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End the session: every process, every buffer. Calling it again does nothing."""
+
+    # --- handles, the same everywhere ---------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def adopt(self, object_id: int) -> None:
+        """Count one more handle, which this process has just learned of."""
+
+    def intern(self, object_id: int) -> ObjectRef[Any]:
+        """Return this process's handle on an object; there is at most one, so identity is equality."""
+        known = self.interned.get(object_id)
+        ref = known() if known is not None else None
+        if ref is None:
+            self.adopt(object_id)
+            ref = ObjectRef(object_id, self)
+            self.interned[object_id] = weakref.ref(ref)
+        return ref
+
+    def forget(self, object_id: int) -> None:
+        """Forget a handle that has been garbage-collected."""
+        known = self.interned.get(object_id)
+        if known is not None and known() is None:
+            del self.interned[object_id]
+
+    def pin(self, ref: ObjectRef[Any]) -> None:
+        """Keep an object until the session ends, because a handle on it went where we cannot follow."""
+        self.pinned.append(ref)
+
+
+_current: Engine | None = None
+
+
+def set_current_engine(engine: Engine | None) -> None:
+    """Make this the engine that unpickled references belong to; None closes."""
+    global _current  # noqa: PLW0603 (a process has one session: that is what the name `hocket.get` means)
+    _current = engine
+
+
+def get_current_engine() -> Engine:
+    """Return the engine of this process's session.
+
+    Raises:
+        SessionClosedError: There is none.
+    """
+    if _current is None:
+        raise exceptions.SessionClosedError(
+            "No session is open in this process, so a reference cannot be used. Call hocket.init() first; references of an "
+            "earlier session are gone."
+        )
+    return _current
+
+
+def get_optional_current_engine() -> Engine | None:
+    """Return the engine of this process's session, or None."""
+    return _current

@@ -1,0 +1,1 @@
+"""The engine without processes: for breakpoints, doctests, and unit tests of programs that use Hocket."""

@@ -1,0 +1,185 @@
+"""Messages on a socket pair: batched in frames, with descriptors beside them.
+
+A frame is a length (4 bytes, little-endian) and a marshalled list of messages; a message is a tuple that starts with a
+number from `messages`. Marshal carries plain data only: reading a frame builds tuples, numbers and bytes and can run no
+code, whatever the bytes are. Measured here, 64 messages a frame: 0.1 us a message each way, against 0.24 us with
+msgpack and as much as with pickle, which could run code.
+
+Descriptors travel in the order of the messages that they belong to (`take_descriptor`).
+
+The hub never blocks in a send (`send_nowait` keeps what the socket will not take); a worker may (`send`).
+"""
+
+from __future__ import annotations
+
+import array
+import marshal
+import os
+import socket
+from collections import deque
+from typing import Any
+
+Message = tuple[Any, ...]
+
+RECEIVE_BYTES = 256 * 1024
+"""How much is read at once. About what a Unix socket holds here (208 KiB)."""
+
+MAX_FRAME_BYTES = 1 << 31
+"""A longer frame cannot be meant."""
+
+MAX_DESCRIPTORS = 128
+"""Descriptors beside one frame; the kernel's limit is 253."""
+
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+
+
+class FrameError(Exception):
+    """The bytes on the socket are no frames of ours."""
+
+
+class Channel:
+    """One end of a socket pair. Not thread-safe: the owner holds a lock."""
+
+    __slots__ = ("_buffer", "_descriptors", "_partial", "_unsent", "_view", "fd", "outbox", "outbox_fds", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.fd = sock.fileno()
+        #: Messages to be sent with the next frame.
+        self.outbox: list[Message] = []
+        #: Descriptors that belong to them; closed by us once sent only if `close_after` was said.
+        self.outbox_fds: list[int] = []
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._partial = bytearray()
+        self._unsent: deque[tuple[memoryview, list[int]]] = deque()
+        self._descriptors: deque[int] = deque()
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> bool:
+        """Send what is in the outbox without blocking; tell whether all of it is on its way."""
+        if self.outbox:
+            payload = marshal.dumps(self.outbox)
+            fds = self.outbox_fds
+            self.outbox = []
+            if fds:
+                self.outbox_fds = []
+                # A descriptor must stay open until the kernel has it, which may be later than its object lives.
+                fds = [os.dup(fd) for fd in fds]
+            frame = len(payload).to_bytes(4, "little") + payload
+            if not self._unsent and not fds:
+                try:
+                    sent = self.sock.send(frame)
+                except BlockingIOError:
+                    sent = 0
+                if sent == len(frame):
+                    return True
+                self._unsent.append((memoryview(frame)[sent:], []))
+            else:
+                # More descriptors than fit beside one frame go ahead of it, on empty frames.
+                while len(fds) > MAX_DESCRIPTORS:
+                    self._unsent.append((memoryview(_EMPTY_FRAME), fds[:MAX_DESCRIPTORS]))
+                    fds = fds[MAX_DESCRIPTORS:]
+                self._unsent.append((memoryview(frame), fds))
+        while self._unsent:
+            view, fds = self._unsent[0]
+            try:
+                if fds:
+                    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+                    sent = self.sock.sendmsg([view], rights)
+                    for fd in fds:
+                        os.close(fd)
+                    fds = []
+                else:
+                    sent = self.sock.send(view)
+            except BlockingIOError:
+                return False
+            if sent == len(view):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = (view[sent:], fds)
+        return True
+
+    def has_unsent(self) -> bool:
+        """Tell whether the socket would not take everything."""
+        return bool(self._unsent)
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    def receive(self) -> list[Message] | None:
+        """Return the messages that have arrived; None at the end of the stream.
+
+        Raises:
+            FrameError: The bytes are no frames of ours.
+        """
+        try:
+            count, ancillary, _, _ = self.sock.recvmsg_into((self._view,), _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self._descriptors.extend(array.array("i", data[: len(data) - len(data) % 4]))
+        if not count:
+            return None
+        if self._partial:
+            self._partial += self._view[:count]
+            return self._parse_partial()
+        if count >= 4 and int.from_bytes(self._view[:4], "little") == count - 4:  # the usual case: one whole frame
+            return _parse(self._view[4:count])
+        self._partial += self._view[:count]
+        return self._parse_partial()
+
+    def _parse_partial(self) -> list[Message]:
+        messages: list[Message] = []
+        partial = self._partial
+        position = 0
+        with memoryview(partial) as view:
+            while len(partial) - position >= 4:
+                size = int.from_bytes(view[position : position + 4], "little")
+                if size > MAX_FRAME_BYTES:
+                    raise FrameError(f"a frame of {size} bytes was announced; the most is {MAX_FRAME_BYTES}")
+                if len(partial) - position - 4 < size:
+                    break
+                messages += _parse(view[position + 4 : position + 4 + size])
+                position += 4 + size
+        del partial[:position]
+        return messages
+
+    def take_descriptor(self) -> int:
+        """Return the descriptor that belongs to the message being handled; the caller closes it.
+
+        Raises:
+            FrameError: None came with it.
+        """
+        if not self._descriptors:
+            raise FrameError("a message announced a descriptor, and none came with it")
+        return self._descriptors.popleft()
+
+    def close(self) -> None:
+        """Close the socket and every descriptor that was not taken or sent."""
+        for fd in self._descriptors:
+            os.close(fd)
+        for _, fds in self._unsent:
+            for fd in fds:
+                os.close(fd)
+        self._descriptors.clear()
+        self._unsent.clear()
+        self.sock.close()
+
+
+def _parse(frame: memoryview) -> list[Message]:
+    try:
+        messages = marshal.loads(frame)
+    except (EOFError, ValueError, TypeError) as error:
+        raise FrameError(f"a frame does not hold plain data: {error}") from error
+    if type(messages) is not list or not all(type(message) is tuple and message for message in messages):
+        raise FrameError("a frame must hold a list of tuples")
+    return messages
+
+
+_EMPTY = marshal.dumps([])
+_EMPTY_FRAME = len(_EMPTY).to_bytes(4, "little") + _EMPTY

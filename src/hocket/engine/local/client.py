@@ -1,0 +1,444 @@
+"""The engine as a worker process sees it: everything is forwarded to the hub.
+
+Ids are made here, ``worker_id << 40 | counter``, so submitting and putting need no answer. Small values that were fetched
+once are kept while a handle on them lives; large ones are mapped anew for each `get`.
+
+**Counting.** The hub counts, for each worker, how often it gave the worker a reference (`_receipts` here). When the last
+handle of this process is collected, all receipts go back in one `DROP`. Handles for references in queued work are
+made on arrival and kept with the work, so that a `DROP` can never give back a receipt that is still needed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+from hocket import exceptions
+from hocket.engine import contract, values
+from hocket.engine.local import channel, messages, payloads, pump, segments
+from hocket.kernel import records, resources
+
+
+class Arrived:
+    """A value that the hub sent."""
+
+    __slots__ = ("held", "payload")
+
+    def __init__(self, payload: payloads.Payload, held: list[contract.ObjectRef[Any]]) -> None:
+        self.payload = payload
+        #: Handles on the references inside the value.
+        self.held = held
+
+
+class Running(threading.local):
+    """What the current thread runs."""
+
+    task_id: int = 0
+    name: str = ""
+    method: str = ""
+    extra: dict[str, Any] | None = None
+
+
+class Client(contract.Engine):
+    """The worker's side of the contract."""
+
+    def __init__(self, worker_id: int, sock: socket.socket) -> None:
+        super().__init__()
+        self.worker_id = worker_id
+        self.lock = threading.RLock()
+        self.channel = channel.Channel(sock)
+        self.running = Running()
+        self.setup: dict[str, str] = {"job_id": "", "node_id": "", "namespace": ""}
+        self.actor_id: int = 0
+        self.actor_extra: dict[str, Any] = {}
+        self.cancelled: set[int] = set()
+        self.last_flush = 0.0
+        self.is_closed = False
+        #: Handles messages that are work for this process rather than answers.
+        self.on_work: Callable[[channel.Message], None] = lambda message: None
+        #: Takes back what has not been started; called with the lock held.
+        self.take_unstarted: Callable[[], list[int]] = list
+        self._ids = itertools.count((worker_id << 40) + 1)
+        self._pool = segments.SegmentPool()
+        self._arrived: dict[int, Arrived] = {}
+        self._wanted: set[int] = set()
+        self._ready: set[int] = set()
+        self._answers: dict[int, tuple[bool, bytes, list[contract.ObjectRef[Any]]]] = {}
+        self._receipts: dict[int, int] = {}
+        self._unmapped: deque[int] = deque()
+        self._exported: set[bytes] = set()
+        self._options_blobs: dict[Any, bytes] = {}
+        self.pump = pump.Pump(
+            self.lock,
+            handle=self._handle,
+            before_wait=self.before_wait,
+            check=lambda: None,
+            name="hocket-steward",
+        )
+        self.pump.watch(self.channel.fd)
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def before_wait(self) -> float | None:
+        """Send everything that is unsent."""
+        self._drain_dropped()
+        self.flush()
+        return None
+
+    def flush(self) -> None:
+        """Send the outbox; waits if the hub is slow, because a worker has nothing better to do."""
+        while not self.channel.flush():
+            _wait_writable(self.channel.sock)
+        self.last_flush = time.perf_counter()
+
+    def _handle(self, fd: int, mask: int) -> None:
+        received = self.channel.receive()
+        if received is None:
+            self.is_closed = True
+            os._exit(0)  # the hub is gone, so nobody wants what this process does
+        for message in received:
+            op = message[0]
+            if op == messages.VALUE:
+                _, object_id, payload, contained = message
+                self._arrived[object_id] = Arrived(payload, self.hold(contained))
+                self._wanted.discard(object_id)
+                if payload[0] == payloads.SEGMENT:
+                    self._arrived[object_id].payload = (*payload, self.channel.take_descriptor())
+            elif op == messages.READY:
+                self._ready.add(message[1])
+            elif op == messages.ANSWER:
+                self._answers[message[1]] = (message[2], message[3], self.hold(message[4]))
+            elif op == messages.RECYCLE:
+                self._pool.recycle(message[1])
+            else:
+                self.on_work(message)
+
+    def hold(self, object_ids: Sequence[int]) -> list[contract.ObjectRef[Any]]:
+        """Count a receipt for each reference that came with a message, and return handles that keep them."""
+        held = []
+        for object_id in object_ids:
+            self._receipts[object_id] = self._receipts.get(object_id, 0) + 1
+            held.append(self.intern(object_id))
+        return held
+
+    def adopt(self, object_id: int) -> None:
+        if object_id not in self._receipts:
+            with self.lock:
+                self._receipts[object_id] = 1
+                self.channel.outbox.append((messages.ADOPT, object_id))
+
+    def _drain_dropped(self) -> None:
+        outbox = self.channel.outbox
+        while self._unmapped:
+            outbox.append((messages.DROP, self._unmapped.popleft(), 1))
+        while self.dropped:
+            object_id = self.dropped.popleft()
+            self.forget(object_id)
+            if object_id in self.interned:
+                continue  # a new handle took over the receipts
+            self._arrived.pop(object_id, None)
+            self._ready.discard(object_id)
+            receipts = self._receipts.pop(object_id, 0)
+            if receipts:
+                outbox.append((messages.DROP, object_id, receipts))
+
+    def _own(self, object_id: int) -> contract.ObjectRef[Any]:
+        """Return the first handle on an object that this process has just announced to the hub."""
+        self._receipts[object_id] = 1
+        return contract.ObjectRef(object_id, self)
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    def submit_task(
+        self,
+        function: contract.RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.TaskOptions,
+    ) -> list[contract.ObjectRef[Any]]:
+        self._check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
+        return self._submit(function, args, kwargs, options, options.num_returns)
+
+    def create_actor(
+        self,
+        actor_class: contract.RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.ActorOptions,
+    ) -> contract.ActorInfo:
+        self._check_feasible(
+            options.creation.shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`"
+        )
+        if options.name:
+            self._ask("check_name_free", options.name, options.namespace)
+        ref = self._submit(actor_class, args, kwargs, options, 1)[0]
+        return contract.ActorInfo(ref=ref, options=options)
+
+    def _submit(
+        self,
+        function: contract.RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.TaskOptions | records.ActorOptions,
+        num_returns: int,
+    ) -> list[contract.ObjectRef[Any]]:
+        encoded, top = values.encode_arguments(args, kwargs, f"the arguments of `{function.name}`")
+        options_blob = self._options_blobs.get(options)
+        if options_blob is None:
+            options_blob = self._options_blobs[options] = cloudpickle.dumps(options)
+        with self.lock:
+            task_id = self._make_ids(max(1, num_returns))
+            if function.id not in self._exported:
+                self._exported.add(function.id)
+                self.channel.outbox.append((messages.EXPORT, function.id, function.blob, function.name))
+            payload, dependencies, borrowed = self._send_arguments(encoded, top)
+            parent = self.running.task_id
+            self.channel.outbox.append(
+                (messages.SUBMIT, task_id, function.id, payload, dependencies, borrowed, options_blob, parent)
+            )
+            refs = [self._own(object_id) for object_id in range(task_id, task_id + num_returns)]
+            self.flush()
+        return refs
+
+    def submit_call(
+        self,
+        actor: contract.ObjectRef[None],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.TaskOptions,
+    ) -> list[contract.ObjectRef[Any]]:
+        encoded, top = values.encode_arguments(args, kwargs, f"the arguments of `{options.name}`")
+        with self.lock:
+            task_id = self._make_ids(max(1, options.num_returns))
+            payload, dependencies, borrowed = self._send_arguments(encoded, top)
+            call = (messages.SUBMIT_CALL, task_id, actor._id, method, payload, dependencies, borrowed)
+            self.channel.outbox.append((*call, options.num_returns, options.name, self.running.task_id))
+            refs = [self._own(object_id) for object_id in range(task_id, task_id + options.num_returns)]
+            self.flush()
+        return refs
+
+    def _make_ids(self, count: int) -> int:
+        first = next(self._ids)
+        for _ in range(count - 1):
+            next(self._ids)
+        return first
+
+    def _send_arguments(
+        self, encoded: values.Encoded | None, top: list[contract.ObjectRef[Any]]
+    ) -> tuple[payloads.Payload | None, tuple[int, ...], tuple[int, ...]]:
+        dependencies = tuple([ref._id for ref in top])
+        if encoded is None:
+            return None, dependencies, ()
+        payload = self.build_payload(encoded, next(self._ids))
+        return payload, dependencies, tuple([ref._id for ref in encoded.refs])
+
+    def build_payload(self, encoded: values.Encoded, object_id: int) -> payloads.Payload:
+        """Return the payload; a descriptor goes to the channel. Called with the lock held."""
+        payload, fd = payloads.build_payload(encoded, object_id, self._pool)
+        if fd is not None:
+            self.channel.outbox_fds.append(fd)
+        return payload
+
+    def _check_feasible(
+        self, shape: resources.Shape, kind: type[exceptions.InfeasibleResourcesError], what: str
+    ) -> None:
+        if shape.demand not in _KNOWN_FEASIBLE:
+            self._ask("check_feasible", shape, kind, what)
+
+    def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
+        info: contract.ActorInfo | None = self._ask("find_actor", name, namespace)
+        return info
+
+    def kill_actor(self, actor: contract.ObjectRef[None]) -> None:
+        self._ask("kill_actor", actor)
+
+    def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
+        self._ask("cancel", ref, force=force, recursive=recursive)
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def put(self, value: Any) -> contract.ObjectRef[Any]:
+        encoded = values.encode(value)
+        with self.lock:
+            object_id = next(self._ids)
+            payload = self.build_payload(encoded, object_id)
+            contained = tuple([ref._id for ref in encoded.refs])
+            self.channel.outbox.append((messages.PUT, object_id, payload, contained))
+            return self._own(object_id)
+
+    def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+        missing = {ref._id for ref in refs if ref._id not in self._arrived}
+        if missing:
+            self._fetch(missing, timeout_s)
+        return [self._open(ref._id) for ref in refs]
+
+    def _fetch(self, missing: set[int], timeout_s: float | None) -> None:
+        with self.lock:
+            outbox = self.channel.outbox
+            outbox.append((messages.BLOCK, self.take_unstarted()))
+            outbox += [(messages.WANT, object_id) for object_id in missing if object_id not in self._wanted]
+            self._wanted |= missing
+        try:
+            arrived = self._arrived
+
+            def is_done() -> bool:
+                for object_id in list(missing):
+                    found = arrived.get(object_id)
+                    if found is not None:
+                        if found.payload[0] == payloads.ERROR:
+                            return True
+                        missing.discard(object_id)
+                return not missing
+
+            if not self.pump.wait_until(is_done, timeout_s):
+                raise exceptions.GetTimeoutError(
+                    f"{len(missing)} of the objects were not there after {timeout_s} s. The tasks go on; call get again, or "
+                    "give a longer timeout."
+                )
+        finally:
+            with self.lock:
+                outbox.append((messages.UNBLOCK,))
+
+    def _open(self, object_id: int) -> Any:
+        found = self._arrived.get(object_id)
+        if found is None:  # an error ended the wait before this one was there
+            return None
+        return self.open_payload(object_id, found)
+
+    def open_payload(self, object_id: int, found: Arrived) -> Any:
+        """Return a value that has arrived; raise it if it is an error."""
+        payload = found.payload
+        if payload[0] == payloads.SEGMENT:
+            fd = payload[5]
+            # One receipt of the hub's stands for this mapping; the next `get` asks for another.
+            self._arrived.pop(object_id, None)
+            try:
+                return payloads.open_payload(payload, fd, lambda: self._unmapped.append(object_id))
+            finally:
+                os.close(fd)
+        value = payloads.open_payload(payload, None, _do_nothing)
+        if payload[0] == payloads.ERROR:
+            raise value.as_instanceof_cause() if isinstance(value, exceptions.TaskError) else value
+        return value
+
+    def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
+        with self.lock:
+            unknown = [ref._id for ref in refs if not self._is_there(ref._id)]
+            if len(refs) - len(unknown) < num_ready:
+                self.channel.outbox.append((messages.BLOCK, self.take_unstarted()))
+                self.channel.outbox += [(messages.WATCH, object_id) for object_id in unknown]
+                try:
+                    enough = len(unknown) - (len(refs) - num_ready)
+                    self.pump.wait_until(lambda: sum(map(self._is_there, unknown)) >= enough, timeout_s)
+                finally:
+                    self.channel.outbox.append((messages.UNBLOCK,))
+            there = [self._is_there(ref._id) for ref in refs]
+        return limit_true(there, num_ready)
+
+    def _is_there(self, object_id: int) -> bool:
+        return object_id in self._arrived or object_id in self._ready
+
+    # --- asking the hub -----------------------------------------------------------------------------------------------
+
+    def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the hub and wait for what it returns, or raises."""
+        encoded = values.encode((args, kwargs))
+        with self.lock:
+            question_id = next(self._ids)
+            self.channel.outbox.append((messages.ASK, question_id, method, encoded.data))
+        self.pump.wait_until(lambda: question_id in self._answers)
+        ok, data, held = self._answers.pop(question_id)
+        answer = pickle.loads(data)
+        del held
+        if not ok:
+            raise answer
+        return answer
+
+    def check_feasible(self, shape: resources.Shape, kind: type[Exception], what: str) -> None:
+        """Raise if the shape can never be had."""
+        self._ask("check_feasible", shape, kind, what)
+
+    def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> contract.ObjectRef[None]:
+        ref: contract.ObjectRef[None] = self._ask("reserve", list(bundles), strategy, name)
+        return ref
+
+    def remove_group(self, group_id: int) -> None:
+        self._ask("remove_group", group_id)
+
+    def list_groups(self) -> list[dict[str, Any]]:
+        return list(self._ask("list_groups"))
+
+    def list_nodes(self) -> list[dict[str, Any]]:
+        return list(self._ask("list_nodes"))
+
+    def get_total_resources(self) -> dict[str, float]:
+        return dict(self._ask("get_total_resources"))
+
+    def get_free_resources(self) -> dict[str, float]:
+        return dict(self._ask("get_free_resources"))
+
+    def list_errors(self) -> list[exceptions.ErrorRecord]:
+        return list(self._ask("list_errors"))
+
+    def statistics(self) -> dict[str, Any]:
+        return dict(self._ask("statistics"))
+
+    # --- looking, and the end -----------------------------------------------------------------------------------------
+
+    def get_context(self) -> contract.WorkContext:
+        running = self.running
+        extra = running.extra if running.extra is not None else self.actor_extra
+        task_id = running.task_id
+        group_id = extra.get("group_id", 0)
+        return contract.WorkContext(
+            job_id=self.setup["job_id"],
+            node_id=self.setup["node_id"],
+            worker_id=f"{self.worker_id:016x}",
+            task_id=f"{task_id:016x}" if task_id else None,
+            task_name=running.name or None,
+            actor_id=f"{self.actor_id:016x}" if self.actor_id else None,
+            resources=extra.get("resources", {"CPU": 1.0}),
+            gpu_ids=tuple(extra.get("gpu_ids", ())),
+            placement_group_id=f"{group_id:016x}" if group_id else None,
+            namespace=extra.get("namespace", self.setup["namespace"]),
+            attempt=extra.get("attempt", 0),
+            is_canceled=task_id in self.cancelled,
+        )
+
+    def close(self) -> None:
+        """Workers are ended by their parent; a task cannot close the session that it runs in."""
+
+
+def limit_true(there: list[bool], most: int) -> list[bool]:
+    """Return the list with only the first `most` Trues left."""
+    left = most
+    for position, is_there in enumerate(there):
+        if is_there:
+            left -= 1
+            if left < 0:
+                there[position] = False
+    return there
+
+
+_KNOWN_FEASIBLE = frozenset({(), (("CPU", resources.UNIT),)})
+"""Demands that every session can meet, so that common tasks need no question."""
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _wait_writable(sock: socket.socket) -> None:
+    import select  # noqa: PLC0415 (only a worker with a full socket comes here)
+
+    select.select([], [sock], [])

@@ -1,0 +1,244 @@
+"""What workers say, turned into calls of the kernel."""
+
+from __future__ import annotations
+
+import pickle
+import time
+import typing
+from typing import Any
+
+
+from hocket import exceptions
+from hocket.engine import values
+from hocket.engine.local import channel, messages, payloads
+from hocket.kernel import records, resources
+from hocket.kernel.records import TaskKind, TaskRecord
+
+if typing.TYPE_CHECKING:
+    from hocket.engine.local import hub
+
+ASKABLE = frozenset(
+    {
+        "check_name_free",
+        "check_feasible",
+        "find_actor",
+        "kill_actor",
+        "cancel",
+        "reserve",
+        "remove_group",
+        "list_groups",
+        "list_nodes",
+        "get_total_resources",
+        "get_free_resources",
+        "list_errors",
+        "statistics",
+    }
+)
+"""Methods of the hub that a worker may call with `ASK`."""
+
+
+class Dispatcher:
+    """Handles the messages of all workers. Every method is called with the hub's lock held."""
+
+    def __init__(self, owner: hub.Hub) -> None:
+        self._hub = owner
+        self._kernel = owner.kernel
+        #: Shapes that have been found feasible; the answer does not change during a session.
+        self.feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
+        self._options: dict[bytes, Any] = {}
+
+    def handle(self, link: hub.Link, received: list[channel.Message]) -> None:
+        """Handle what one worker sent."""
+        kernel = self._kernel
+        worker = link.worker
+        for message in received:
+            op = message[0]
+            if op == messages.DONE:
+                _, task_id, seconds, results = message
+                for payload, _ in results:
+                    if payload[0] == payloads.SEGMENT:
+                        self._take_segment(link, payload)
+                kernel.finish(worker, task_id, seconds, results)
+            elif op == messages.DROP:
+                kernel.release(message[1], worker.id, message[2])
+            else:
+                self._handle_rare(link, message)
+
+    def _handle_rare(self, link: hub.Link, message: channel.Message) -> None:
+        kernel = self._kernel
+        worker = link.worker
+        match message:
+            case (messages.FAILED, task_id, payload, error_type, text):
+                self._fail(worker, task_id, payload, error_type, text)
+            case (messages.BACK, task_ids):
+                kernel.hand_back(worker, task_ids)
+            case (messages.BLOCK, task_ids):
+                kernel.block(worker, task_ids)
+            case (messages.UNBLOCK,):
+                kernel.unblock(worker)
+            case (messages.EXPORT, function_id, blob, _):
+                if function_id not in kernel.functions:
+                    kernel.functions[function_id] = records.FunctionRecord(function_id, blob)
+            case (messages.SUBMIT, task_id, function_id, args, dependencies, borrowed, options, parent):
+                self._submit(link, task_id, function_id, args, dependencies, borrowed, options, parent)
+            case (messages.SUBMIT_CALL, *call):
+                self._submit_call(link, *call)
+            case (messages.PUT, object_id, payload, contained):
+                if payload[0] == payloads.SEGMENT:
+                    self._take_segment(link, payload)
+                kernel.put(object_id, payload, contained, worker.id)
+            case (messages.WANT | messages.WATCH as op, object_id):
+                self._watch(link, object_id, wants_value=op == messages.WANT)
+            case (messages.ADOPT, object_id):
+                if object_id in kernel.objects:
+                    kernel.retain(object_id, worker.id)
+            case (messages.ASK, question_id, method, data):
+                self._answer(link, question_id, method, data)
+            case _:
+                raise channel.FrameError(f"message {message[0]!r} is unknown, or is not for the hub")
+
+    def _take_segment(self, link: hub.Link, payload: payloads.Payload) -> None:
+        self._hub.foreign[payload[2]] = (link.channel.take_descriptor(), link.worker.id)
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def _fail(
+        self, worker: records.WorkerRecord, task_id: int, payload: payloads.Payload, error_type: str, text: str
+    ) -> None:
+        task = worker.inflight.get(task_id)
+        if task is None:
+            return
+        self._hub.failures += 1
+        retryable = False
+        asked = task.options.retry_exceptions
+        if asked and task.retries_left and not task.cancelled:
+            error = values.decode(payload[1])
+            cause = error.cause if isinstance(error, exceptions.TaskError) else error
+            retryable = asked is True or isinstance(cause, asked)
+        if not retryable:
+            self._note(task_id, task.options.name, error_type, text)
+        self._kernel.fail(worker, task_id, payload, retryable=retryable)
+
+    def note_error(self, task_id: int, name: str, error: BaseException) -> None:
+        """Remember a failure for `error_info`."""
+        self._note(task_id, name, type(error).__name__, str(error))
+
+    def note_death(self, worker: records.WorkerRecord, death: exceptions.Death) -> None:
+        """Remember an unexpected death for `error_info`."""
+        names = ", ".join(task.options.name for task in worker.inflight.values())
+        if worker.actor is not None:
+            names = names or worker.actor.options.class_name
+        text = f"worker pid {death.pid} was {death.reason()}"
+        self._note(next(iter(worker.inflight), 0), names, "WorkerCrashedError", text)
+
+    def _note(self, task_id: int, name: str, error_type: str, text: str) -> None:
+        record = exceptions.ErrorRecord(
+            task_id=f"{task_id:016x}", name=name, error_type=error_type, message=text, timestamp=time.time()
+        )
+        self._hub.errors.append(record)
+
+    # --- submissions --------------------------------------------------------------------------------------------------
+
+    def _submit(
+        self,
+        link: hub.Link,
+        task_id: int,
+        function_id: bytes,
+        args: payloads.Payload | None,
+        dependencies: tuple[int, ...],
+        borrowed: tuple[int, ...],
+        options_blob: bytes,
+        parent: int,
+    ) -> None:
+        options = self._options.get(options_blob)
+        if options is None:
+            options = self._options[options_blob] = pickle.loads(options_blob)
+        self._take_arguments(link, args)
+        function = self._kernel.functions[function_id]
+        worker_id = link.worker.id
+        if isinstance(options, records.TaskOptions):
+            task = TaskRecord(task_id, function, args, dependencies, borrowed, options, worker_id, parent)
+        else:
+            creation, kind = options.creation, TaskKind.CREATION
+            task = TaskRecord(task_id, function, args, dependencies, borrowed, creation, worker_id, parent, kind)
+            task.actor_options = options
+        self._kernel.submit(task)
+
+    def _submit_call(
+        self,
+        link: hub.Link,
+        task_id: int,
+        actor_id: int,
+        method: str,
+        args: payloads.Payload | None,
+        dependencies: tuple[int, ...],
+        borrowed: tuple[int, ...],
+        num_returns: int,
+        name: str,
+        parent: int,
+    ) -> None:
+        self._take_arguments(link, args)
+        options = records.TaskOptions(name=name, num_returns=num_returns)
+        task = TaskRecord(task_id, None, args, dependencies, borrowed, options, link.worker.id, parent, TaskKind.CALL)
+        task.method = method
+        task.actor = self._kernel.actors[actor_id]
+        self._kernel.submit(task)
+
+    def _take_arguments(self, link: hub.Link, args: payloads.Payload | None) -> None:
+        if args is not None and args[0] == payloads.SEGMENT:
+            self._take_segment(link, args)
+            self._kernel.put(args[2], args, (), records.DRIVER)
+
+    # --- values for workers -------------------------------------------------------------------------------------------
+
+    def _watch(self, link: hub.Link, object_id: int, *, wants_value: bool) -> None:
+        if object_id not in self._kernel.objects:
+            error = exceptions.ObjectLostError(f"ObjectRef({object_id:016x}) was freed before it was asked for.")
+            link.channel.outbox.append((messages.VALUE, object_id, payloads.encode_error(error), ()))
+            return
+        # The kernel only says "there now"; what the worker wants to hear is remembered in the id's sign.
+        self._kernel.watch(object_id, link.worker.id if wants_value else -link.worker.id)
+
+    def tell(self, link: hub.Link, object_id: int, *, wants_value: bool) -> None:
+        """Send a worker the value that it wants, or the word that it is there."""
+        if not wants_value:
+            link.channel.outbox.append((messages.READY, object_id))
+            return
+        record = self._kernel.objects[object_id]
+        payload = self._hub.lend(link, record.value)
+        for inner in record.contained:
+            self._kernel.retain(inner, link.worker.id)
+        link.channel.outbox.append((messages.VALUE, object_id, payload, record.contained))
+
+    def _answer(self, link: hub.Link, question_id: int, method: str, data: bytes) -> None:
+        try:
+            if method not in ASKABLE:
+                raise AttributeError(f"a worker may not call {method!r}")
+            args, kwargs = pickle.loads(data)
+            answer, ok = getattr(self._hub, method)(*args, **kwargs), True
+        except Exception as error:  # noqa: BLE001 (the worker that asked raises it)
+            answer, ok = error, False
+        encoded = values.encode(answer)
+        for ref in encoded.refs:
+            self._kernel.retain(ref._id, link.worker.id)
+        contained = tuple([ref._id for ref in encoded.refs])
+        link.channel.outbox.append((messages.ANSWER, question_id, ok, encoded.data, contained))
+
+    def build_extra(self, worker: records.WorkerRecord, task: TaskRecord) -> dict[str, Any]:
+        """Return what a worker must know of a task that is not an ordinary one."""
+        shape = task.options.shape
+        allocation = worker.allocation
+        extra: dict[str, Any] = {
+            "resources": {name: units / resources.UNIT for name, units in shape.demand},
+            "group_id": shape.group_id,
+            "attempt": task.attempt,
+        }
+        if allocation is not None and allocation.gpu_ids:
+            extra["gpu_ids"] = list(allocation.gpu_ids)
+        options = task.actor_options
+        if options is not None:
+            extra["creates_actor"] = True
+            extra["max_concurrency"] = options.max_concurrency
+            extra["namespace"] = options.namespace
+            extra["resources"] = {name: units / resources.UNIT for name, units in options.lifetime_shape.demand}
+        return extra

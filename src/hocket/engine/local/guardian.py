@@ -1,0 +1,326 @@
+"""The parent of all workers.
+
+A fresh, single-threaded interpreter, never a fork of the user's process, so no lock, thread or GPU context of the user's
+is copied. It does four things: forks workers, passes on what they write to stderr (keeping the last lines), reports each
+death with its cause, and, when the driver is gone for whatever reason, ends every process of the session.
+
+**Nothing survives.** The guardian is the *sub-reaper* of the session: a process whose parent dies becomes the guardian's
+child, however deep it was and whatever session it moved to. The end of the session is therefore a loop: kill all
+descendants, reap, until none is left. The driver's death is learned from a pidfd as well as from the end of the control
+socket, because a child that the driver forked may hold a copy of that socket. If the guardian itself is killed, the kernel
+kills the workers (`PR_SET_PDEATHSIG`); only then can a grandchild escape.
+
+**Deaths are explained.** `wait4` gives signal or exit code and peak memory; a counter of the kernel tells of out-of-memory
+kills; the worker's faulthandler writes its stack to a memfd that outlives it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from typing import NoReturn
+
+from hocket.engine.local import channel, messages, worker
+
+TAIL_LINES = 20
+"""Lines of stderr kept for the error message."""
+
+TAIL_BYTES = 16 * 1024
+"""Bytes of stderr kept for each worker."""
+
+TEE_BYTES = 4096
+"""How much stderr is passed on at once: what a pipe takes without blocking when it says that it is writable."""
+
+GRACE_SECONDS = 0.25
+"""How long workers may take to exit by themselves at the end of a session. Only busy ones need so long."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NAME = 15
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Child:
+    """A worker process, as its parent knows it."""
+
+    __slots__ = ("is_ended_by_us", "pid", "stack_fd", "stderr_fd", "tail", "tail_bytes", "worker_id")
+
+    def __init__(self, worker_id: int, pid: int, stderr_fd: int, stack_fd: int) -> None:
+        self.worker_id = worker_id
+        self.pid = pid
+        self.stderr_fd = stderr_fd
+        self.stack_fd = stack_fd
+        self.tail: deque[bytes] = deque()
+        self.tail_bytes = 0
+        self.is_ended_by_us = False
+
+    def keep(self, data: bytes) -> None:
+        """Remember the last of what it wrote."""
+        self.tail.append(data)
+        self.tail_bytes += len(data)
+        while self.tail_bytes - len(self.tail[0]) > TAIL_BYTES:
+            self.tail_bytes -= len(self.tail.popleft())
+
+    def read_tail(self) -> str:
+        """Return the last lines that it wrote."""
+        text = b"".join(self.tail).decode(errors="replace")
+        return "\n".join(text.splitlines()[-TAIL_LINES:])
+
+    def read_stack(self) -> str:
+        """Return what its faulthandler wrote."""
+        return os.pread(self.stack_fd, TAIL_BYTES, 0).decode(errors="replace").strip()
+
+
+class Guardian:
+    """The loop."""
+
+    def __init__(self, control: socket.socket, status_fd: int, driver_pid: int) -> None:
+        self._channel = channel.Channel(control)
+        self._status_fd = status_fd
+        self._children: dict[int, Child] = {}
+        self._by_worker: dict[int, Child] = {}
+        self._by_stderr: dict[int, Child] = {}
+        self._poll = select.epoll()
+        self._poll.register(self._channel.fd, select.EPOLLIN)
+        self._driver_fd = _open_pidfd(driver_pid)
+        if self._driver_fd is not None:
+            self._poll.register(self._driver_fd, select.EPOLLIN)
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll.register(self._wake_read, select.EPOLLIN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self._oom_kills = count_oom_kills()
+        self._is_graceful = False
+
+    def run(self) -> None:
+        """Serve until the driver says so or is gone; then end everything."""
+        while self._serve_once():
+            pass
+        self._end_all()
+
+    def _serve_once(self) -> bool:
+        for fd, _ in self._poll.poll():
+            if fd == self._channel.fd:
+                if not self._handle_control():
+                    return False
+            elif fd == self._driver_fd:
+                return False
+            elif fd == self._wake_read:
+                os.read(self._wake_read, 4096)
+                self._reap()
+            elif fd in self._by_stderr:
+                self._pass_on_stderr(self._by_stderr[fd])
+        while not self._channel.flush():  # the hub reads promptly; a full socket means a driver in trouble
+            if self._driver_fd is not None and select.select([self._driver_fd], [], [], 0.01)[0]:
+                return False
+        return True
+
+    def _handle_control(self) -> bool:
+        received = self._channel.receive()
+        if received is None:
+            return False
+        for message in received:
+            match message:
+                case (messages.SPAWN, int(worker_id)):
+                    self._spawn(worker_id, self._channel.take_descriptor())
+                case (messages.KILL, int(worker_id)):
+                    child = self._by_worker.get(worker_id)
+                    if child is not None:
+                        child.is_ended_by_us = True
+                        _kill_group(child.pid)
+                case (messages.EXIT,):
+                    self._is_graceful = True
+                    return False
+        return True
+
+    # --- birth --------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, worker_id: int, sock_fd: int) -> None:
+        stderr_read, stderr_write = os.pipe2(os.O_CLOEXEC)
+        stack_fd = os.memfd_create("hocket-stack", os.MFD_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(worker_id, sock_fd, stderr_write, stack_fd)
+        os.close(sock_fd)
+        os.close(stderr_write)
+        child = Child(worker_id, pid, stderr_read, stack_fd)
+        self._children[pid] = self._by_worker[worker_id] = self._by_stderr[stderr_read] = child
+        self._poll.register(stderr_read, select.EPOLLIN)
+        self._channel.outbox.append((messages.SPAWNED, worker_id, pid))
+
+    def _become_worker(self, worker_id: int, sock_fd: int, stderr_fd: int, stack_fd: int) -> NoReturn:
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            _libc.prctl(_PR_SET_NAME, f"hocket:w{worker_id}".encode(), 0, 0, 0)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.dup2(stderr_fd, 2)
+            self._channel.close()
+            self._poll.close()
+            for fd in (self._driver_fd, self._wake_read, self._wake_write, stderr_fd, *self._by_stderr):
+                if fd is not None:
+                    os.close(fd)
+            for child in self._children.values():
+                os.close(child.stack_fd)
+            code = worker.main(worker_id, sock_fd, self._status_fd, stack_fd)
+        finally:
+            os._exit(code)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def _pass_on_stderr(self, child: Child) -> None:
+        if not select.select([], [2], [], 0.05)[1]:
+            return  # the terminal is stopped: the worker's pipe fills and it waits, as if it wrote there itself
+        data = os.read(child.stderr_fd, TEE_BYTES)
+        if not data:
+            self._close_stderr(child)
+            return
+        child.keep(data)
+        try:
+            os.write(2, data)
+        except OSError:
+            pass  # nobody reads stderr any more; the tail is kept all the same
+
+    def _close_stderr(self, child: Child) -> None:
+        if self._by_stderr.pop(child.stderr_fd, None) is not None:
+            self._poll.unregister(child.stderr_fd)
+            os.close(child.stderr_fd)
+
+    def _drain_stderr(self, child: Child) -> None:
+        """Pass on what a dead worker left; a grandchild may hold the pipe open, so stop when it is empty."""
+        while child.stderr_fd in self._by_stderr and select.select([child.stderr_fd], [], [], 0)[0]:
+            if not select.select([], [2], [], 0.05)[1]:
+                return
+            self._pass_on_stderr(child)
+
+    # --- death --------------------------------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self._children.pop(pid, None)
+            if child is not None:
+                self._report_death(child, status, usage.ru_maxrss * 1024)
+
+    def _report_death(self, child: Child, status: int, peak_rss_bytes: int) -> None:
+        _kill_group(child.pid)  # what it started and left behind
+        del self._by_worker[child.worker_id]
+        self._drain_stderr(child)
+        self._close_stderr(child)
+        signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+        oom_kills = count_oom_kills()
+        is_oom = signal_number == signal.SIGKILL and oom_kills > self._oom_kills and not child.is_ended_by_us
+        self._oom_kills = oom_kills
+        evidence = (child.pid, signal_number, exit_code, peak_rss_bytes, is_oom, child.read_tail(), child.read_stack())
+        self._channel.outbox.append((messages.DIED, child.worker_id, *evidence))
+        os.close(child.stack_fd)
+
+    def _end_all(self) -> None:
+        """End every descendant. Workers that were told to stop get a moment; after a driver's death nobody does."""
+        if self._is_graceful:
+            deadline = time.monotonic() + GRACE_SECONDS
+            while self._children and time.monotonic() < deadline:
+                select.select([self._wake_read, *self._by_stderr], [], [], 0.005)
+                self._reap()
+        for child in list(self._children.values()):
+            self._drain_stderr(child)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            for pid in list_descendants(os.getpid()):
+                _kill(pid)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            time.sleep(0.001)
+
+
+def list_descendants(root: int) -> list[int]:
+    """Return the pids of all processes that descend from `root`, by a look into /proc."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as stat:
+                    parent = int(stat.read().rpartition(b")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found: list[int] = []
+    row = list(children.get(root, ()))
+    while row:
+        pid = row.pop()
+        found.append(pid)
+        row += children.get(pid, ())
+    return found
+
+
+def count_oom_kills() -> int:
+    """Return how many processes of this cgroup (or of the machine, without cgroups) ran out of memory and were killed."""
+    try:
+        with open("/proc/self/cgroup") as cgroup:
+            path = next(line[3:].strip() for line in cgroup if line.startswith("0::"))
+        return _read_counter(f"/sys/fs/cgroup{path}/memory.events")
+    except (OSError, StopIteration):
+        pass
+    try:
+        return _read_counter("/proc/vmstat")
+    except OSError:
+        return 0
+
+
+def _read_counter(path: str) -> int:
+    with open(path) as lines:
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        _kill(pid)
+
+
+def _open_pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # an old kernel, or the driver is gone already: the end of the control socket tells
+        return None
+
+
+def main(control_fd: int, status_fd: int, driver_pid: int) -> None:
+    """Run the guardian: the whole life of its process."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _libc.prctl(_PR_SET_NAME, b"hocket:guardian", 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.stdin.close()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    gc.collect()
+    gc.freeze()  # what is here now is never garbage; workers then share its pages
+    Guardian(socket.socket(fileno=control_fd), status_fd, driver_pid).run()
+    os._exit(0)

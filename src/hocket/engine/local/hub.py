@@ -1,0 +1,719 @@
+"""The engine in the driver: the kernel, its sockets and its memory.
+
+A task costs two messages, one each way, and both are batched. `.remote()` sends at once to a worker that was idle; what
+goes behind another task in a worker's row is sent in company: with the next wait, after `BATCH` messages, or by the
+steward. Results are read by whoever waits (see `pump`).
+
+The division of labour: `kernel.machine` decides, this module carries out its instructions; `dispatch` turns what
+workers say into calls of the kernel; `processes` starts the guardian.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from hocket import exceptions
+from hocket.engine import contract, node, values
+from hocket.engine.local import channel, client, dispatch, interrupts, messages, payloads, processes, pump, segments
+from hocket.kernel import machine, records, resources
+from hocket.kernel.machine import Op
+from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
+
+BATCH = 32
+"""Messages that wait for company at most."""
+
+PUMP_EVERY = 64
+"""After so many submissions without a wait, results are read, so that workers never wait for a driver that only submits."""
+
+STALL_SECONDS = 0.02
+"""How long a worker may be silent before what stands behind its running task is taken back."""
+
+
+class Link:
+    """The hub's end of a worker."""
+
+    __slots__ = ("channel", "death", "functions", "heard_at", "is_closed", "is_writable_watched", "pid", "worker")
+
+    def __init__(self, worker: records.WorkerRecord, sock: socket.socket) -> None:
+        self.worker = worker
+        self.channel = channel.Channel(sock)
+        #: Functions whose code the worker has.
+        self.functions: set[bytes] = set()
+        self.pid = 0
+        self.heard_at = time.monotonic()
+        self.is_writable_watched = False
+        #: Whether its socket has ended.
+        self.is_closed = False
+
+
+class Hub(contract.Engine):
+    """The local engine.
+
+    Args:
+        node: What the machine has.
+        namespace: Where actors' names live unless said otherwise.
+    """
+
+    def __init__(self, node_demand: resources.Demand, *, namespace: str) -> None:
+        super().__init__()
+        self.lock = threading.RLock()
+        self.namespace = namespace
+        self.job_id = uuid.uuid4().hex[:8]
+        self.node_id = uuid.uuid4().hex
+        self.session = f"hub of process {os.getpid()}"
+        cpus = dict(node_demand).get("CPU", 0) // resources.UNIT
+        self.kernel = machine.Kernel(
+            node_demand, max_idle_workers=max(1, cpus), encode_error=payloads.encode_error, none_value=payloads.NONE
+        )
+        self.links: dict[int, Link] = {}
+        self.errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
+        self.pool = segments.SegmentPool()
+        #: Descriptors of segments that workers made, by object, with the worker.
+        self.foreign: dict[int, tuple[int, int]] = {}
+        #: Why the session is over, if it is.
+        self.end: exceptions.HocketError | None = None
+        self.failures = 0
+        self._owner_pid = os.getpid()
+        self._ids = itertools.count(1)
+        self._since_pump = 0
+        self._dirty: set[Link] = set()
+        self._by_fd: dict[int, Link] = {}
+        self._sent_sys_path: dict[int, list[str]] = {}
+        self.guard = interrupts.InterruptGuard(self.lock)
+        self.pump = pump.Pump(
+            self.lock,
+            handle=self._handle,
+            before_wait=self._before_wait,
+            check=self.guard.check,
+            name="hocket-steward",
+        )
+        self._dispatcher = dispatch.Dispatcher(self)
+        self.guardian: processes.GuardianProcess | None = None
+        self.guard.install()
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    def submit_task(
+        self,
+        function: contract.RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.TaskOptions,
+    ) -> list[contract.ObjectRef[Any]]:
+        if args or kwargs:
+            encoded, top = values.encode_arguments(args, kwargs, function.name)
+        else:
+            encoded, top = None, _NOTHING
+        with self.lock:
+            if self.end is not None:
+                raise self.end
+            record = self.kernel.functions.get(function.id)
+            if record is None:
+                record = self._add_function(function, options)
+            if options.shape not in self._feasible:
+                self.check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
+            refs = self._submit(TaskRecord(next(self._ids), record, *self._register(encoded, top), options))
+        self._after_submit()
+        return refs
+
+    def _add_function(self, function: contract.RemoteFunction, options: object) -> records.FunctionRecord:
+        record = self.kernel.functions[function.id] = records.FunctionRecord(function.id, function.blob)
+        return record
+
+    def _register(
+        self, encoded: values.Encoded | None, top: Sequence[contract.ObjectRef[Any]]
+    ) -> tuple[payloads.Payload | None, tuple[int, ...], tuple[int, ...]]:
+        """Return the arguments as a payload, the ids of the dependencies, and those of the references inside."""
+        dependencies = tuple([ref._id for ref in top]) if top else ()
+        if encoded is None:
+            return None, dependencies, ()
+        if not encoded.buffers:
+            borrowed = tuple([ref._id for ref in encoded.refs]) if encoded.refs else ()
+            return (payloads.INLINE, encoded.data), dependencies, borrowed
+        object_id = next(self._ids)
+        payload, _ = payloads.build_payload(encoded, object_id, self.pool)
+        if payload[0] == payloads.SEGMENT:
+            self.kernel.put(object_id, payload, (), DRIVER)
+        return payload, dependencies, tuple([ref._id for ref in encoded.refs])
+
+    def _submit(self, task: TaskRecord) -> list[contract.ObjectRef[Any]]:
+        """Hand the task to the kernel and return the references. Called with the lock held."""
+        returns = task.options.num_returns
+        for _ in range(returns - 1):
+            next(self._ids)  # the ids of the further returns follow the task's own
+        self.kernel.submit(task)
+        if self.kernel.instructions:
+            self.carry_out(urgent=False)
+        if returns == 1:
+            return [contract.ObjectRef(task.id, self)]
+        return [contract.ObjectRef(object_id, self) for object_id in range(task.id, task.id + returns)]
+
+    def _after_submit(self) -> None:
+        self._since_pump += 1
+        if self._since_pump >= PUMP_EVERY:
+            self._since_pump = 0
+            self.pump.handle_arrived()
+        if self.guard.is_pending:
+            self.guard.check()
+
+    def create_actor(
+        self,
+        actor_class: contract.RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.ActorOptions,
+    ) -> contract.ActorInfo:
+        encoded, top = values.encode_arguments(args, kwargs, f"the arguments of `{options.class_name}`")
+        with self.lock:
+            if self.end is not None:
+                raise self.end
+            shapes = (options.creation.shape, options.lifetime_shape)
+            for shape in shapes:
+                self.check_feasible(shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
+            if options.name:
+                self.check_name_free(options.name, options.namespace)
+            record = self.kernel.functions.get(actor_class.id) or self._add_function(actor_class, options)
+            arguments = self._register(encoded, top)
+            task = TaskRecord(next(self._ids), record, *arguments, options.creation, kind=TaskKind.CREATION)
+            task.actor_options = options
+            ref = self._submit(task)[0]
+        self._after_submit()
+        return contract.ActorInfo(ref=ref, options=options)
+
+    def submit_call(
+        self,
+        actor: contract.ObjectRef[None],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.TaskOptions,
+    ) -> list[contract.ObjectRef[Any]]:
+        if args or kwargs:
+            encoded, top = values.encode_arguments(args, kwargs, options.name)
+        else:
+            encoded, top = None, _NOTHING
+        with self.lock:
+            if self.end is not None:
+                raise self.end
+            task = TaskRecord(next(self._ids), None, *self._register(encoded, top), options, DRIVER, 0, TaskKind.CALL)
+            task.actor = self.kernel.actors[actor._id]
+            task.method = method
+            refs = self._submit(task)
+        self._after_submit()
+        return refs
+
+    def check_name_free(self, name: str, namespace: str) -> None:
+        """Raise if a living actor has the name."""
+        if self.kernel.find_actor(namespace, name) is not None:
+            raise exceptions.ActorAlreadyExistsError(
+                f"The name {name!r} is taken by another actor in namespace {namespace!r}. Choose another name, or get the "
+                f"existing one with hocket.get_actor({name!r})."
+            )
+
+    def check_feasible(
+        self, shape: resources.Shape, kind: type[exceptions.InfeasibleResourcesError], what: str
+    ) -> None:
+        """Raise if the shape can never be had."""
+        if self.kernel.could_ever_fit(shape):
+            if not shape.group_id:
+                self._feasible.add(shape)
+            return
+        raise kind(node.explain_infeasible(what, shape, self.get_total_resources()))
+
+    @property
+    def _feasible(self) -> set[resources.Shape]:
+        return self._dispatcher.feasible
+
+    def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
+        with self.lock:
+            actor = self.kernel.find_actor(namespace, name)
+            if actor is None or actor.id not in self.kernel.objects:
+                return None
+            return contract.ActorInfo(ref=self.intern(actor.id), options=actor.options)
+
+    def kill_actor(self, actor: contract.ObjectRef[None]) -> None:
+        with self.lock:
+            self.kernel.kill_actor(actor._id)
+            self.carry_out()
+
+    def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
+        with self.lock:
+            self.kernel.cancel(ref._id, force=force, recursive=recursive)
+            self.carry_out()
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def put(self, value: Any) -> contract.ObjectRef[Any]:
+        encoded = values.encode(value)
+        with self.lock:
+            if self.dropped:
+                self._drain_dropped()
+            object_id = next(self._ids)
+            if encoded.buffers:
+                payload, _ = payloads.build_payload(encoded, object_id, self.pool)
+            else:
+                payload = (payloads.INLINE, encoded.data)
+            contained = tuple([ref._id for ref in encoded.refs]) if encoded.refs else ()
+            self.kernel.put(object_id, payload, contained, DRIVER)
+            return contract.ObjectRef(object_id, self)
+
+    def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        objects = self.kernel.objects
+        found = []
+        for ref in refs:
+            record = objects.get(ref._id)
+            if record is None or ref._engine is not self:
+                raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
+            if record.value is None:
+                self._wait_for(record, refs, deadline, timeout_s)
+            found.append(record)
+        return [self._open(record) for record in found]
+
+    def _wait_for(
+        self,
+        record: records.ObjectRecord,
+        refs: Sequence[contract.ObjectRef[Any]],
+        deadline: float | None,
+        timeout_s: float | None,
+    ) -> None:
+        """Wait for one object; an error in any of the others is raised at once."""
+        failures = -1
+
+        def is_done() -> bool:
+            nonlocal failures
+            if record.value is not None or self.end is not None:
+                return True
+            if failures != self.failures:
+                failures = self.failures
+                objects = self.kernel.objects
+                for ref in refs:
+                    other = objects[ref._id]
+                    if other.failed:
+                        self._open(other)
+            return False
+
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if self.pump.wait_until(is_done, left_s):
+            if record.value is None and self.end is not None:
+                raise self.end
+            return
+        missing = sum(self.kernel.objects[ref._id].value is None for ref in refs)
+        raise exceptions.GetTimeoutError(
+            f"{missing} of {len(refs)} objects were not there after {timeout_s} s. The tasks go on; call get again, or give a "
+            "longer timeout."
+        )
+
+    def _open(self, record: records.ObjectRecord) -> Any:
+        payload = record.value
+        assert payload is not None
+        kind = payload[0]
+        if kind == payloads.INLINE:
+            return values.decode(payload[1])  # type: ignore[arg-type]
+        if kind == payloads.SEGMENT:
+            with self.lock:
+                self.kernel.retain(record.id)
+                fd = self.get_descriptor(record.id)
+                object_id = record.id
+                return payloads.open_payload(payload, fd, lambda: self.dropped.append(object_id))
+        value = payloads.open_payload(payload, None, _do_nothing)
+        if kind == payloads.ERROR:
+            raise value.as_instanceof_cause() if isinstance(value, exceptions.TaskError) else value
+        return value
+
+    def get_descriptor(self, object_id: int) -> int:
+        """Return the descriptor of an object's segment."""
+        if object_id in self.foreign:
+            return self.foreign[object_id][0]
+        return self.pool.used[object_id].fd
+
+    def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
+        objects = self.kernel.objects
+        waited = [objects[ref._id] for ref in refs]
+
+        def is_done() -> bool:
+            left = num_ready
+            for record in waited:
+                if record.value is not None:
+                    left -= 1
+                    if not left:
+                        return True
+            return self.end is not None
+
+        self.pump.wait_until(is_done, timeout_s)
+        return client.limit_true([record.value is not None for record in waited], num_ready)
+
+    # --- resources ----------------------------------------------------------------------------------------------------
+
+    def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> contract.ObjectRef[None]:
+        with self.lock:
+            node.check_bundles(self.kernel.pool, bundles, strategy, self.get_total_resources())
+            group = records.GroupRecord(next(self._ids), tuple(bundles), strategy, name)
+            self.kernel.reserve(group)
+            self.carry_out()
+            return contract.ObjectRef(group.id, self)
+
+    def remove_group(self, group_id: int) -> None:
+        with self.lock:
+            self.kernel.remove_group(group_id)
+            self.carry_out()
+
+    def list_groups(self) -> list[dict[str, Any]]:
+        with self.lock:
+            return [node.describe_group(group) for group in self.kernel.groups.values()]
+
+    def list_nodes(self) -> list[dict[str, Any]]:
+        return [node.describe_node(self.node_id, self.get_total_resources())]
+
+    def get_total_resources(self) -> dict[str, float]:
+        return {name: units / resources.UNIT for name, units in self.kernel.pool.total.items()}
+
+    def get_free_resources(self) -> dict[str, float]:
+        # Leases that ended a moment ago may not have been seen yet: read what has arrived first.
+        self.pump.handle_arrived()
+        return {name: units / resources.UNIT for name, units in self.kernel.pool.free.items() if units > 0}
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def get_context(self) -> contract.WorkContext:
+        return contract.WorkContext(
+            job_id=self.job_id, node_id=self.node_id, worker_id=f"{DRIVER:016x}", namespace=self.namespace
+        )
+
+    def list_errors(self) -> list[exceptions.ErrorRecord]:
+        self.pump.handle_arrived()
+        return list(self.errors)
+
+    def statistics(self) -> dict[str, Any]:
+        with self.lock:
+            self._drain_dropped()
+            kernel = self.kernel
+            return {
+                "tasks": len(kernel.tasks),
+                "objects": len(kernel.objects),
+                "actors": len(kernel.actors),
+                "workers": len(kernel.workers),
+                "worker_pids": sorted(link.pid for link in self.links.values() if link.pid),
+                "guardian_pid": self.guardian.pid if self.guardian is not None else None,
+                "shared_bytes": self.pool.get_used_bytes(),
+            }
+
+    # --- handles ------------------------------------------------------------------------------------------------------
+
+    def adopt(self, object_id: int) -> None:
+        with self.lock:
+            if object_id not in self.kernel.objects:
+                raise exceptions.ObjectLostError(
+                    f"ObjectRef({object_id:016x}) is unknown: it was freed or is of another session."
+                )
+            self.kernel.retain(object_id)
+
+    def _drain_dropped(self) -> None:
+        dropped, interned, release = self.dropped, self.interned, self.kernel.release
+        while dropped:
+            object_id = dropped.popleft()
+            if object_id in interned:
+                self.forget(object_id)
+            release(object_id)
+        if self.kernel.instructions:
+            self.carry_out()
+
+    # --- carrying out -------------------------------------------------------------------------------------------------
+
+    def carry_out(self, *, urgent: bool = True) -> None:
+        """Do what the kernel asks, then send. Called with the lock held."""
+        kernel = self.kernel
+        dirty = self._dirty
+        while kernel.instructions:
+            batch, kernel.instructions = kernel.instructions, []
+            for instruction in batch:
+                op = instruction[0]
+                if op == Op.RUN:
+                    _, worker, task = instruction
+                    link = self.links.get(worker.id)  # type: ignore[attr-defined]
+                    if link is not None:
+                        self._send_task(link, task)  # type: ignore[arg-type]
+                        dirty.add(link)
+                elif op == Op.FREE:
+                    self._free(instruction[1], instruction[2])  # type: ignore[arg-type]
+                else:
+                    self._carry_out_rare(instruction)
+        for link in list(dirty):
+            outbox = link.channel.outbox
+            if urgent or len(outbox) >= BATCH or len(link.worker.inflight) <= len(outbox):
+                self.flush(link)
+        if dirty:
+            self.pump.poke()
+
+    def _carry_out_rare(self, instruction: tuple[Any, ...]) -> None:
+        op = instruction[0]
+        if op == Op.START:
+            self._start_worker(instruction[1])
+            return
+        if op == Op.TELL:
+            _, worker_id, object_id = instruction
+            link = self.links.get(abs(worker_id))
+            if link is not None:
+                self._dispatcher.tell(link, object_id, wants_value=worker_id > 0)
+                self._dirty.add(link)
+            return
+        link = self.links.get(instruction[1].id)
+        if link is None:
+            return
+        if op == Op.KILL:
+            assert self.guardian is not None
+            self.guardian.kill(link.worker.id)
+        else:
+            number = {Op.CANCEL: messages.CANCEL, Op.RECALL: messages.RECALL, Op.STOP: messages.STOP}[op]
+            link.channel.outbox.append((number, *instruction[2:]))
+            self._dirty.add(link)
+
+    def _send_task(self, link: Link, task: TaskRecord) -> None:
+        outbox = link.channel.outbox
+        dependencies: tuple[Any, ...] = ()
+        if task.dependencies:
+            dependencies = tuple(
+                [(object_id, self.lend(link, self.kernel.objects[object_id].value)) for object_id in task.dependencies]
+            )
+        if task.borrowed:
+            for object_id in task.borrowed:
+                self.kernel.retain(object_id, link.worker.id)
+        args = task.args
+        if args is not None and args[0] == payloads.SEGMENT:
+            self.lend(link, args)
+        options = task.options
+        if task.kind == TaskKind.CALL:
+            outbox.append(
+                (
+                    messages.CALL,
+                    task.id,
+                    task.method,
+                    args,
+                    dependencies,
+                    task.borrowed,
+                    options.num_returns,
+                    options.name,
+                )
+            )
+            return
+        function = task.function
+        assert function is not None
+        if function.id not in link.functions:
+            link.functions.add(function.id)
+            outbox.append((messages.FUNCTION, function.id, function.blob))
+        extra = None
+        if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt:
+            extra = self._dispatcher.build_extra(link.worker, task)
+        outbox.append(
+            (
+                messages.RUN,
+                task.id,
+                function.id,
+                args,
+                dependencies,
+                task.borrowed,
+                options.num_returns,
+                options.name,
+                extra,
+            )
+        )
+
+    def lend(self, link: Link, payload: Any) -> payloads.Payload:
+        """Prepare a payload for sending; a mapping of a segment will hold a count on its object."""
+        if payload[0] == payloads.SEGMENT:
+            self.kernel.retain(payload[2], link.worker.id)
+            link.channel.outbox_fds.append(self.get_descriptor(payload[2]))
+        return payload  # type: ignore[no-any-return]
+
+    def _free(self, object_id: int, payload: payloads.Payload) -> None:
+        if payload[0] != payloads.SEGMENT:
+            return
+        if object_id == 0:  # arguments: their task is over; the segment goes when nobody looks into it
+            self.kernel.release(payload[2])
+            return
+        foreign = self.foreign.pop(object_id, None)
+        if foreign is None:
+            self.pool.recycle(object_id)
+            return
+        fd, worker_id = foreign
+        os.close(fd)
+        link = self.links.get(worker_id)
+        if link is not None:
+            link.channel.outbox.append((messages.RECYCLE, object_id))
+            self._dirty.add(link)
+
+    def flush(self, link: Link) -> None:
+        """Send what a worker is to get; what its socket does not take is sent when it does."""
+        try:
+            is_sent = link.channel.flush()
+        except OSError:  # it is dying; its parent will tell why
+            link.channel.outbox.clear()
+            is_sent = True
+        if is_sent == link.is_writable_watched and not link.is_closed:
+            link.is_writable_watched = not is_sent
+            self.pump.watch_writable(link.channel.fd, link.is_writable_watched)
+        self._dirty.discard(link)
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def _before_wait(self) -> float | None:
+        if self.dropped:
+            self._drain_dropped()
+        for link in list(self._dirty):
+            self.flush(link)
+        if self.end is not None:
+            return 0.05
+        stalled = self.kernel.find_stalled()
+        if not stalled:
+            return None
+        now = time.monotonic()
+        for worker in stalled:
+            if now - self.links[worker.id].heard_at > STALL_SECONDS:
+                self.kernel.recall(worker)
+        if self.kernel.instructions:
+            self.carry_out()
+        return STALL_SECONDS
+
+    def _handle(self, fd: int, mask: int) -> None:
+        link = self._by_fd.get(fd)
+        if link is None:
+            if self.guardian is not None and fd == self.guardian.fd:
+                self._hear_guardian()
+            return
+        if link.is_writable_watched:
+            self.flush(link)
+        if mask & pump.READABLE:
+            self._hear_worker(link)
+        if self.kernel.instructions or self._dirty:
+            self.carry_out()
+
+    def _hear_worker(self, link: Link) -> None:
+        try:
+            received = link.channel.receive()
+            link.heard_at = time.monotonic()
+            if received is not None:
+                self._dispatcher.handle(link, received)
+                return
+        except channel.FrameError as error:
+            self._dispatcher.note_error(0, "a worker's socket", error)
+            if self.guardian is not None:
+                self.guardian.kill(link.worker.id)
+        self._close_link(link)
+
+    def _close_link(self, link: Link) -> None:
+        if not link.is_closed:
+            link.is_closed = True
+            self.pump.unwatch(link.channel.fd)
+            del self._by_fd[link.channel.fd]
+
+    def _hear_guardian(self) -> None:
+        assert self.guardian is not None
+        received = self.guardian.receive()
+        if received is None:
+            self.pump.unwatch(self.guardian.fd)
+            self._fail_all(
+                exceptions.LocalEngineDiedError(
+                    f"The guardian (pid {self.guardian.pid}), the parent of all workers, is gone, so the session is over. "
+                    "Call hocket.shutdown() and hocket.init() to start again."
+                )
+            )
+            return
+        for message in received:
+            if message[0] == messages.SPAWNED:
+                link = self.links.get(message[1])
+                if link is not None:
+                    link.pid = message[2]
+            elif message[0] == messages.DIED:
+                self._bury(message[1], processes.parse_death(message))
+        self.carry_out()
+
+    def _bury(self, worker_id: int, death: exceptions.Death) -> None:
+        link = self.links.get(worker_id)
+        if link is None:
+            return
+        while not link.is_closed:  # what it said before it died still counts
+            self._hear_worker(link)
+            if not link.is_closed and not _is_readable(link.channel.sock):
+                self._close_link(link)
+        del self.links[worker_id]
+        self._dirty.discard(link)
+        link.channel.close()
+        assert self.guardian is not None
+        worker = link.worker
+        if worker.id in self.kernel.workers:
+            self.failures += 1
+            if not worker.killed:
+                self._dispatcher.note_death(worker, death)
+            self.kernel.lose(worker, death, self.guardian.read_status(worker_id))
+
+    def _start_worker(self, worker: records.WorkerRecord) -> None:
+        if self.guardian is None:
+            self.guardian = processes.GuardianProcess()
+            self.pump.watch(self.guardian.fd)
+            self.pump.start()
+        ours, theirs = socket.socketpair()
+        link = Link(worker, ours)
+        self.links[worker.id] = link
+        self._by_fd[link.channel.fd] = link
+        self.pump.watch(link.channel.fd)
+        link.channel.outbox.append(processes.build_setup(worker.id, self.job_id, self.node_id, self.namespace))
+        self.guardian.spawn(worker.id, theirs)
+        self._dirty.add(link)
+
+    def _fail_all(self, error: exceptions.HocketError) -> None:
+        self.end = error
+        self.failures += 1
+        for link in list(self.links.values()):
+            self._close_link(link)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        with self.lock:
+            if isinstance(self.end, exceptions.SessionClosedError):
+                return
+            self.end = exceptions.SessionClosedError("The session was shut down. Call hocket.init() to open a new one.")
+            links = list(self.links.values())
+            if os.getpid() == self._owner_pid:
+                for link in links:
+                    link.channel.outbox.append((messages.STOP,))
+                    self.flush(link)
+        if os.getpid() != self._owner_pid:  # a fork of the driver: the session is not its own to end
+            return
+        if self.guardian is not None:
+            self.guardian.end()
+        self.pump.close()
+        self.guard.remove()
+        for link in links:
+            link.channel.close()
+        for fd, _ in self.foreign.values():
+            os.close(fd)
+        self.foreign.clear()
+        self.links.clear()
+        self.pool.close()
+        self.interned.clear()
+        self.pinned.clear()
+
+
+_NOTHING: tuple[contract.ObjectRef[Any], ...] = ()
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _is_readable(sock: socket.socket) -> bool:
+    try:
+        return bool(sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)) or True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

@@ -1,0 +1,76 @@
+"""The numbers that messages start with, and what follows each.
+
+A *payload* is an encoded value as it travels (see `payloads`). *Ids* are whole numbers. The same numbering serves all
+sockets, so a message on the wrong socket is noticed.
+"""
+
+# hub -> worker
+SETUP = 1
+"""``(SETUP, sys_path, cwd, job_id, node_id, namespace)``: the first message to each worker."""
+FUNCTION = 2
+"""``(FUNCTION, function_id, blob)``: the code of a remote function or class, once to each worker that needs it."""
+RUN = 3
+"""``(RUN, task_id, function_id, args, dependencies, borrowed, num_returns, name, extra)``
+
+``args``: payload or None. ``dependencies``: ``(object_id, payload)`` of each top-level reference. ``borrowed``: ids of
+references that the arguments contain. ``extra``: None, or a dict with what only some tasks have."""
+CALL = 4
+"""``(CALL, task_id, method, args, dependencies, borrowed, num_returns, name)``"""
+CANCEL = 5
+"""``(CANCEL, task_id)``"""
+RECALL = 6
+"""``(RECALL,)``: answer with `BACK`."""
+STOP = 7
+"""``(STOP,)``: finish what stands in the row, then exit."""
+VALUE = 8
+"""``(VALUE, object_id, payload, contained)``: an object that the worker asked for."""
+READY = 9
+"""``(READY, object_id)``: an object that the worker asked about is there."""
+ANSWER = 10
+"""``(ANSWER, question_id, ok, data, contained)``: the pickled answer to an `ASK`, or the pickled error."""
+RECYCLE = 11
+"""``(RECYCLE, object_id)``: nobody reads that segment any more; it may be used again."""
+
+# worker -> hub
+DONE = 20
+"""``(DONE, task_id, seconds, [(payload, contained), ...])``"""
+FAILED = 21
+"""``(FAILED, task_id, error, error_type, message)``: the encoded exception of the user's code."""
+BACK = 22
+"""``(BACK, [task_id, ...])``: tasks that the worker had not started and never will."""
+SUBMIT = 23
+"""``(SUBMIT, task_id, function_id, args, dependencies, borrowed, options, parent)``: `options` as a pickle of ours."""
+SUBMIT_CALL = 24
+"""``(SUBMIT_CALL, task_id, actor_id, method, args, dependencies, borrowed, num_returns, name, parent)``"""
+PUT = 25
+"""``(PUT, object_id, payload, contained)``"""
+WANT = 26
+"""``(WANT, object_id)``: send the value when it is there."""
+WATCH = 27
+"""``(WATCH, object_id)``: tell when it is there."""
+BLOCK = 28
+"""``(BLOCK, [task_id, ...])``: a thread waits; these tasks were not started and are handed back."""
+UNBLOCK = 29
+"""``(UNBLOCK,)``"""
+DROP = 30
+"""``(DROP, object_id, count)``: so many of this worker's counts on the object are gone."""
+ADOPT = 31
+"""``(ADOPT, object_id)``: one more count of this worker on the object."""
+ASK = 32
+"""``(ASK, question_id, method, data)``: call a method of the engine; `data` is a pickle of its arguments."""
+EXPORT = 33
+"""``(EXPORT, function_id, blob, name)``: the code of a remote function, before its first `SUBMIT`."""
+
+# hub -> guardian
+SPAWN = 40
+"""``(SPAWN, worker_id)``, and the worker's end of its socket pair."""
+KILL = 41
+"""``(KILL, worker_id)``"""
+EXIT = 42
+"""``(EXIT,)``: end every process, then yourself."""
+
+# guardian -> hub
+SPAWNED = 50
+"""``(SPAWNED, worker_id, pid)``"""
+DIED = 51
+"""``(DIED, worker_id, pid, signal_number, exit_code, peak_rss_bytes, out_of_memory, stderr_tail, stack)``"""

@@ -1,0 +1,121 @@
+"""The hub's end of the guardian."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+
+from hocket import exceptions
+from hocket.engine.local import channel, messages
+
+STATUS_SLOTS = 4096
+"""See `worker.STATUS_SLOTS`."""
+
+END_SECONDS = 10.0
+"""How long the guardian may take to end everything; it takes milliseconds unless a process cannot be killed."""
+
+_BOOT = (
+    "import sys; sys.path.insert(0, {source!r}); from hocket.engine.local import guardian; "
+    "guardian.main({control}, {status}, {driver})"
+)
+_SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+"""The folder that this package was imported from, so that the guardian imports the same one."""
+
+
+class GuardianProcess:
+    """Starts the guardian, tells it what to do, and waits for its end. Called with the hub's lock held."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._channel = channel.Channel(ours)
+        self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
+        os.ftruncate(self._status_fd, STATUS_SLOTS * 8)
+        self._status = mmap.mmap(self._status_fd, STATUS_SLOTS * 8)
+        boot = _BOOT.format(source=_SOURCE, control=theirs.fileno(), status=self._status_fd, driver=os.getpid())
+        # A session of its own: a Ctrl-C or hang-up of the terminal is the driver's business.
+        self._process = subprocess.Popen(
+            [sys.executable, *_list_interpreter_flags(), "-c", boot],
+            pass_fds=(theirs.fileno(), self._status_fd),
+            start_new_session=True,
+        )
+        theirs.close()
+        self.pid = self._process.pid
+        self.fd = self._channel.fd
+
+    def spawn(self, worker_id: int, sock: socket.socket) -> None:
+        """Have a worker forked; its end of the socket pair is handed over."""
+        self._channel.outbox.append((messages.SPAWN, worker_id))
+        self._channel.outbox_fds.append(sock.fileno())
+        self._send()
+        sock.close()
+
+    def kill(self, worker_id: int) -> None:
+        """Have a worker killed."""
+        self._channel.outbox.append((messages.KILL, worker_id))
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            while not self._channel.flush():
+                select.select([], [self.fd], [])
+        except OSError:
+            self._channel.outbox.clear()  # it is gone; the end of its socket will be handled as such
+
+    def receive(self) -> list[channel.Message] | None:
+        """Return what it says; None if it is gone."""
+        return self._channel.receive()
+
+    def read_status(self, worker_id: int) -> int:
+        """Return the id of the task that the worker started last."""
+        task_id: int = struct.unpack_from("<Q", self._status, (worker_id % STATUS_SLOTS) * 8)[0]
+        return task_id
+
+    def end(self) -> None:
+        """Have every process of the session ended, and wait for it."""
+        self._channel.outbox.append((messages.EXIT,))
+        self._send()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+        self._channel.close()
+        self._status.close()
+        os.close(self._status_fd)
+
+
+def build_setup(worker_id: int, job_id: str, node_id: str, namespace: str) -> channel.Message:
+    """Return the first message to a worker: what it must know to import what the driver imports."""
+    return (messages.SETUP, list(sys.path), _get_cwd(), job_id, node_id, namespace)
+
+
+def parse_death(message: channel.Message) -> exceptions.Death:
+    """Return the evidence of a `DIED` message."""
+    _, _, pid, signal_number, exit_code, peak_rss_bytes, out_of_memory, stderr_tail, stack = message
+    return exceptions.Death(
+        pid=pid,
+        signal_number=signal_number,
+        exit_code=exit_code,
+        peak_rss_bytes=peak_rss_bytes,
+        out_of_memory=out_of_memory,
+        stderr_tail=stderr_tail,
+        stack=stack,
+    )
+
+
+def _get_cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted; workers stay where the guardian is
+        return ""
+
+
+def _list_interpreter_flags() -> list[str]:
+    """Return the flags that this interpreter was started with and that matter to user code."""
+    return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined,no-any-return]

@@ -1,0 +1,224 @@
+"""Who reads the sockets: whoever waits.
+
+A process has sockets to read and several threads that may want what arrives. Handing each message from a reader thread
+to a waiting thread would cost a thread switch (some 30 us here) for every result. So there is a *role*, held by one
+thread at a time: to wait in epoll and to handle what comes.
+
+- A thread that waits for something takes the role if it is free, and handles messages until its own wish is met.
+- A thread that finds the role taken sleeps on a condition, and is woken after each round of messages.
+- The *steward*, a background thread, takes the role when nobody has wanted it for `TICK_SECONDS`; it blocks in epoll, at
+  no cost, until a waiting thread evicts it through an eventfd. Messages are thus handled promptly also while the
+  program computes, or sleeps, or has forgotten us.
+
+What was tried and does not work: a steward that takes the role as soon as it is free. A loop of ``get(f.remote())`` then
+pays an eviction for every call.
+
+The lock is the owner's. It is held while messages are handled and never while waiting. It must be reentrant, and its
+ownership is what tells the interrupt handler (see `interrupts`) that a KeyboardInterrupt has to wait.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+
+TICK_SECONDS = 0.01
+"""How long the role must be free before the steward takes it. A guess between a wait that a person notices and a wake-up
+rate that a profiler would."""
+
+PARK_TICKS = 100
+"""After so many ticks in which another thread held the role without a message, the steward stops ticking."""
+
+READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
+
+
+class Pump:
+    """The role, and the epoll set that its holder waits on."""
+
+    def __init__(
+        self,
+        lock: threading.RLock,  # type: ignore[valid-type]
+        *,
+        handle: Callable[[int, int], None],
+        before_wait: Callable[[], float | None],
+        check: Callable[[], None],
+        name: str,
+    ) -> None:
+        """Build a pump.
+
+        Args:
+            lock: Held around `handle` and `before_wait`.
+            handle: Called with a descriptor and its epoll events.
+            before_wait: Called before each wait: sends what is unsent, and returns how long to wait at most (seconds).
+            check: Called without the lock after each round of a waiting thread; may raise to end the wait.
+            name: Of the steward thread.
+        """
+        self._lock = lock
+        self._condition = threading.Condition(lock)  # type: ignore[arg-type]
+        self._handle = handle
+        self._before_wait = before_wait
+        self._check = check
+        self._epoll = select.epoll()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        self._holder: int | None = None
+        self._rounds = 0
+        self._sleepers = 0
+        self._poked = False
+        self._unparked = threading.Event()
+        self._is_parked = False
+        self._closed = False
+        self._steward = threading.Thread(target=self._run_steward, name=name, daemon=True)
+        self._steward_id: int | None = None
+
+    # --- the set ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the steward."""
+        self._steward.start()
+
+    def watch(self, fd: int) -> None:
+        """Handle what arrives on this descriptor."""
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def watch_writable(self, fd: int, wanted: bool) -> None:
+        """Also handle the moment when the descriptor takes more; or no longer."""
+        self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if wanted else select.EPOLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        """Forget a descriptor."""
+        self._epoll.unregister(fd)
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Handle messages until `is_done` (asked with the lock held); False if the time is over first."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        me = threading.get_ident()
+        while True:
+            is_mine = False
+            try:
+                with self._lock:  # type: ignore[attr-defined]
+                    if is_done():
+                        return True
+                    limit_s = self._before_wait()
+                    left_s = None
+                    if deadline is not None:
+                        left_s = deadline - time.monotonic()
+                        if left_s <= 0 and timeout_s:
+                            return False
+                        left_s = max(0.0, left_s)
+                    if self._holder is None or self._holder == me:
+                        self._holder = me
+                        is_mine = True
+                    else:
+                        self._sleep(left_s)
+                if is_mine:
+                    self._wait_and_handle(
+                        left_s if limit_s is None else limit_s if left_s is None else min(limit_s, left_s)
+                    )
+            finally:
+                if is_mine:
+                    self._pass_on()
+            self._check()
+            if timeout_s == 0:
+                with self._lock:  # type: ignore[attr-defined]
+                    return is_done()
+
+    def handle_arrived(self) -> None:
+        """Handle what has arrived, without waiting; nothing if another thread is at it."""
+        with self._lock:  # type: ignore[attr-defined]
+            if self._holder is None:
+                self._handle_all(self._epoll.poll(0))
+
+    def poke(self) -> None:
+        """Have `before_wait` called soon. Called with the lock held."""
+        if self._holder is not None and self._holder == self._steward_id and not self._poked:
+            self._poked = True
+            os.eventfd_write(self._wake_fd, 1)
+
+    def _sleep(self, left_s: float | None) -> None:
+        if self._holder == self._steward_id:
+            os.eventfd_write(self._wake_fd, 1)
+        self._sleepers += 1
+        try:
+            self._condition.wait(left_s)
+        finally:
+            self._sleepers -= 1
+
+    def _wait_and_handle(self, timeout_s: float | None) -> None:
+        events = self._epoll.poll(timeout_s)
+        with self._lock:  # type: ignore[attr-defined]
+            self._handle_all(events)
+
+    def _handle_all(self, events: list[tuple[int, int]]) -> None:
+        self._rounds += 1
+        for fd, mask in events:
+            if fd == self._wake_fd:
+                os.eventfd_read(fd)
+                self._poked = False
+            else:
+                self._handle(fd, mask)
+
+    def _pass_on(self) -> None:
+        with self._lock:  # type: ignore[attr-defined]
+            self._holder = None
+            if self._sleepers:
+                self._condition.notify_all()
+            if self._is_parked:
+                self._is_parked = False
+                self._unparked.set()
+
+    # --- the steward --------------------------------------------------------------------------------------------------
+
+    def _run_steward(self) -> None:
+        self._steward_id = threading.get_ident()
+        seen_rounds = -1
+        quiet_ticks = 0
+        while not self._closed:
+            with self._lock:  # type: ignore[attr-defined]
+                is_free = self._holder is None and self._rounds == seen_rounds and not self._sleepers
+                if is_free:
+                    self._holder = self._steward_id
+                quiet_ticks = quiet_ticks + 1 if self._rounds == seen_rounds else 0
+                seen_rounds = self._rounds
+                if quiet_ticks > PARK_TICKS and not is_free:
+                    self._is_parked = True
+                    self._unparked.clear()
+                    quiet_ticks = 0
+            if is_free:
+                self._steer()
+            elif self._is_parked:
+                self._unparked.wait()
+            else:
+                time.sleep(TICK_SECONDS)
+        self._epoll.close()
+        os.close(self._wake_fd)
+
+    def _steer(self) -> None:
+        """Hold the role until a thread that waits asks for it."""
+        try:
+            while not self._closed:
+                with self._lock:  # type: ignore[attr-defined]
+                    if self._sleepers:
+                        return
+                    limit_s = self._before_wait()
+                self._wait_and_handle(limit_s)
+                if self._sleepers:
+                    return
+        finally:
+            self._pass_on()
+
+    def close(self) -> None:
+        """End the steward. Called without the lock, by any other thread."""
+        with self._lock:  # type: ignore[attr-defined]
+            if self._closed:
+                return
+            self._closed = True
+            self._unparked.set()
+            os.eventfd_write(self._wake_fd, 1)
+        if self._steward.is_alive() and threading.get_ident() != self._steward_id:
+            self._steward.join(timeout=5)

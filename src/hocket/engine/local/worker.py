@@ -1,0 +1,387 @@
+"""What a worker process runs: take a task from the row, run it, send what it returned.
+
+The main thread runs tasks, and the calls of ordinary actors; an actor with ``max_concurrency > 1`` gets that many threads.
+While the main thread is busy, the steward (see `pump`) reads the socket: it puts new work at the end of the row, hands
+back what the hub recalls, and interrupts a task that is cancelled.
+
+Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the
+steward. What a task prints is flushed before its result is sent.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from concurrent import futures
+from typing import Any
+
+from hocket import exceptions
+from hocket.engine import contract, values
+from hocket.engine.local import channel, client, messages, payloads
+
+FLUSH_SECONDS = 0.001
+"""How long a result may wait for company."""
+
+STATUS_SLOTS = 4096
+"""Size of the table, shared with the hub, in which each worker writes the id of the task that it started last."""
+
+
+class Work:
+    """One task or call that stands in the row."""
+
+    __slots__ = ("args", "dependencies", "extra", "function_id", "held", "method", "name", "num_returns", "task_id")
+
+    def __init__(self, task_id: int, name: str, num_returns: int) -> None:
+        self.task_id = task_id
+        self.name = name
+        self.num_returns = num_returns
+        self.function_id = b""
+        self.method = ""
+        self.extra: dict[str, Any] | None = None
+        self.args: client.Arrived | None = None
+        self.dependencies: list[tuple[int, client.Arrived]] = []
+        self.held: list[contract.ObjectRef[Any]] = []
+
+
+class Worker:
+    """The process's work, and its actor if it has one."""
+
+    def __init__(self, engine: client.Client, status: memoryview, slot: int) -> None:
+        self._engine = engine
+        self._status = status
+        self._slot = slot
+        self._row: deque[Work] = deque()
+        self._blobs: dict[bytes, bytes] = {}
+        self._functions: dict[bytes, Any] = {}
+        self._actor: Any = None
+        self._actor_error: payloads.Payload | None = None
+        self._threads: futures.ThreadPoolExecutor | None = None
+        self._is_stopping = False
+        self._interruptible_id = 0
+        self._cancelling_id = 0
+        self._main_id = threading.get_ident()
+        engine.on_work = self._take_message
+        engine.take_unstarted = self._take_unstarted
+        signal.signal(signal.SIGINT, self._on_interrupt)
+
+    def run(self) -> int:
+        """Work until told to stop; return the exit code."""
+        row, engine = self._row, self._engine
+
+        def has_work() -> bool:
+            return bool(row) or self._is_stopping
+
+        while True:
+            engine.pump.wait_until(has_work)
+            while row:
+                try:
+                    work = row.popleft()
+                except IndexError:  # the steward handed the last one back
+                    break
+                if self._threads is not None:
+                    self._threads.submit(self._run_in_thread, work)
+                    continue
+                code = self._run_work(work)
+                del work
+                if code is not None:
+                    return code
+            if self._is_stopping and not row:
+                if self._threads is not None:
+                    self._threads.shutdown()
+                self._finish()
+                return 0
+
+    def _finish(self) -> None:
+        with self._engine.lock:
+            self._engine.before_wait()
+        _flush_streams()
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _take_message(self, message: channel.Message) -> None:
+        op = message[0]
+        if op == messages.RUN:
+            _, task_id, function_id, args, dependencies, borrowed, num_returns, name, extra = message
+            work = Work(task_id, name, num_returns)
+            work.function_id = function_id
+            work.extra = extra
+            self._complete(work, args, dependencies, borrowed)
+        elif op == messages.CALL:
+            _, task_id, method, args, dependencies, borrowed, num_returns, name = message
+            work = Work(task_id, name, num_returns)
+            work.method = method
+            self._complete(work, args, dependencies, borrowed)
+        elif op == messages.FUNCTION:
+            self._blobs[message[1]] = message[2]
+        elif op == messages.CANCEL:
+            self._cancel(message[1])
+        elif op == messages.RECALL:
+            self._engine.channel.outbox.append((messages.BACK, self._take_unstarted()))
+            self._engine.flush()
+        elif op == messages.STOP:
+            self._is_stopping = True
+        elif op == messages.SETUP:
+            self._set_up(*message[1:])
+        else:
+            raise channel.FrameError(f"a worker cannot handle message {op}")
+
+    def _set_up(self, sys_path: list[str], cwd: str, job_id: str, node_id: str, namespace: str) -> None:
+        sys.path[:] = sys_path
+        if cwd:
+            os.chdir(cwd)
+        self._engine.setup.update(job_id=job_id, node_id=node_id, namespace=namespace)
+
+    def _complete(self, work: Work, args: Any, dependencies: Any, borrowed: Any) -> None:
+        engine = self._engine
+        work.held = engine.hold(borrowed) if borrowed else []
+        if args is not None:
+            work.args = self._arrive(args)
+        if dependencies:
+            work.dependencies = [(object_id, self._arrive(payload)) for object_id, payload in dependencies]
+        self._row.append(work)
+
+    def _arrive(self, payload: payloads.Payload) -> client.Arrived:
+        if payload[0] == payloads.SEGMENT:
+            payload = (*payload, self._engine.channel.take_descriptor())
+        return client.Arrived(payload, [])
+
+    def _take_unstarted(self) -> list[int]:
+        """Empty the row; an actor's calls cannot go elsewhere and stay."""
+        if self._actor is not None or self._actor_error is not None:
+            return []
+        taken: list[int] = []
+        row = self._row
+        while row:
+            try:
+                work = row.pop()
+            except IndexError:
+                break
+            if work.function_id and not (work.extra or {}).get("creates_actor"):
+                taken.append(work.task_id)
+                self._close_unopened(work)
+            else:
+                row.append(work)
+                break
+        taken.reverse()
+        return taken
+
+    def _close_unopened(self, work: Work) -> None:
+        """Give back the descriptors and counts of work that is not done here."""
+        for object_id, arrived in ((0, work.args), *work.dependencies):
+            if arrived is not None and arrived.payload[0] == payloads.SEGMENT:
+                os.close(arrived.payload[5])
+                self._engine.channel.outbox.append((messages.DROP, object_id or arrived.payload[2], 1))
+
+    def _cancel(self, task_id: int) -> None:
+        """Called with the lock held, by the steward if the main thread is busy."""
+        self._engine.cancelled.add(task_id)
+        for work in list(self._row):
+            if work.task_id == task_id:
+                try:
+                    self._row.remove(work)
+                except ValueError:
+                    break
+                self._close_unopened(work)
+                error = exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled before it started.")
+                self._send_error(work, error)
+                self._engine.flush()
+                return
+        if self._interruptible_id == task_id:
+            self._cancelling_id = task_id
+            signal.pthread_kill(self._main_id, signal.SIGINT)
+
+    def _on_interrupt(self, signal_number: int, frame: object) -> None:
+        if self._interruptible_id and self._interruptible_id == self._cancelling_id:
+            self._interruptible_id = 0
+            raise KeyboardInterrupt
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def _run_in_thread(self, work: Work) -> None:
+        code = self._run_work(work)
+        del work
+        with self._engine.lock:
+            self._engine.before_wait()
+        if code is not None:
+            os._exit(code)
+
+    def _run_work(self, work: Work) -> int | None:
+        """Run it and put its results in the outbox; return an exit code if it ends the process."""
+        engine = self._engine
+        running = engine.running
+        running.task_id = work.task_id
+        running.name = work.name
+        running.extra = work.extra
+        self._status[self._slot] = work.task_id
+        started = time.perf_counter()
+        if started - engine.last_flush > FLUSH_SECONDS and engine.channel.outbox:
+            with engine.lock:
+                engine.flush()
+        try:
+            result = self._call(work)
+        except SystemExit as request:
+            self._send_exit(request)
+            return request.code if isinstance(request.code, int) else 0 if request.code is None else 1
+        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+            self._interruptible_id = 0
+            self._report(work, error)
+        else:
+            try:
+                self._send_result(work, result, time.perf_counter() - started)
+            except Exception as error:  # noqa: BLE001 (a result that cannot travel is the task's error)
+                self._report(work, error)
+        finally:
+            running.task_id = 0
+            running.extra = None
+            engine.cancelled.discard(work.task_id)
+            _flush_streams()
+        return None
+
+    def _call(self, work: Work) -> Any:
+        if work.method:
+            if self._actor_error is not None:
+                raise values.decode(self._actor_error[1])
+            function = getattr(self._actor, work.method)
+        else:
+            function = self._load(work.function_id)
+        args, kwargs = self._open_arguments(work)
+        extra = work.extra
+        if extra is not None:
+            if "gpu_ids" in extra:
+                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, extra["gpu_ids"]))
+            if extra.get("creates_actor"):
+                return self._create_actor(work, function, args, kwargs)
+        if self._threads is None and threading.get_ident() == self._main_id and not work.method:
+            self._interruptible_id = work.task_id
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._interruptible_id = 0
+
+    def _load(self, function_id: bytes) -> Any:
+        function = self._functions.get(function_id)
+        if function is None:
+            function = self._functions[function_id] = values.decode(self._blobs[function_id])
+        return function
+
+    def _open_arguments(self, work: Work) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if work.args is None:
+            return (), {}
+        args, kwargs = self._open_once(work.args, work.args.payload[2] if len(work.args.payload) > 2 else 0)
+        work.args = None
+        if work.dependencies:
+            found = [self._open_once(arrived, object_id) for object_id, arrived in work.dependencies]
+            work.dependencies = []
+            args, kwargs = values.fill_slots(args, kwargs, found)
+        return args, kwargs
+
+    def _open_once(self, arrived: client.Arrived, object_id: Any) -> Any:
+        return self._engine.open_payload(object_id, arrived)
+
+    def _create_actor(self, work: Work, actor_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        extra = work.extra or {}
+        self._engine.actor_id = work.task_id
+        self._engine.actor_extra = {name: value for name, value in extra.items() if name != "creates_actor"}
+        try:
+            self._actor = actor_class(*args, **kwargs)
+        except BaseException as error:
+            self._actor_error = payloads.encode_error(self._explain(work, error))
+            raise
+        if extra.get("max_concurrency", 1) > 1:
+            self._threads = futures.ThreadPoolExecutor(extra["max_concurrency"], "hocket-call")
+
+    # --- answering ----------------------------------------------------------------------------------------------------
+
+    def _send_result(self, work: Work, result: Any, seconds: float) -> None:
+        count = work.num_returns
+        results = (result,) if count == 1 else () if count == 0 else _split(work, result, count)
+        encoded = [values.encode(value, f"the result of `{work.name}`") for value in results]
+        engine = self._engine
+        with engine.lock:
+            sent = []
+            for position, value in enumerate(encoded):
+                payload = engine.build_payload(value, work.task_id + position)
+                sent.append((payload, tuple([ref._id for ref in value.refs])))
+            engine.channel.outbox.append((messages.DONE, work.task_id, seconds, sent))
+
+    def _report(self, work: Work, error: BaseException) -> None:
+        if isinstance(error, KeyboardInterrupt) and self._cancelling_id == work.task_id:
+            error = exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled while it ran.")
+        else:
+            error = self._explain(work, error)
+        self._send_error(work, error)
+
+    def _explain(self, work: Work, error: BaseException) -> BaseException:
+        """Wrap an exception of the user's code; errors that came through it from elsewhere stay what they are."""
+        if isinstance(error, exceptions.HocketError):
+            return error
+        frames = error.__traceback__
+        while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+            frames = frames.tb_next
+        text = "".join(traceback.format_exception(type(error), error, frames))
+        return exceptions.TaskError(work.name, text, error)
+
+    def _send_error(self, work: Work, error: BaseException) -> None:
+        payload = payloads.encode_error(error)
+        cause = error.cause if isinstance(error, exceptions.TaskError) else error
+        with self._engine.lock:
+            message = (messages.FAILED, work.task_id, payload, type(cause).__name__, str(cause)[:1000])
+            self._engine.channel.outbox.append(message)
+
+    def _send_exit(self, request: SystemExit) -> None:
+        """`sys.exit` in a task ends the process, as it says; the hub learns the code from its parent."""
+        if request.code is not None and not isinstance(request.code, int):
+            print(request.code, file=sys.stderr)
+        self._finish()
+
+
+def _split(work: Work, result: Any, count: int) -> tuple[Any, ...]:
+    try:
+        results = tuple(result)
+    except TypeError:
+        raise ValueError(
+            f"Task `{work.name}` has num_returns={count} but returned a {type(result).__name__}, which cannot be taken apart. "
+            f"Return a tuple of {count} values."
+        ) from None
+    if len(results) != count:
+        raise ValueError(
+            f"Task `{work.name}` has num_returns={count} but returned {len(results)} values. Return exactly {count}."
+        )
+    return results
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith(_HERE)
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # closed by the user, or nobody reads it
+
+
+def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int) -> int:
+    """Run a worker: the whole life of its process. Returns the exit code."""
+    import mmap  # noqa: PLC0415 (the guardian, which imports this module, has no use for it)
+
+    faulthandler.enable(stack_fd)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    status = memoryview(mmap.mmap(status_fd, STATUS_SLOTS * 8)).cast("Q")
+    engine = client.Client(worker_id, socket.socket(fileno=sock_fd))
+    contract.set_current_engine(engine)
+    engine.pump.start()
+    return Worker(engine, status, worker_id % STATUS_SLOTS).run()

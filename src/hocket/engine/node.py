@@ -1,0 +1,112 @@
+"""What this machine has, and how to say that it has too little."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hocket import exceptions
+from hocket.kernel import machine, records, resources
+
+STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+"""How the bundles of a placement group may lie on nodes."""
+
+
+def count_cpus() -> int:
+    """Return the CPUs that this process may use: its affinity, and its cgroup's quota if that is less."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _read_cpu_quota()
+    return max(1, min(cpus, quota)) if quota else cpus
+
+
+def _read_cpu_quota() -> int | None:
+    try:
+        path = next(
+            line[3:].strip() for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")
+        )
+        quota, period = Path(f"/sys/fs/cgroup{path}/cpu.max").read_text().split()
+    except (OSError, StopIteration, ValueError):
+        return None
+    return None if quota == "max" else max(1, round(int(quota) / int(period)))
+
+
+def count_gpus() -> int:
+    """Return the NVIDIA GPUs that this process may use, without touching them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    folder = Path("/proc/driver/nvidia/gpus")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
+
+
+def build_demand(
+    num_cpus: float | None, num_gpus: float | None, custom: Mapping[str, float] | None
+) -> resources.Demand:
+    """Return what a session has; what is not given is found out."""
+    amounts = dict(custom or {})
+    amounts["CPU"] = count_cpus() if num_cpus is None else num_cpus
+    amounts["GPU"] = count_gpus() if num_gpus is None else num_gpus
+    return resources.parse_demand(amounts)
+
+
+def explain_infeasible(what: str, shape: resources.Shape, total: Mapping[str, float]) -> str:
+    """Return the message for a request that can never be met."""
+    asked = resources.format_demand(shape.demand)
+    if shape.group_id:
+        return f"{what} asks for {asked}, and no bundle of its placement group is that large. Make a bundle larger, or ask for less."
+    have = resources.format_demand(resources.parse_demand(total))
+    short = [name for name, units in shape.demand if units > total.get(name, 0) * resources.UNIT]
+    remedy = " and ".join(_name_init_argument(name) for name in short)
+    return f"{what} asks for {asked}, but this session has {have} in all. Ask for less, or start with hocket.init({remedy})."
+
+
+def _name_init_argument(name: str) -> str:
+    return {"CPU": "num_cpus=...", "GPU": "num_gpus=..."}.get(name, f"resources={{{name!r}: ...}}")
+
+
+def check_bundles(
+    pool: resources.Pool, bundles: Sequence[resources.Demand], strategy: str, total: Mapping[str, float]
+) -> None:
+    """Raise if the bundles can never be reserved together on this one node."""
+    empty = resources.Pool.build(tuple(pool.total.items()))
+    asked = " + ".join(resources.format_demand(bundle) for bundle in bundles)
+    if not machine.all_fit(empty, tuple(bundles)):
+        have = resources.format_demand(resources.parse_demand(total))
+        raise exceptions.InfeasibleResourcesError(
+            f"A placement group asks for {asked}, but this session has {have} in all. Ask for less, or start with more: "
+            "hocket.init(num_cpus=...)."
+        )
+    if strategy == "STRICT_SPREAD" and len(bundles) > 1:
+        raise exceptions.InfeasibleResourcesError(
+            f"A placement group with strategy STRICT_SPREAD asks for {len(bundles)} nodes, but this session has 1. Use "
+            "strategy='SPREAD' or 'PACK'."
+        )
+
+
+def describe_group(group: records.GroupRecord) -> dict[str, Any]:
+    """Return a placement group with Ray's keys."""
+    return {
+        "placement_group_id": f"{group.id:016x}",
+        "name": group.name,
+        "bundles": {
+            index: {name: units / resources.UNIT for name, units in bundle}
+            for index, bundle in enumerate(group.bundles)
+        },
+        "strategy": group.strategy,
+        "state": "REMOVED" if group.removed else "CREATED" if group.pools else "PENDING",
+    }
+
+
+def describe_node(node_id: str, total: Mapping[str, float]) -> dict[str, Any]:
+    """Return this machine with Ray's keys."""
+    return {
+        "NodeID": node_id,
+        "Alive": True,
+        "NodeManagerAddress": "127.0.0.1",
+        "NodeManagerHostname": socket.gethostname(),
+        "Resources": dict(total),
+        "Labels": {},
+    }

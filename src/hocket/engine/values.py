@@ -1,0 +1,256 @@
+"""Values in the form that travels: pickle protocol 5, with large buffers beside the pickle instead of inside it.
+
+A value is *encoded* to a pickle, the buffers of its arrays (uncopied), and the references inside it. Plain data takes the
+C pickler; what it would pickle by name although no worker could import it (functions, classes, anything of
+``__main__``) takes cloudpickle.
+
+What does not work, and is found out at encoding, is explained: `explain_failure` walks the value and names the part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import types
+from typing import Any
+
+import cloudpickle
+
+from hocket import exceptions
+from hocket.engine import contract
+
+PROTOCOL = 5
+
+IN_BAND_BYTES = 16 * 1024
+"""Buffers up to this size are copied into the pickle. A guess: a copy of 16 KiB costs about 1 us, as much as the
+bookkeeping for a separate buffer."""
+
+PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None), complex})
+"""Types whose values the C pickler writes without calling any of our code."""
+
+NO_ARGUMENTS = ((), {})
+
+
+class Slot:
+    """Stands in a task's arguments for a reference whose value will be put there."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Slot, (self.index,)
+
+
+class Encoded:
+    """A value, encoded."""
+
+    __slots__ = ("buffers", "data", "refs")
+
+    def __init__(self, data: bytes, buffers: list[memoryview], refs: list[contract.ObjectRef[Any]]) -> None:
+        self.data = data
+        #: The memory of large arrays: still the caller's own, to be copied before control returns.
+        self.buffers = buffers
+        self.refs = refs
+
+    def get_size(self) -> int:
+        """Return the total number of bytes."""
+        return len(self.data) + sum(buffer.nbytes for buffer in self.buffers)
+
+
+_NO_REFS: list[contract.ObjectRef[Any]] = []
+_NO_BUFFERS: list[memoryview] = []
+
+
+def is_plain(value: Any) -> bool:
+    """Tell whether the C pickler can be trusted with it: plain data, and flat containers of plain data."""
+    kind = type(value)
+    if kind in PLAIN_TYPES:
+        return True
+    if kind is tuple or kind is list:
+        return len(value) <= 64 and PLAIN_TYPES.issuperset(map(type, value))  # noqa: PLR2004 (a look must stay cheap)
+    return False
+
+
+def encode(value: Any, what: str = "value") -> Encoded:
+    """Encode a value; `what` names it in errors.
+
+    Raises:
+        SerializationError: Some part of it cannot travel.
+    """
+    if is_plain(value):
+        return Encoded(pickle.dumps(value, PROTOCOL), _NO_BUFFERS, _NO_REFS)
+    buffers: list[memoryview] = []
+
+    def take_buffer(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            raw = buffer.raw()
+        except BufferError:  # not contiguous: only a copy, inside the pickle, can carry it
+            return True
+        if raw.nbytes <= IN_BAND_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    outer = getattr(contract.encoding, "refs", None)
+    refs: list[contract.ObjectRef[Any]] = []
+    contract.encoding.refs = refs
+    stream = io.BytesIO()
+    try:
+        cloudpickle.Pickler(stream, PROTOCOL, buffer_callback=take_buffer).dump(value)
+    except exceptions.HocketError:
+        raise
+    except Exception as error:
+        raise exceptions.SerializationError(explain_failure(value, what, error)) from error
+    finally:
+        contract.encoding.refs = outer
+    return Encoded(stream.getvalue(), buffers, refs)
+
+
+def decode(data: bytes | memoryview, buffers: Any = ()) -> Any:
+    """Return a new value from its encoding."""
+    return pickle.loads(data, buffers=buffers)
+
+
+def encode_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any], what: str
+) -> tuple[Encoded | None, list[contract.ObjectRef[Any]]]:
+    """Encode a call's arguments; return them with the references whose values are to be filled in.
+
+    Each argument that is itself a reference becomes a `Slot`. None stands for "no arguments".
+    """
+    if not kwargs:
+        if not args:
+            return None, _NO_REFS
+        if PLAIN_TYPES.issuperset(map(type, args)):
+            return Encoded(pickle.dumps((args, kwargs), PROTOCOL), _NO_BUFFERS, _NO_REFS), _NO_REFS
+    top: list[contract.ObjectRef[Any]] = []
+
+    def replace(argument: Any) -> Any:
+        if type(argument) is contract.ObjectRef:
+            top.append(argument)
+            return Slot(len(top) - 1)
+        return argument
+
+    args = tuple([replace(argument) for argument in args])
+    kwargs = {name: replace(argument) for name, argument in kwargs.items()}
+    if top and all(type(value) is Slot or is_plain(value) for value in (*args, *kwargs.values())):
+        return Encoded(pickle.dumps((args, kwargs), PROTOCOL), _NO_BUFFERS, _NO_REFS), top
+    return encode((args, kwargs), what), top
+
+
+def fill_slots(
+    args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Put the values of top-level references where their slots are."""
+    args = tuple([found[value.index] if type(value) is Slot else value for value in args])
+    kwargs = {name: found[value.index] if type(value) is Slot else value for name, value in kwargs.items()}
+    return args, kwargs
+
+
+def encode_function(value: Any, name: str) -> contract.RemoteFunction:
+    """Encode a function or class by value where workers could not import it.
+
+    Raises:
+        SerializationError: Its closure or globals hold something that cannot travel.
+    """
+    encoded = encode(value, name)
+    blob = encoded.data
+    if encoded.buffers:  # large arrays in a closure or in globals: inside the pickle, once for each worker
+        contract.encoding.refs = []
+        try:
+            blob = cloudpickle.dumps(value, PROTOCOL)
+        finally:
+            contract.encoding.refs = None
+    digest = hashlib.blake2b(blob, digest_size=16).digest()
+    return contract.RemoteFunction(value, name, blob, digest, tuple(encoded.refs))
+
+
+def encode_error(error: BaseException) -> bytes:
+    """Encode an exception; one that cannot travel is replaced by a `HocketError` with its text."""
+    try:
+        data = encode(error, "exception").data
+        decode(data)
+    except Exception as failure:
+        substitute = exceptions.HocketError(
+            f"{type(error).__module__}.{type(error).__qualname__}: {error} (the exception itself could not be sent: {failure})"
+        )
+        if isinstance(error, exceptions.TaskError):
+            return encode(exceptions.TaskError(error.function_name, error.traceback_str, substitute)).data
+        return encode(substitute).data
+    return data
+
+
+# --- explaining -------------------------------------------------------------------------------------------------------
+
+_ADVICE: dict[str, str] = {
+    "lock": "create the lock inside the function, or keep it in an actor",
+    "RLock": "create the lock inside the function, or keep it in an actor",
+    "socket": "open the connection inside the function or the actor's constructor",
+    "generator": "pass a list, or create the generator inside the function",
+    "TextIOWrapper": "pass the path and open the file inside the function",
+    "BufferedReader": "pass the path and open the file inside the function",
+    "BufferedWriter": "pass the path and open the file inside the function",
+    "coroutine": "pass the arguments and create the coroutine inside the function",
+    "frame": "pass the values that you need instead of the frame",
+    "module": "import the module inside the function",
+    "_thread._local": "create the thread-local state inside the function",
+    "Thread": "start the thread inside the function",
+}
+_DEFAULT_ADVICE = "create it inside the function or in an actor's constructor, or give its class a __reduce__ method"
+_SEARCH_DEPTH = 8
+
+
+def explain_failure(value: Any, what: str, error: Exception) -> str:
+    """Return a message with the path to the part that cannot travel, and what to do instead."""
+    path, culprit = _find_culprit(value, what, set(), 0)
+    kind = type(culprit).__name__
+    advice = _ADVICE.get(kind, _DEFAULT_ADVICE)
+    return (
+        f"Cannot send {what} to another process: {path} is a {type(culprit).__module__}.{kind}, which cannot be pickled "
+        f"({error}). Remedy: {advice}."
+    )
+
+
+def _find_culprit(value: Any, path: str, seen: set[int], depth: int) -> tuple[str, Any]:
+    """Return the path to, and the value of, the deepest part that fails by itself."""
+    if depth < _SEARCH_DEPTH and id(value) not in seen:
+        seen.add(id(value))
+        for step, part in _list_parts(value):
+            if not _can_travel(part):
+                return _find_culprit(part, path + step, seen, depth + 1)
+    return path, value
+
+
+def _list_parts(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, types.MethodType):
+        return [(" -> its object", value.__self__), (" -> its function", value.__func__)]
+    if isinstance(value, types.FunctionType):
+        names = value.__code__.co_freevars
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+        parts = [(f" -> closure variable {name!r}", cell) for name, cell in zip(names, cells, strict=False)]
+        used = [name for name in value.__code__.co_names if name in value.__globals__]
+        parts += [(f" -> global variable {name!r}", value.__globals__[name]) for name in used]
+        defaults = value.__defaults__ or ()
+        return parts + [(f" -> default value {position}", default) for position, default in enumerate(defaults)]
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", part) for key, part in value.items()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [(f"[{position}]", part) for position, part in enumerate(value)]
+    if isinstance(value, type):
+        return [(f" -> class attribute {name!r}", part) for name, part in vars(value).items()]
+    return [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
+
+
+def _can_travel(value: Any) -> bool:
+    outer = getattr(contract.encoding, "refs", None)
+    contract.encoding.refs = []
+    try:
+        cloudpickle.dumps(value, PROTOCOL)
+    except Exception:
+        return False
+    finally:
+        contract.encoding.refs = outer
+    return True

@@ -1,0 +1,331 @@
+"""Every error that Hocket raises, sorted by what the caller should do.
+
+::
+
+    HocketError
+    ├── what you asked cannot be done: change the call
+    │   ├── InfeasibleResourcesError (ValueError)   more than the session can ever have
+    │   │   ├── TaskUnschedulableError
+    │   │   └── ActorUnschedulableError
+    │   ├── SerializationError (TypeError)          a value cannot travel between processes
+    │   ├── ActorAlreadyExistsError (ValueError)    the name is taken
+    │   ├── ActorHandleNotFoundError (ValueError)   the handle belongs to another session
+    │   ├── TaskPlacementGroupRemoved               its placement group was removed
+    │   └── ActorPlacementGroupRemoved
+    ├── your own code raised: read ``.cause``
+    │   └── TaskError                               also an instance of the cause's class
+    ├── you stopped it
+    │   └── TaskCancelledError
+    ├── not yet: wait longer, or look at what it waits for
+    │   ├── GetTimeoutError (TimeoutError)
+    │   └── DeadlockError                           nothing that could finish it is left
+    ├── a process died: the message says which, why, where
+    │   ├── WorkerCrashedError
+    │   │   └── OutOfMemoryError
+    │   ├── ActorError
+    │   │   └── ActorDiedError
+    │   ├── ObjectLostError
+    │   │   └── OwnerDiedError
+    │   └── LocalEngineDiedError                    the whole session is gone
+    ├── the machine is full: free something
+    │   └── ObjectStoreFullError
+    └── SessionClosedError (RuntimeError)           shut down, or never opened
+
+``RayError``, ``RayTaskError``, ``RayActorError`` and ``LocalRayletDiedError`` are second names of the same classes, so
+that a program written for Ray catches what it expects.
+
+All errors can be pickled, and keep their cause on the way.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+
+class HocketError(Exception):
+    """The root of all errors that Hocket raises by itself."""
+
+
+# --- what you asked cannot be done ------------------------------------------------------------------------------------
+
+
+class InfeasibleResourcesError(HocketError, ValueError):
+    """A request asks for more than the session can ever have. Raised at the call, never after a wait."""
+
+
+class TaskUnschedulableError(InfeasibleResourcesError):
+    """A task asks for more than the session can ever have."""
+
+
+class ActorUnschedulableError(InfeasibleResourcesError):
+    """An actor asks for more than the session can ever have."""
+
+
+class SerializationError(HocketError, TypeError):
+    """A value cannot travel between processes. The message names the part that cannot, and what to do instead."""
+
+
+class ActorAlreadyExistsError(HocketError, ValueError):
+    """A living actor already has the name."""
+
+
+class ActorHandleNotFoundError(HocketError, ValueError):
+    """The handle belongs to a session that is closed."""
+
+
+class TaskPlacementGroupRemoved(HocketError):  # noqa: N818 (Ray's name)
+    """The placement group that the task was to run in has been removed."""
+
+
+class ActorPlacementGroupRemoved(HocketError):  # noqa: N818 (Ray's name)
+    """The placement group that the actor lived in has been removed."""
+
+
+# --- your own code raised ---------------------------------------------------------------------------------------------
+
+
+class TaskError(HocketError):
+    """A task or an actor method raised an exception.
+
+    What ``get`` raises is an instance both of this class and of the class of the original exception, so
+    ``except ValueError`` catches a ``ValueError`` of a remote function.
+
+    Args:
+        function_name: What was running.
+        traceback_str: The traceback of the worker, as text, ending in the original error.
+        cause: The original exception.
+    """
+
+    function_name: str
+    traceback_str: str
+    cause: BaseException
+
+    def __init__(self, function_name: str, traceback_str: str, cause: BaseException) -> None:
+        super().__init__(function_name, traceback_str, cause)
+        self.function_name = function_name
+        self.traceback_str = traceback_str
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"{self.function_name} raised an exception:\n{self.traceback_str}"
+
+    def as_instanceof_cause(self) -> BaseException:
+        """Return an error that is an instance both of `TaskError` and of the class of the cause."""
+        cause_class = type(self.cause)
+        if isinstance(self.cause, TaskError):
+            return self.cause
+        dual_class = _build_dual_class(cause_class)
+        if dual_class is None:
+            return self
+        error: BaseException = dual_class.__new__(dual_class)
+        TaskError.__init__(error, self.function_name, self.traceback_str, self.cause)  # type: ignore[arg-type]
+        error.args = self.cause.args
+        error.__cause__ = self.cause
+        return error
+
+
+class _DualError:
+    """What every dual class has in common: attributes of the cause are reachable, and it can be pickled."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") or name == "cause":
+            raise AttributeError(name)
+        return getattr(self.cause, name)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_dual_error, (self.function_name, self.traceback_str, self.cause)
+
+    def __str__(self) -> str:
+        return TaskError.__str__(self)  # type: ignore[arg-type]
+
+    __repr__ = BaseException.__repr__
+
+
+@functools.lru_cache(maxsize=256)
+def _build_dual_class(cause_class: type[BaseException]) -> type[BaseException] | None:
+    """Return the class that inherits from both, or None where Python cannot lay it out."""
+    if issubclass(cause_class, BaseExceptionGroup):
+        return None
+    name = f"TaskError({cause_class.__name__})"
+    namespace = {"__module__": TaskError.__module__, "__qualname__": name}
+    try:
+        dual_class = type(name, (_DualError, TaskError, cause_class), namespace)
+        dual_class.__new__(dual_class)
+    except TypeError:
+        return None
+    return dual_class
+
+
+def _rebuild_dual_error(function_name: str, traceback_str: str, cause: BaseException) -> BaseException:
+    return TaskError(function_name, traceback_str, cause).as_instanceof_cause()
+
+
+# --- you stopped it, or it is not there yet ---------------------------------------------------------------------------
+
+
+class TaskCancelledError(HocketError):
+    """The task was cancelled before it returned."""
+
+
+class GetTimeoutError(HocketError, TimeoutError):
+    """The values were not there when the time-out ended. The tasks go on."""
+
+
+class DeadlockError(HocketError):
+    """Nothing that could make the value is running or can be started."""
+
+
+# --- a process died ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """Why a process ended, as its parent saw it."""
+
+    pid: int
+    signal_number: int | None = None
+    """The signal that ended it; None if it exited."""
+    exit_code: int | None = None
+    """The exit code; None if a signal ended it."""
+    peak_rss_bytes: int = 0
+    """The most memory that it ever held."""
+    out_of_memory: bool = False
+    """Whether the kernel's out-of-memory killer was at work when it died."""
+    stderr_tail: str = ""
+    """The last lines that it wrote to stderr."""
+    stack: str = ""
+    """The Python stack at a fatal signal, as faulthandler wrote it."""
+    expected: bool = False
+    """Whether we ended it ourselves (`kill`, `cancel(force=True)`, shutdown)."""
+
+    def describe(self) -> str:
+        """Return one sentence on the cause, followed by the evidence."""
+        parts = [f"{self.reason()}; peak memory {self.peak_rss_bytes / 2**20:,.0f} MiB."]
+        if self.out_of_memory:
+            parts.append("The kernel's out-of-memory killer ended it: use less memory, or run fewer tasks at once.")
+        if self.stack:
+            parts.append("Python stack when it died:\n" + _indent(self.stack))
+        if self.stderr_tail:
+            parts.append("Last lines of its stderr:\n" + _indent(self.stderr_tail))
+        return "\n".join(parts)
+
+    def reason(self) -> str:
+        """Return the cause in a few words: ``killed by signal 9 (SIGKILL)`` or ``exited with code 3``."""
+        if self.signal_number is not None:
+            return f"killed by signal {self.signal_number} ({_name_signal(self.signal_number)})"
+        if self.exit_code is not None:
+            return f"exited with code {self.exit_code}"
+        return "ended for an unknown reason"
+
+
+def _name_signal(number: int) -> str:
+    import signal  # noqa: PLC0415 (only the unlucky pay for it: signal pulls in enum machinery)
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unnamed"
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.rstrip().splitlines())
+
+
+class WorkerCrashedError(HocketError):
+    """The worker died while it ran the task. ``.death`` holds the evidence (a `Death`), if there is any."""
+
+    death: Death | None
+
+    def __init__(self, message: str, death: Death | None = None) -> None:
+        super().__init__(message, death)
+        self.death = death
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class OutOfMemoryError(WorkerCrashedError):
+    """The kernel's out-of-memory killer ended the worker."""
+
+
+class ActorError(HocketError):
+    """A call on an actor could not be made, or will not return.
+
+    Attributes:
+        actor_id: The actor, in hexadecimal; empty if unknown.
+        actor_init_failed: Whether the constructor raised.
+        death: Why its process ended (a `Death`); None if it did not.
+    """
+
+    actor_id: str
+    actor_init_failed: bool
+    death: Death | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        actor_id: str = "",
+        actor_init_failed: bool = False,
+        death: Death | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.actor_id = actor_id
+        self.actor_init_failed = actor_init_failed
+        self.death = death
+
+    def __reduce__(self) -> tuple[object, ...]:
+        rebuild = functools.partial(
+            type(self), actor_id=self.actor_id, actor_init_failed=self.actor_init_failed, death=self.death
+        )
+        return rebuild, self.args
+
+
+class ActorDiedError(ActorError):
+    """The actor is dead and will not come back."""
+
+
+class ObjectLostError(HocketError):
+    """The value is gone, and nothing can make it again."""
+
+
+class OwnerDiedError(ObjectLostError):
+    """The process that was to make the value died first."""
+
+
+class LocalEngineDiedError(HocketError):
+    """The process that looks after the workers died; the session is over."""
+
+
+# --- the machine is full, or the session closed -----------------------------------------------------------------------
+
+
+class ObjectStoreFullError(HocketError):
+    """There is no memory left for the object. The message gives needed, free and the largest holders."""
+
+
+class SessionClosedError(HocketError, RuntimeError):
+    """The session was shut down, or the reference belongs to an earlier session."""
+
+
+# --- second names, for programs written for Ray -----------------------------------------------------------------------
+
+RayError = HocketError
+RayTaskError = TaskError
+RayActorError = ActorError
+LocalRayletDiedError = LocalEngineDiedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorRecord:
+    """One failure, as `hocket.error_info` lists it."""
+
+    task_id: str
+    name: str
+    """The function or the method."""
+    error_type: str
+    message: str
+    timestamp: float
+    """Seconds since the epoch."""
+    extra: dict[str, str] = field(default_factory=dict)

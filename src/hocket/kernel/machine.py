@@ -1,0 +1,842 @@
+"""The scheduler: told what happened, it says what to do.
+
+An engine calls one method for each thing that happens (a task is submitted, a worker answers, a process dies) and then
+carries out `Kernel.instructions`, a list of tuples that starts with an `Op`. The kernel never waits, reads no clock and
+draws no random number, so a log of its calls replays to the same state.
+
+**Leases.** A worker that runs plain tasks holds resources of one *shape* for as long as tasks of that shape keep coming;
+they stand in its queue, as deep as their runs are short (`FunctionRecord.depth`), so a long row of tiny tasks costs a
+fraction of a message each. What a worker has not started can be taken back: when it blocks in `get`, and when it
+shows no progress (`recall`), so a wrong guess about length delays nobody for long.
+
+**Order.** Calls of one caller on one actor are sent in the order of submission, also if an earlier one still waits for
+an argument. Between callers there is no order, and one caller's late argument does not hold up another's.
+
+**Counting.** An object is freed when no reference, borrower, dependent task or container needs it. A worker's share of a
+count is remembered (`ObjectRecord.holders`) and given back at once when the worker dies.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+
+from hocket import exceptions
+from hocket.kernel import records, resources
+from hocket.kernel.records import (
+    ActorRecord,
+    ActorState,
+    FunctionRecord,
+    GroupRecord,
+    ObjectRecord,
+    TaskKind,
+    TaskRecord,
+    TaskState,
+    WorkerRecord,
+    WorkerState,
+)
+
+ACTOR_WINDOW = 512
+"""Calls sent to one actor and not answered; more wait here, where they can be cancelled. A guess: enough to hide a
+round trip of 50 us at 5 us a call fifty times over."""
+
+MAX_DEPTH = 128
+"""Tasks in one worker's queue at most. Measured: no gain beyond."""
+
+QUEUE_SECONDS = 0.002
+"""How much work may stand in a worker's queue. The most that a wrong place in the row costs a task."""
+
+
+class Op(enum.IntEnum):
+    """What an instruction asks of the engine."""
+
+    START = 0
+    """``(START, worker)``: start a process for it. It may be sent tasks at once."""
+    RUN = 1
+    """``(RUN, worker, task)``"""
+    CANCEL = 2
+    """``(CANCEL, worker, task_id)``: interrupt it, or take it out of the worker's queue; an answer comes either way."""
+    KILL = 3
+    """``(KILL, worker)``: end the process now."""
+    STOP = 4
+    """``(STOP, worker)``: let the process finish what it has, then exit."""
+    RECALL = 5
+    """``(RECALL, worker)``: hand back what has not been started."""
+    FREE = 6
+    """``(FREE, object_id, value)``: nothing needs the value any more."""
+    TELL = 7
+    """``(TELL, worker_id, object_id)``: the object it asked for is there."""
+
+
+class Kernel:
+    """All state of a session, and the transitions on it. Not thread-safe: the engine holds a lock."""
+
+    def __init__(
+        self,
+        node: resources.Demand,
+        *,
+        max_idle_workers: int,
+        encode_error: Callable[[BaseException], tuple[object, ...]],
+        none_value: tuple[object, ...],
+    ) -> None:
+        self.pool = resources.Pool.build(node)
+        #: Turns an exception of ours into a value; a pure function that the engine brings.
+        self.encode_error = encode_error
+        #: The encoded None, which a reservation returns.
+        self.none_value = none_value
+        #: Idle workers beyond this many are stopped.
+        self.max_idle_workers = max_idle_workers
+        self.instructions: list[tuple[object, ...]] = []
+        self.functions: dict[bytes, FunctionRecord] = {}
+        self.objects: dict[int, ObjectRecord] = {}
+        self.tasks: dict[int, TaskRecord] = {}
+        self.workers: dict[int, WorkerRecord] = {}
+        self.actors: dict[int, ActorRecord] = {}
+        self.groups: dict[int, GroupRecord] = {}
+        self.names: dict[tuple[str, str], ActorRecord] = {}
+        self.queues: dict[resources.Shape, deque[TaskRecord]] = {}
+        self.leases: dict[resources.Shape, dict[int, WorkerRecord]] = {}
+        self.idle: list[WorkerRecord] = []
+        self.pending_groups: list[GroupRecord] = []
+        self._next_worker_id = 1
+
+    # --- objects ------------------------------------------------------------------------------------------------------
+
+    def put(self, object_id: int, value: tuple[object, ...], contained: tuple[int, ...], holder: int) -> None:
+        """Register a value that exists already, with one reference, held by a worker or the driver."""
+        record = ObjectRecord(object_id, None)
+        record.value = value
+        if contained:
+            record.contained = contained
+            self._retain_all(contained)
+        if holder:
+            record.holders = {holder: 1}
+        self.objects[object_id] = record
+
+    def retain(self, object_id: int, holder: int = records.DRIVER) -> None:
+        """Count one more reference."""
+        record = self.objects[object_id]
+        record.count += 1
+        if holder:
+            if record.holders is None:
+                record.holders = {}
+            record.holders[holder] = record.holders.get(holder, 0) + 1
+
+    def release(self, object_id: int, holder: int = records.DRIVER, count: int = 1) -> None:
+        """Count references as gone; at zero the value is freed."""
+        record = self.objects.get(object_id)
+        if record is None:
+            return
+        if holder:
+            held = (record.holders or {}).get(holder, 0)
+            count = min(count, held)
+            if record.holders is not None:
+                if held == count:
+                    record.holders.pop(holder, None)
+                else:
+                    record.holders[holder] = held - count
+        record.count -= count
+        if record.count <= 0:
+            self._free(record)
+
+    def _free(self, record: ObjectRecord) -> None:
+        del self.objects[record.id]
+        if record.value is not None:
+            self.instructions.append((Op.FREE, record.id, record.value))
+        for inner in record.contained:
+            self.release(inner)
+        if record.id in self.actors:
+            self._forget_actor(self.actors[record.id])
+
+    def _retain_all(self, object_ids: tuple[int, ...]) -> None:
+        for object_id in object_ids:
+            record = self.objects.get(object_id)
+            if record is not None:
+                record.count += 1
+
+    def watch(self, object_id: int, worker_id: int) -> None:
+        """Tell the worker when the object is there; at once if it is."""
+        record = self.objects[object_id]
+        if record.value is not None:
+            self.instructions.append((Op.TELL, worker_id, object_id))
+        elif record.watchers is None:
+            record.watchers = [worker_id]
+        else:
+            record.watchers.append(worker_id)
+
+    def _store(self, record: ObjectRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool) -> None:
+        record.value = value
+        record.failed = failed
+        record.task = None
+        if contained:
+            record.contained = contained
+            self._retain_all(contained)
+        if record.watchers is not None:
+            for worker_id in record.watchers:
+                self.instructions.append((Op.TELL, worker_id, record.id))
+            record.watchers = None
+        if record.dependents is not None:
+            dependents, record.dependents = record.dependents, None
+            for task in dependents:
+                if task.state == TaskState.WAITING:
+                    task.unresolved -= 1
+                    if failed:
+                        self._fail_with(task, value)
+                    elif task.unresolved == 0:
+                        self._make_ready(task)
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def submit(self, task: TaskRecord) -> None:
+        """Take a task in. Its objects exist from now on, with one reference each for the caller."""
+        self.tasks[task.id] = task
+        objects = self.objects
+        caller = task.caller
+        returns = task.options.num_returns
+        for object_id in (task.id,) if returns == 1 else range(task.id, task.id + returns):
+            record = objects[object_id] = ObjectRecord(object_id, task)
+            if caller:
+                record.holders = {caller: 1}
+        if task.borrowed:
+            self._retain_all(task.borrowed)
+        failed_value = None
+        for object_id in task.dependencies:
+            record = objects[object_id]
+            record.count += 1
+            if record.value is None:
+                task.unresolved += 1
+                if record.dependents is None:
+                    record.dependents = []
+                record.dependents.append(task)
+            elif record.failed and failed_value is None:
+                failed_value = record.value
+        if task.kind == TaskKind.CREATION:
+            self._add_actor(task)
+        elif task.kind == TaskKind.CALL and not self._join_actor(task):
+            return
+        if failed_value is not None:
+            self._fail_with(task, failed_value)
+        elif task.unresolved:
+            task.state = TaskState.WAITING
+        else:
+            self._make_ready(task)
+
+    def _make_ready(self, task: TaskRecord) -> None:
+        task.state = TaskState.READY
+        if task.kind == TaskKind.CALL:
+            actor = task.actor
+            assert actor is not None
+            self._send_calls(actor, task.caller)
+            return
+        shape = task.options.shape
+        queue = self.queues.get(shape)
+        if queue is None:
+            queue = self.queues[shape] = deque()
+        queue.append(task)
+        if len(queue) == 1:
+            self._dispatch_shape(shape, queue)
+
+    def _dispatch(self) -> None:
+        """Start whatever fits now. Called when resources or workers became free."""
+        if self.pending_groups:
+            self._reserve_groups()
+        for shape in [shape for shape, queue in self.queues.items() if queue]:
+            # Each turn ends at the back of the row of shapes, so that no shape starves another.
+            queue = self.queues[shape] = self.queues.pop(shape)
+            self._dispatch_shape(shape, queue)
+
+    def _dispatch_shape(self, shape: resources.Shape, queue: deque[TaskRecord]) -> None:
+        while queue:
+            task = queue[0]
+            if task.state != TaskState.READY:
+                queue.popleft()
+                continue
+            pool = self._find_pool(shape)
+            if pool is not None:
+                queue.popleft()
+                self._start_on_idle(task, shape, pool)
+            elif task.kind == TaskKind.FUNCTION and (worker := self._find_room(task, shape)) is not None:
+                queue.popleft()
+                self._run(worker, task)
+            else:
+                return
+
+    def _find_pool(self, shape: resources.Shape) -> resources.Pool | None:
+        """Return a pool that has the resources now."""
+        if not shape.group_id:
+            return self.pool if self.pool.fits(shape.demand) else None
+        group = self.groups.get(shape.group_id)
+        if group is None:
+            return None
+        pools = group.pools if shape.bundle_index < 0 else group.pools[shape.bundle_index : shape.bundle_index + 1]
+        return next((pool for pool in pools if pool.fits(shape.demand)), None)
+
+    def _find_room(self, task: TaskRecord, shape: resources.Shape) -> WorkerRecord | None:
+        """Return the leased worker with the shortest row, if there is room in it."""
+        assert task.function is not None
+        depth = task.function.depth
+        if depth <= 1:
+            return None
+        best = None
+        for worker in self.leases.get(shape, {}).values():
+            row = len(worker.inflight)
+            if row < depth and not worker.blocked:
+                best, depth = worker, row
+        return best
+
+    def _start_on_idle(self, task: TaskRecord, shape: resources.Shape, pool: resources.Pool) -> None:
+        worker = self.idle.pop() if self.idle else self._start_worker()
+        worker.allocation = pool.take(shape.demand)
+        if task.kind == TaskKind.CREATION:
+            worker.state = WorkerState.ACTOR
+            actor = task.actor
+            assert actor is not None
+            worker.actor = actor
+            actor.worker = worker
+            self._run(worker, task)
+            for caller in list(actor.queues):
+                self._send_calls(actor, caller)
+            return
+        worker.state = WorkerState.LEASED
+        worker.shape = shape
+        self.leases.setdefault(shape, {})[worker.id] = worker
+        self._run(worker, task)
+
+    def _start_worker(self) -> WorkerRecord:
+        worker = WorkerRecord(self._next_worker_id)
+        self._next_worker_id += 1
+        self.workers[worker.id] = worker
+        self.instructions.append((Op.START, worker))
+        return worker
+
+    def _run(self, worker: WorkerRecord, task: TaskRecord) -> None:
+        task.state = TaskState.RUNNING
+        task.worker = worker
+        worker.inflight[task.id] = task
+        self.instructions.append((Op.RUN, worker, task))
+
+    def finish(
+        self,
+        worker: WorkerRecord,
+        task_id: int,
+        seconds: float,
+        values: list[tuple[tuple[object, ...], tuple[int, ...]]],
+    ) -> None:
+        """The worker returned the values of a task, each with the ids of the objects that it refers to."""
+        task = worker.inflight.pop(task_id, None)
+        if task is None:
+            return
+        function = task.function
+        if function is not None:
+            self._learn(function, seconds)
+        self._settle(worker, task)
+        if task.kind == TaskKind.CREATION:
+            self._bring_alive(task)
+        object_id = task_id
+        objects = self.objects
+        for value, contained in values:
+            record = objects.get(object_id)
+            if record is None:
+                self.instructions.append((Op.FREE, object_id, value))
+            else:
+                self._store(record, value, contained, False)
+            object_id += 1
+        self._close_task(task)
+        self._go_on(worker, task)
+
+    def fail(self, worker: WorkerRecord, task_id: int, error: tuple[object, ...], *, retryable: bool) -> None:
+        """The user's code raised; `retryable` says whether its options ask for another try of this exception."""
+        task = worker.inflight.pop(task_id, None)
+        if task is None:
+            return
+        self._settle(worker, task)
+        if retryable and task.retries_left and not task.cancelled:
+            self._retry(task)
+        else:
+            if task.kind == TaskKind.CREATION:
+                self._bury_constructor(task)
+            self._fail_with(task, error)
+        self._go_on(worker, task)
+
+    def hand_back(self, worker: WorkerRecord, task_ids: list[int]) -> None:
+        """The worker did not start these tasks and never will."""
+        worker.recalled = False
+        for task_id in reversed(task_ids):
+            task = worker.inflight.pop(task_id, None)
+            if task is None:
+                continue
+            task.worker = None
+            if task.cancelled:
+                self._cancel_quietly(task)
+            elif task.kind == TaskKind.FUNCTION:
+                task.state = TaskState.READY
+                self.queues.setdefault(task.options.shape, deque()).appendleft(task)
+        self._dispatch()
+
+    def _learn(self, function: FunctionRecord, seconds: float) -> None:
+        """Set how deep a row of this function's tasks may be. Slow runs count at once, fast ones gradually."""
+        function.runs += 1
+        mean = function.mean_s
+        function.mean_s = seconds if function.runs == 1 or seconds > 4 * mean else mean + (seconds - mean) * 0.2
+        function.depth = max(1, min(MAX_DEPTH, int(QUEUE_SECONDS / (function.mean_s + 1e-6))))
+
+    def _settle(self, worker: WorkerRecord, task: TaskRecord) -> None:
+        task.worker = None
+        if worker.actor is not None and task.kind == TaskKind.CALL:
+            worker.actor.inflight -= 1
+
+    def _go_on(self, worker: WorkerRecord, task: TaskRecord) -> None:
+        """Give the worker its next work, or return it to the idle ones."""
+        actor = worker.actor
+        if actor is not None:
+            for caller in list(actor.queues):
+                self._send_calls(actor, caller)
+            self._end_if_unreachable(actor)
+            return
+        shape = worker.shape
+        if shape is None:
+            return
+        queue = self.queues.get(shape)
+        if queue and (len(self.queues) == 1 or not self._others_wait(shape)):
+            self._refill(worker, shape, queue)
+        if not worker.inflight:
+            self._end_lease(worker)
+            if queue or self.pending_groups or len(self.queues) > 1:
+                self._dispatch()
+
+    def _others_wait(self, shape: resources.Shape) -> bool:
+        return any(queue for other, queue in self.queues.items() if other != shape)
+
+    def _refill(self, worker: WorkerRecord, shape: resources.Shape, queue: deque[TaskRecord]) -> None:
+        inflight = worker.inflight
+        if worker.blocked or shape.group_id and shape.group_id not in self.groups:
+            return
+        while queue:
+            task = queue[0]
+            if task.state != TaskState.READY:
+                queue.popleft()
+                continue
+            if task.kind != TaskKind.FUNCTION:
+                return
+            assert task.function is not None
+            if inflight and len(inflight) >= task.function.depth:
+                return
+            queue.popleft()
+            self._run(worker, task)
+
+    def _end_lease(self, worker: WorkerRecord) -> None:
+        if worker.shape is not None:
+            self.leases[worker.shape].pop(worker.id, None)
+            worker.shape = None
+        if worker.allocation is not None:
+            worker.allocation.give_back()
+            worker.allocation = None
+        if worker.state == WorkerState.LEASED:
+            worker.state = WorkerState.IDLE
+            if len(self.idle) < self.max_idle_workers:
+                self.idle.append(worker)
+            else:
+                self._stop(worker)
+
+    def _stop(self, worker: WorkerRecord) -> None:
+        worker.killed = True
+        self.instructions.append((Op.STOP, worker))
+
+    def _retry(self, task: TaskRecord) -> None:
+        if task.retries_left > 0:
+            task.retries_left -= 1
+        task.attempt += 1
+        self._make_ready(task)
+
+    def _close_task(self, task: TaskRecord) -> None:
+        task.state = TaskState.DONE
+        self.tasks.pop(task.id, None)
+        for object_id in task.dependencies:
+            self.release(object_id)
+        for object_id in task.borrowed:
+            self.release(object_id)
+        if task.args is not None:
+            self.instructions.append((Op.FREE, 0, task.args))
+        if task.kind == TaskKind.CALL and task.actor is not None:
+            self.release(task.actor.id)
+
+    def _fail_with(self, task: TaskRecord, error: tuple[object, ...]) -> None:
+        """Give every object of the task this (encoded) error."""
+        if task.state == TaskState.DONE:
+            return
+        if task.kind == TaskKind.CREATION and task.actor is not None:
+            self._bury_constructor(task)
+        self._leave_queue(task)
+        self._close_task(task)
+        for object_id in range(task.id, task.id + max(1, task.options.num_returns)):
+            record = self.objects.get(object_id)
+            if record is not None and record.value is None:
+                self._store(record, error, (), True)
+
+    def _fail_exception(self, task: TaskRecord, error: BaseException) -> None:
+        """Fail the task with an exception of ours."""
+        self._fail_with(task, self.encode_error(error))
+
+    # --- cancelling ---------------------------------------------------------------------------------------------------
+
+    def cancel(self, object_id: int, *, force: bool, recursive: bool) -> None:
+        """Cancel the task that makes the object; nothing happens if it is there already."""
+        record = self.objects.get(object_id)
+        task = record.task if record is not None else None
+        if task is None or task.state == TaskState.DONE:
+            return
+        self._cancel_task(task, force=force)
+        if recursive:
+            for child in [child for child in self.tasks.values() if child.parent == task.id]:
+                if child.kind == TaskKind.FUNCTION:
+                    self.cancel(child.id, force=force, recursive=True)
+
+    def _cancel_task(self, task: TaskRecord, *, force: bool) -> None:
+        task.cancelled = True
+        worker = task.worker
+        if worker is None:
+            self._cancel_quietly(task)
+        elif force and task.kind == TaskKind.FUNCTION:
+            worker.killed = True
+            self.instructions.append((Op.KILL, worker))
+        else:
+            self.instructions.append((Op.CANCEL, worker, task.id))
+
+    def _cancel_quietly(self, task: TaskRecord) -> None:
+        error = exceptions.TaskCancelledError(f"Task `{task.options.name}` was cancelled before it started.")
+        self._fail_exception(task, error)
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    def block(self, worker: WorkerRecord, returned: list[int]) -> None:
+        """A thread of the worker waits in `get`: its CPU is free for others, and so are the tasks it had not started."""
+        worker.blocked += 1
+        if worker.blocked == 1 and worker.allocation is not None:
+            worker.allocation.lend_cpu()
+        self.hand_back(worker, returned)
+
+    def unblock(self, worker: WorkerRecord) -> None:
+        """The thread goes on; its CPU share is taken again, overbooking if need be."""
+        worker.blocked -= 1
+        if worker.blocked == 0 and worker.allocation is not None:
+            worker.allocation.reclaim_cpu()
+
+    def find_stalled(self) -> list[WorkerRecord]:
+        """Return workers with tasks waiting behind a running one. The engine recalls those that show no progress."""
+        return [
+            worker
+            for leases in self.leases.values()
+            for worker in leases.values()
+            if len(worker.inflight) > 1 and not worker.recalled
+        ]
+
+    def recall(self, worker: WorkerRecord) -> None:
+        """Take back what the worker has not started."""
+        worker.recalled = True
+        self.instructions.append((Op.RECALL, worker))
+
+    def lose(self, worker: WorkerRecord, death: exceptions.Death, running_id: int) -> None:
+        """The process is dead. `running_id` is the task that it had started last; 0 if unknown."""
+        if worker.state == WorkerState.DEAD:
+            return
+        was_actor = worker.actor
+        if worker in self.idle:
+            self.idle.remove(worker)
+        self._end_lease_of_dead(worker)
+        worker.state = WorkerState.DEAD
+        del self.workers[worker.id]
+        inflight, worker.inflight = list(worker.inflight.values()), {}
+        if was_actor is not None:
+            self._bury(was_actor, death, f"its process (pid {death.pid}) was {death.describe()}")
+        else:
+            started = next((at for at, task in enumerate(inflight) if task.id == running_id), 0)
+            for at, task in reversed(list(enumerate(inflight))):
+                self._lose_task(task, death, was_started=at <= started)
+        for record in [record for record in self.objects.values() if record.holders and worker.id in record.holders]:
+            assert record.holders is not None
+            self.release(record.id, worker.id, record.holders[worker.id])
+        self._dispatch()
+
+    def _end_lease_of_dead(self, worker: WorkerRecord) -> None:
+        if worker.state == WorkerState.LEASED:
+            worker.state = WorkerState.DEAD
+        self._end_lease(worker)
+
+    def _lose_task(self, task: TaskRecord, death: exceptions.Death, *, was_started: bool) -> None:
+        task.worker = None
+        if task.cancelled:
+            error: exceptions.HocketError = exceptions.TaskCancelledError(
+                f"Task `{task.options.name}` was cancelled, and its worker ended."
+            )
+            self._fail_exception(task, error)
+        elif not was_started:
+            task.state = TaskState.READY
+            self.queues.setdefault(task.options.shape, deque()).appendleft(task)
+        elif task.retries_left:
+            self._retry(task)
+        else:
+            self._fail_exception(task, _explain_crash(task, death))
+
+    # --- actors -------------------------------------------------------------------------------------------------------
+
+    def _add_actor(self, task: TaskRecord) -> None:
+        options = task.actor_options
+        assert options is not None
+        actor = ActorRecord(task.id, options)
+        self.actors[task.id] = actor
+        task.actor = actor
+        if options.name:
+            self.names[options.namespace, options.name] = actor
+        if options.detached:
+            self.objects[task.id].count += 1
+
+    def find_actor(self, namespace: str, name: str) -> ActorRecord | None:
+        """Return the living actor of that name."""
+        return self.names.get((namespace, name))
+
+    def _bring_alive(self, task: TaskRecord) -> None:
+        """The constructor is done: swap what it took to place the actor for what the actor holds while it lives."""
+        actor = task.actor
+        assert actor is not None
+        actor.state = ActorState.ALIVE
+        worker = actor.worker
+        assert worker is not None
+        shape = actor.options.lifetime_shape
+        if worker.allocation is not None and shape.demand != worker.allocation.demand:
+            pool = worker.allocation.pool
+            worker.allocation.give_back()
+            worker.allocation = pool.take(shape.demand)
+            self._dispatch()
+
+    def _join_actor(self, task: TaskRecord) -> bool:
+        """Put the call in its caller's row; False if the actor is dead, and the call has failed."""
+        actor = task.actor
+        assert actor is not None
+        self.retain(actor.id)
+        if actor.state == ActorState.DEAD:
+            self._fail_exception(task, self.explain_death(actor))
+            return False
+        row = actor.queues.get(task.caller)
+        if row is None:
+            row = actor.queues[task.caller] = deque()
+        row.append(task)
+        return True
+
+    def _leave_queue(self, task: TaskRecord) -> None:
+        """A call has ended one way or another: drop it from its row and give back its hold on the actor."""
+        actor = task.actor
+        if actor is None or task.kind != TaskKind.CALL:
+            return
+        row = actor.queues.get(task.caller)
+        if row and task in row:
+            row.remove(task)
+            self._send_calls(actor, task.caller)
+            self._end_if_unreachable(actor)
+
+    def _send_calls(self, actor: ActorRecord, caller: int) -> None:
+        """Send what stands at the head of a caller's row and has its arguments."""
+        worker = actor.worker
+        row = actor.queues.get(caller)
+        if worker is None or row is None or actor.state == ActorState.DEAD:
+            return
+        while row and actor.inflight < ACTOR_WINDOW:
+            task = row[0]
+            if task.state == TaskState.WAITING:
+                return
+            row.popleft()
+            if task.state == TaskState.READY:
+                actor.inflight += 1
+                self._run(worker, task)
+        if not row:
+            del actor.queues[caller]
+
+    def kill_actor(self, actor_id: int, message: str = "it was killed by `kill`.") -> None:
+        """End the actor now; its calls fail, and the message says why."""
+        actor = self.actors.get(actor_id)
+        if actor is None or actor.state == ActorState.DEAD:
+            return
+        worker = actor.worker
+        death = exceptions.Death(pid=0, expected=True)
+        if worker is not None:
+            worker.killed = True
+            self.instructions.append((Op.KILL, worker))
+        self._bury(actor, death, message)
+
+    def _forget_actor(self, actor: ActorRecord) -> None:
+        """Its last handle is gone."""
+        actor.unreachable = True
+        self._end_if_unreachable(actor)
+
+    def _end_if_unreachable(self, actor: ActorRecord) -> None:
+        if not actor.unreachable or actor.inflight or actor.queues or actor.state == ActorState.PENDING:
+            return
+        if actor.state == ActorState.ALIVE:
+            worker = actor.worker
+            assert worker is not None
+            self._stop(worker)
+            actor.state = ActorState.DEAD
+            actor.death_message = "its last handle went out of scope."
+            self._drop_name(actor)
+        if actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD:
+            self.actors.pop(actor.id, None)
+
+    def _drop_name(self, actor: ActorRecord) -> None:
+        key = (actor.options.namespace, actor.options.name)
+        if self.names.get(key) is actor:
+            del self.names[key]
+
+    def _bury_constructor(self, task: TaskRecord) -> None:
+        actor = task.actor
+        assert actor is not None
+        actor.init_failed = True
+        if actor.worker is not None:
+            self._stop(actor.worker)
+        if actor.state != ActorState.DEAD:
+            self._bury(
+                actor, exceptions.Death(pid=0, expected=True), "its constructor raised; see the error of its reference."
+            )
+
+    def _bury(self, actor: ActorRecord, death: exceptions.Death, message: str) -> None:
+        """The actor is dead: all its calls fail, with the reason."""
+        if actor.state == ActorState.DEAD:
+            message, death = actor.death_message, actor.death or death
+        actor.state = ActorState.DEAD
+        actor.death = actor.death or death
+        actor.death_message = message
+        self._drop_name(actor)
+        worker, actor.worker = actor.worker, None
+        calls = [task for row in actor.queues.values() for task in row]
+        actor.queues = {}
+        if worker is not None:
+            calls = [*worker.inflight.values(), *calls]
+            worker.inflight = {}
+            worker.actor = None
+        creation = self.tasks.get(actor.id)
+        if creation is not None and creation not in calls and not actor.init_failed:
+            calls.append(creation)
+        for task in calls:
+            task.worker = None
+            if task.state != TaskState.DONE:
+                self._fail_exception(task, self.explain_death(actor))
+        if worker is not None and worker.allocation is not None:
+            worker.allocation.give_back()
+            worker.allocation = None
+            self._dispatch()
+
+    def explain_death(self, actor: ActorRecord) -> exceptions.ActorDiedError:
+        """Return the error of a call on a dead actor."""
+        name = f" (named {actor.options.name!r})" if actor.options.name else ""
+        return exceptions.ActorDiedError(
+            f"Actor `{actor.options.class_name}`{name} is dead: {actor.death_message}",
+            actor_id=f"{actor.id:016x}",
+            actor_init_failed=actor.init_failed,
+            death=actor.death,
+        )
+
+    # --- placement groups ---------------------------------------------------------------------------------------------
+
+    def reserve(self, group: GroupRecord) -> None:
+        """Reserve the bundles, now or as soon as they fit together. The group's object is there when they are."""
+        self.groups[group.id] = group
+        self.objects[group.id] = record = ObjectRecord(group.id, None)
+        record.count += 1
+        self.pending_groups.append(group)
+        self._reserve_groups()
+
+    def _reserve_groups(self) -> None:
+        for group in list(self.pending_groups):
+            if all_fit(self.pool, group.bundles):
+                self.pending_groups.remove(group)
+                for bundle in group.bundles:
+                    allocation = self.pool.take(bundle)
+                    group.allocations.append(allocation)
+                    group.pools = (*group.pools, resources.Pool.build(bundle, allocation.gpu_ids))
+                record = self.objects.get(group.id)
+                if record is not None:
+                    self._store(record, self.none_value, (), False)
+                self._dispatch()
+
+    def remove_group(self, group_id: int) -> None:
+        """Give the bundles back. What runs in them ends; what waits for them fails."""
+        group = self.groups.pop(group_id, None)
+        if group is None:
+            return
+        group.removed = True
+        if group in self.pending_groups:
+            self.pending_groups.remove(group)
+        message = f"Placement group {group.name or f'{group.id:016x}'!r} was removed."
+        for task in [task for task in self.tasks.values() if task.options.shape.group_id == group_id]:
+            if task.worker is None and task.kind == TaskKind.FUNCTION:
+                self._fail_exception(task, exceptions.TaskPlacementGroupRemoved(message))
+        for actor in list(self.actors.values()):
+            if actor.options.lifetime_shape.group_id == group_id and actor.state != ActorState.DEAD:
+                self.kill_actor(actor.id, message)
+        for worker in list(self.workers.values()):
+            if worker.shape is not None and worker.shape.group_id == group_id:
+                for task in worker.inflight.values():
+                    task.retries_left = 0
+                self.instructions.append((Op.KILL, worker))
+        for allocation in group.allocations:
+            allocation.give_back()
+        self.release(group_id)
+        self._dispatch()
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def has_outstanding_work(self) -> bool:
+        """Tell whether anything is queued or running."""
+        return bool(self.tasks)
+
+    def could_ever_fit(self, shape: resources.Shape) -> bool:
+        """Tell whether the shape fits an otherwise empty session."""
+        if not shape.group_id:
+            return self.pool.could_fit(shape.demand)
+        group = self.groups.get(shape.group_id)
+        if group is None:
+            return True
+        bundles = (
+            group.bundles if shape.bundle_index < 0 else group.bundles[shape.bundle_index : shape.bundle_index + 1]
+        )
+        return any(resources.Pool.build(bundle).could_fit(shape.demand) for bundle in bundles)
+
+    def validate_state(self) -> None:
+        """Check the invariants; tests call it after every step. Costs time in proportion to the state."""
+        for name, units in self.pool.free.items():
+            assert units <= self.pool.total[name], (name, units, self.pool.total)
+        for worker in self.workers.values():
+            for task in worker.inflight.values():
+                assert task.state == TaskState.RUNNING, (task.id, task.state)
+                assert task.worker is worker, (task.id, worker.id)
+        for worker in self.idle:
+            assert worker.state == WorkerState.IDLE, (worker.id, worker.state)
+            assert not worker.inflight, worker.id
+            assert worker.allocation is None, worker.id
+        for task in self.tasks.values():
+            assert task.state != TaskState.DONE, task.id
+            assert (task.state == TaskState.WAITING) == bool(task.unresolved), task.id
+        for record in self.objects.values():
+            assert record.count > 0, record.id
+            assert sum((record.holders or {}).values()) <= record.count, record.id
+
+
+def all_fit(pool: resources.Pool, bundles: tuple[resources.Demand, ...]) -> bool:
+    """Tell whether the bundles fit the pool together, now."""
+    taken: list[resources.Allocation] = []
+    try:
+        for bundle in bundles:
+            if not pool.fits(bundle):
+                return False
+            taken.append(pool.take(bundle))
+        return True
+    finally:
+        for allocation in taken:
+            allocation.give_back()
+
+
+def _explain_crash(task: TaskRecord, death: exceptions.Death) -> exceptions.WorkerCrashedError:
+    tries = f" It was tried {task.attempt + 1} times." if task.attempt else ""
+    kind = exceptions.OutOfMemoryError if death.out_of_memory else exceptions.WorkerCrashedError
+    return kind(
+        f"The worker (pid {death.pid}) that ran task `{task.options.name}` was {death.describe()}{tries}", death
+    )

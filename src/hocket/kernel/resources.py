@@ -1,0 +1,142 @@
+"""Amounts of CPU, GPU and custom resources, and the pools that they are taken from.
+
+Amounts are whole numbers of 1/10,000 (`UNIT`): fractions such as 0.1 add up exactly, and the granularity is Ray's.
+A *demand* is what a task asks for; a *pool* is what a node, or one bundle of a placement group, has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+UNIT = 10_000
+"""How many units make one CPU."""
+
+Demand = tuple[tuple[str, int], ...]
+"""Pairs of name and units, sorted by name, without zeros: hashable, so equal demands can share a queue."""
+
+
+def parse_demand(amounts: Mapping[str, float]) -> Demand:
+    """Return the demand for these amounts; zeros are dropped."""
+    return tuple(sorted((name, round(amount * UNIT)) for name, amount in amounts.items() if round(amount * UNIT)))
+
+
+def format_demand(demand: Demand) -> str:
+    """Return the demand as people write it: ``{CPU: 2, GPU: 0.5}``."""
+    return "{" + ", ".join(f"{name}: {units / UNIT:g}" for name, units in demand) + "}"
+
+
+class Shape(NamedTuple):
+    """What decides where a task may run. Tasks of one shape are interchangeable to the scheduler."""
+
+    demand: Demand
+    group_id: int = 0
+    """The placement group; 0 is none."""
+    bundle_index: int = -1
+    """The bundle in it; -1 is any."""
+
+
+@dataclass(slots=True)
+class Allocation:
+    """Resources taken from one pool, to be given back as a whole."""
+
+    pool: Pool
+    demand: Demand
+    gpu_ids: tuple[int, ...] = ()
+    cpu_lent: bool = False
+    """Whether the CPU share has been given back for the time of a blocking `get`."""
+
+    def give_back(self) -> None:
+        """Return everything to the pool."""
+        self.pool.give(self)
+
+    def lend_cpu(self) -> None:
+        """Let others use the CPU share while the holder only waits."""
+        if not self.cpu_lent:
+            self.cpu_lent = True
+            self.pool.adjust("CPU", _get_units(self.demand, "CPU"))
+
+    def reclaim_cpu(self) -> None:
+        """Take the CPU share again, even if that overbooks the pool: the alternative is a deadlock."""
+        if self.cpu_lent:
+            self.cpu_lent = False
+            self.pool.adjust("CPU", -_get_units(self.demand, "CPU"))
+
+
+def _get_units(demand: Demand, name: str) -> int:
+    return next((units for key, units in demand if key == name), 0)
+
+
+@dataclass(slots=True)
+class Pool:
+    """A stock of resources.
+
+    Invariant: ``free[name] <= total[name]``. `free` may be negative while a worker that had lent its CPU is back.
+    """
+
+    total: dict[str, int]
+    free: dict[str, int] = field(default_factory=dict)
+    gpu_free: dict[int, int] = field(default_factory=dict)
+    """Units left on each GPU, by its index on the machine."""
+
+    @classmethod
+    def build(cls, demand: Demand, gpu_ids: tuple[int, ...] | None = None) -> Pool:
+        """Return a full pool; GPUs are numbered from 0 unless their indices are given."""
+        total = dict(demand)
+        gpus = total.get("GPU", 0)
+        if gpu_ids is None:
+            gpu_ids = tuple(range(-(-gpus // UNIT)))
+        gpu_free = {gpu_id: min(UNIT, gpus - position * UNIT) for position, gpu_id in enumerate(gpu_ids)}
+        return cls(total, dict(total), gpu_free)
+
+    def could_fit(self, demand: Demand) -> bool:
+        """Tell whether the demand would fit if nothing else were running."""
+        return all(units <= self.total.get(name, 0) for name, units in demand)
+
+    def fits(self, demand: Demand) -> bool:
+        """Tell whether the demand fits now."""
+        free = self.free
+        for name, units in demand:
+            if free.get(name, 0) < units:
+                return False
+        return not self.gpu_free or self._pick_gpus(_get_units(demand, "GPU")) is not None
+
+    def take(self, demand: Demand) -> Allocation:
+        """Take the demand; the caller has checked that it fits."""
+        free = self.free
+        for name, units in demand:
+            free[name] -= units
+        if not self.gpu_free:
+            return Allocation(self, demand)
+        units = _get_units(demand, "GPU")
+        gpu_ids = self._pick_gpus(units) or ()
+        for gpu_id in gpu_ids:
+            self.gpu_free[gpu_id] -= min(units, UNIT)
+        return Allocation(self, demand, gpu_ids)
+
+    def give(self, allocation: Allocation) -> None:
+        """Take an allocation back."""
+        free = self.free
+        for name, units in allocation.demand:
+            if not (allocation.cpu_lent and name == "CPU"):
+                free[name] += units
+        units = _get_units(allocation.demand, "GPU")
+        for gpu_id in allocation.gpu_ids:
+            self.gpu_free[gpu_id] += min(units, UNIT)
+
+    def adjust(self, name: str, units: int) -> None:
+        """Add units (or remove them, if negative) of one resource that is lent or reclaimed."""
+        if units:
+            self.free[name] += units
+
+    def _pick_gpus(self, units: int) -> tuple[int, ...] | None:
+        """Return whole GPUs, or one GPU with room for a fraction (the fullest that fits); None if there is none."""
+        if units == 0:
+            return ()
+        if units < UNIT:
+            fitting = [(left, gpu_id) for gpu_id, left in self.gpu_free.items() if left >= units]
+            return (min(fitting)[1],) if fitting else None
+        whole = [gpu_id for gpu_id, left in self.gpu_free.items() if left >= UNIT]
+        count = -(-units // UNIT)
+        return tuple(whole[:count]) if len(whole) >= count else None

@@ -1,0 +1,3 @@
+"""Where tasks and actors run."""
+
+from hocket.core.placement import PlacementGroupSchedulingStrategy as PlacementGroupSchedulingStrategy
