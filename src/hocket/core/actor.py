@@ -128,7 +128,8 @@ class ActorHandle:
                 f"Actor class `{self._record.class_name}` has no method {name!r}. It has "
                 f"{sorted(known for known in returns if not known.startswith('_'))}."
             )
-        found = ActorMethod(self, name, returns[name])
+        label = f"{self._record.class_name}.{name}"
+        found = ActorMethod(self._ref, self._cls, name, returns[name], label)
         self.__dict__[name] = found
         return found
 
@@ -150,16 +151,18 @@ class ActorHandle:
 
 
 class ActorMethod:
-    """One method of one actor."""
+    """One method of one actor. Holds the actor's reference and not its handle, which would be a cycle."""
 
-    __slots__ = ("_actor", "_name", "_options", "_signature")
+    __slots__ = ("_cls", "_name", "_options", "_ref", "_signature")
 
-    def __init__(self, actor: ActorHandle, name: str, num_returns: int, label: str = "") -> None:
-        self._actor = actor
+    def __init__(
+        self, ref: contract.ObjectRef[None], cls: type | None, name: str, num_returns: int, label: str
+    ) -> None:
+        self._ref = ref
+        self._cls = cls
         self._name = name
-        label = label or f"{actor._record.class_name}.{name}"
         self._options = records.TaskOptions(name=label, num_returns=num_returns)
-        function = inspect.getattr_static(actor._cls, name, None) if actor._cls is not None else None
+        function = inspect.getattr_static(cls, name, None) if cls is not None else None
         is_static = isinstance(function, staticmethod)
         if isinstance(function, staticmethod | classmethod):
             function = function.__func__
@@ -171,7 +174,7 @@ class ActorMethod:
         """Start a call and return at once: one `ObjectRef`, a list of them, or None, by ``num_returns``."""
         if self._signature is not None:
             self._signature.check(args, kwargs)
-        ref = self._actor._ref
+        ref = self._ref
         refs = ref._engine.submit_call(ref, self._name, args, kwargs, self._options)
         return refs[0] if len(refs) == 1 else refs or None
 
@@ -180,7 +183,7 @@ class ActorMethod:
         options.validate(given, options.METHOD_OPTIONS, f"method `{self._options.name}`")
         returns = given.get("num_returns")
         returns = self._options.num_returns if returns is None else returns
-        return ActorMethod(self._actor, self._name, returns, given.get("name") or self._options.name)
+        return ActorMethod(self._ref, self._cls, self._name, returns, given.get("name") or self._options.name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(

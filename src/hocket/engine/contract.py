@@ -57,7 +57,7 @@ class ObjectRef(Generic[T]):
             self._engine.pin(self)
         else:
             found.append(self)
-        self._engine.interned[self._id] = weakref.ref(self)
+        self._engine.remember(self)
         return rebuild_ref, (self._id,)
 
     def __del__(self) -> None:
@@ -294,6 +294,11 @@ class Engine(abc.ABC):
             self.adopt(object_id)
             ref = ObjectRef(object_id, self)
             self.interned[object_id] = weakref.ref(ref)
+        return ref
+
+    def remember(self, ref: ObjectRef[Any]) -> ObjectRef[Any]:
+        """Make a new handle the one that `intern` returns; for objects that are also looked up by name."""
+        self.interned[ref._id] = weakref.ref(ref)
         return ref
 
     def forget(self, object_id: int) -> None:

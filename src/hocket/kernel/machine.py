@@ -546,10 +546,10 @@ class Kernel:
         self._end_lease_of_dead(worker)
         worker.state = WorkerState.DEAD
         del self.workers[worker.id]
-        inflight, worker.inflight = list(worker.inflight.values()), {}
         if was_actor is not None:
             self._bury(was_actor, death, f"its process (pid {death.pid}) was {death.describe()}")
         else:
+            inflight, worker.inflight = list(worker.inflight.values()), {}
             started = next((at for at, task in enumerate(inflight) if task.id == running_id), 0)
             for at, task in reversed(list(enumerate(inflight))):
                 self._lose_task(task, death, was_started=at <= started)

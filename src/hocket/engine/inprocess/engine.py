@@ -83,7 +83,7 @@ class InProcessEngine(contract.Engine):
             call = self._encode_call(self._find_function(actor_class), args, kwargs, options.class_name)
             task = TaskRecord(*call, options.creation, kind=TaskKind.CREATION)
             task.actor_options = options
-            return contract.ActorInfo(ref=self._submit(task)[0], options=options)
+            return contract.ActorInfo(ref=self.remember(self._submit(task)[0]), options=options)
 
     def submit_call(
         self,

@@ -145,7 +145,10 @@ class Client(contract.Engine):
             self.forget(object_id)
             if object_id in self.interned:
                 continue  # a new handle took over the receipts
-            self._arrived.pop(object_id, None)
+            unread = self._arrived.pop(object_id, None)
+            if unread is not None and unread.payload[0] == payloads.SEGMENT:
+                os.close(unread.payload[5])
+                outbox.append((messages.DROP, object_id, 1))
             self._ready.discard(object_id)
             receipts = self._receipts.pop(object_id, 0)
             if receipts:
@@ -180,7 +183,7 @@ class Client(contract.Engine):
         )
         if options.name:
             self._ask("check_name_free", options.name, options.namespace)
-        ref = self._submit(actor_class, args, kwargs, options, 1)[0]
+        ref = self.remember(self._submit(actor_class, args, kwargs, options, 1)[0])
         return contract.ActorInfo(ref=ref, options=options)
 
     def _submit(
@@ -284,9 +287,8 @@ class Client(contract.Engine):
 
     def _fetch(self, missing: set[int], timeout_s: float | None) -> None:
         with self.lock:
-            outbox = self.channel.outbox
-            outbox.append((messages.BLOCK, self.take_unstarted()))
-            outbox += [(messages.WANT, object_id) for object_id in missing if object_id not in self._wanted]
+            self.channel.outbox.append((messages.BLOCK, self.take_unstarted()))
+            self.channel.outbox += [(messages.WANT, object_id) for object_id in missing if object_id not in self._wanted]
             self._wanted |= missing
         try:
             arrived = self._arrived
@@ -307,7 +309,7 @@ class Client(contract.Engine):
                 )
         finally:
             with self.lock:
-                outbox.append((messages.UNBLOCK,))
+                self.channel.outbox.append((messages.UNBLOCK,))
 
     def _open(self, object_id: int) -> Any:
         found = self._arrived.get(object_id)

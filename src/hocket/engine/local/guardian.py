@@ -45,6 +45,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
+"""Frames below the user's own, which say nothing to a user."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -76,7 +79,8 @@ class Child:
 
     def read_stack(self) -> str:
         """Return what its faulthandler wrote."""
-        return os.pread(self.stack_fd, TAIL_BYTES, 0).decode(errors="replace").strip()
+        lines = os.pread(self.stack_fd, TAIL_BYTES, 0).decode(errors="replace").splitlines()
+        return "\n".join(line for line in lines if _HERE not in line and '"<string>", line 1' not in line).strip()
 
 
 class Guardian:

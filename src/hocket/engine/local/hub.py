@@ -184,7 +184,7 @@ class Hub(contract.Engine):
             arguments = self._register(encoded, top)
             task = TaskRecord(next(self._ids), record, *arguments, options.creation, kind=TaskKind.CREATION)
             task.actor_options = options
-            ref = self._submit(task)[0]
+            ref = self.remember(self._submit(task)[0])
         self._after_submit()
         return contract.ActorInfo(ref=ref, options=options)
 

@@ -195,8 +195,6 @@ class Pump:
                 self._unparked.wait()
             else:
                 time.sleep(TICK_SECONDS)
-        self._epoll.close()
-        os.close(self._wake_fd)
 
     def _steer(self) -> None:
         """Hold the role until a thread that waits asks for it."""
@@ -213,12 +211,14 @@ class Pump:
             self._pass_on()
 
     def close(self) -> None:
-        """End the steward. Called without the lock, by any other thread."""
+        """End the steward and close the set. Called without the lock, by any other thread, when no thread waits any more."""
         with self._lock:  # type: ignore[attr-defined]
             if self._closed:
                 return
             self._closed = True
             self._unparked.set()
             os.eventfd_write(self._wake_fd, 1)
-        if self._steward.is_alive() and threading.get_ident() != self._steward_id:
+        if self._steward.is_alive():
             self._steward.join(timeout=5)
+        self._epoll.close()
+        os.close(self._wake_fd)

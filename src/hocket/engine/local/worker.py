@@ -74,6 +74,7 @@ class Worker:
     def run(self) -> int:
         """Work until told to stop; return the exit code."""
         row, engine = self._row, self._engine
+        engine.pump.start()  # not before `on_work` is set: the steward would read work and drop it
 
         def has_work() -> bool:
             return bool(row) or self._is_stopping
@@ -376,12 +377,11 @@ def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int) -> int:
     """Run a worker: the whole life of its process. Returns the exit code."""
     import mmap  # noqa: PLC0415 (the guardian, which imports this module, has no use for it)
 
-    faulthandler.enable(stack_fd)
+    faulthandler.enable(stack_fd, all_threads=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     status = memoryview(mmap.mmap(status_fd, STATUS_SLOTS * 8)).cast("Q")
     engine = client.Client(worker_id, socket.socket(fileno=sock_fd))
     contract.set_current_engine(engine)
-    engine.pump.start()
     return Worker(engine, status, worker_id % STATUS_SLOTS).run()

@@ -1,0 +1,65 @@
+"""What a session must not leave behind: processes, descriptors, threads, shared memory, files."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+
+import psutil
+
+SETTLE_SECONDS = 2.0
+"""How long leftovers may take to go. The promise for a killed driver; a clean shutdown leaves none at once."""
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """A picture of this process, to be compared with a later one.
+
+    Example:
+        >>> from hocket.testing import Leftovers
+        >>> before = Leftovers.look()
+        >>> before.list_new()
+        []
+    """
+
+    processes: frozenset[int]
+    descriptors: frozenset[str]
+    threads: frozenset[str]
+    shared_memory: frozenset[str]
+
+    @classmethod
+    def look(cls) -> Leftovers:
+        """Take the picture."""
+        descriptors = set()
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                target = os.readlink(f"/proc/self/fd/{name}")
+            except OSError:
+                continue
+            if target.startswith(("socket:", "pipe:", "anon_inode:", "/memfd:hocket")):
+                descriptors.add(f"{name} -> {target}")
+        return cls(
+            processes=frozenset(child.pid for child in psutil.Process().children(recursive=True)),
+            descriptors=frozenset(descriptors),
+            threads=frozenset(thread.name for thread in threading.enumerate() if thread.name.startswith("hocket")),
+            shared_memory=frozenset(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else frozenset(),
+        )
+
+    def list_new(self) -> list[str]:
+        """Return what is there now and was not in this picture; waits a moment for it to go."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while True:
+            new = self._compare(Leftovers.look())
+            if not new or time.monotonic() > deadline:
+                return new
+            time.sleep(0.01)
+
+    def _compare(self, now: Leftovers) -> list[str]:
+        return [
+            *(f"process {pid}" for pid in sorted(now.processes - self.processes)),
+            *(f"descriptor {name}" for name in sorted(now.descriptors - self.descriptors)),
+            *(f"thread {name}" for name in sorted(now.threads - self.threads)),
+            *(f"shared memory {name}" for name in sorted(now.shared_memory - self.shared_memory)),
+        ]
