@@ -339,7 +339,9 @@ class EngineContract:
         api.get(counter.add.remote())
         assert api.available_resources() == {"CPU": CPUS - 1.0}
 
-    @pytest.mark.parametrize(("given", "shown"), [({"num_cpus": 64}, "CPU: 64"), ({"resources": {"lidar": 1}}, "lidar: 1")])
+    @pytest.mark.parametrize(
+        ("given", "shown"), [({"num_cpus": 64}, "CPU: 64"), ({"resources": {"lidar": 1}}, "lidar: 1")]
+    )
     def test_impossible_requests_are_refused_at_the_call(self, given: dict[str, Any], shown: str) -> None:
         with pytest.raises(exceptions.TaskUnschedulableError, match=f"asks for .*{shown}.*has .*Ask for less"):
             api.remote(**given)(_square).remote(1)
@@ -486,7 +488,9 @@ class ProcessEngineContract(EngineContract):
             print("a last word", file=sys.stderr)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        with pytest.raises(exceptions.WorkerCrashedError, match=r"killed by signal 9 \(SIGKILL\)(.|\n)*a last word") as caught:
+        with pytest.raises(
+            exceptions.WorkerCrashedError, match=r"killed by signal 9 \(SIGKILL\)(.|\n)*a last word"
+        ) as caught:
             api.get(die.remote())
         assert caught.value.death is not None
         assert caught.value.death.peak_rss_bytes > 0

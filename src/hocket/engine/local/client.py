@@ -288,7 +288,9 @@ class Client(contract.Engine):
     def _fetch(self, missing: set[int], timeout_s: float | None) -> None:
         with self.lock:
             self.channel.outbox.append((messages.BLOCK, self.take_unstarted()))
-            self.channel.outbox += [(messages.WANT, object_id) for object_id in missing if object_id not in self._wanted]
+            self.channel.outbox += [
+                (messages.WANT, object_id) for object_id in missing if object_id not in self._wanted
+            ]
             self._wanted |= missing
         try:
             arrived = self._arrived

@@ -1,0 +1,22 @@
+"""Training on many workers: one function, run by every rank of a gang.
+
+`data_parallel_trainer` is the entry; `controller` starts a `worker_group`, follows its reports and applies the failure policy;
+`context` is what the training function calls; `checkpoint_manager` and `storage` keep what it saved. Adapters for frameworks are
+folders of their own, such as `hocket.train.torch`; nothing here imports a framework.
+"""
+
+from hocket.train.callbacks import TrainRunContext as TrainRunContext
+from hocket.train.callbacks import UserCallback as UserCallback
+from hocket.train.checkpoint import Checkpoint as Checkpoint
+from hocket.train.configs import CheckpointConfig as CheckpointConfig
+from hocket.train.configs import FailureConfig as FailureConfig
+from hocket.train.configs import RunConfig as RunConfig
+from hocket.train.configs import ScalingConfig as ScalingConfig
+from hocket.train.context import TrainContext as TrainContext
+from hocket.train.context import get_checkpoint as get_checkpoint
+from hocket.train.context import get_context as get_context
+from hocket.train.context import report as report
+from hocket.train.data_parallel_trainer import DataParallelTrainer as DataParallelTrainer
+from hocket.train.errors import TrainingFailedError as TrainingFailedError
+from hocket.train.errors import WorkerGroupError as WorkerGroupError
+from hocket.train.result import Result as Result

@@ -1,0 +1,37 @@
+"""How a framework lets the ranks of a group talk to each other."""
+
+from __future__ import annotations
+
+import abc
+from typing import final
+
+from hocket.train import worker_group
+
+
+class BackendConfig(abc.ABC):
+    """Sets up a framework's communication in the ranks of a group.
+
+    Both methods are called by the controller, in the process that called `fit`, once for each start of the group. They reach the
+    ranks with `WorkerGroup.execute`. An error of theirs counts as a failure of the group. One instance may serve several runs, so
+    what belongs to a group is kept in what `on_start` returns, not in the instance. The surface is no larger because everything
+    else that a framework needs (device, sampler, wrapping of the model) is called by the training function in the rank.
+    """
+
+    @abc.abstractmethod
+    def on_start(self, group: worker_group.WorkerGroup) -> object:
+        """Called when all ranks live, before any runs the training function. What it returns is kept as long as the group."""
+
+    @abc.abstractmethod
+    def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
+        """Called when the training function has returned in all ranks; not after a failure, when the ranks are killed."""
+
+
+@final
+class NoBackend(BackendConfig):
+    """For training functions that need no communication, or set it up themselves."""
+
+    def on_start(self, group: worker_group.WorkerGroup) -> None:
+        """Do nothing."""
+
+    def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
+        """Do nothing."""

@@ -1,0 +1,179 @@
+"""The entry to training: give it a function and how many ranks shall run it, and call `fit`."""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hocket.core import engines, session
+from hocket.train import (
+    backend,
+    callbacks,
+    checkpoint_manager,
+    configs,
+    controller,
+    local_mode,
+    report_book,
+    storage,
+)
+from hocket.train import result as result_module
+
+
+class DataParallelTrainer:
+    """Runs one function in many ranks at once.
+
+    Args:
+        train_loop_per_worker: The training function: takes no argument, or one, the configuration.
+        train_loop_config: What it is given, if it takes an argument. Default: an empty dict.
+        backend_config: Sets up communication between the ranks. Default: none.
+        scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
+        run_config: Name, storage, failures, checkpoints, callbacks.
+
+    Raises:
+        TypeError: `train_loop_per_worker` cannot be called, or a configuration has the wrong type.
+        ValueError: `train_loop_per_worker` needs more than one argument, or a configuration that it does not take is given.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket import train
+        >>> def count(config):
+        ...     for step in range(config["steps"]):
+        ...         train.report({"step": step})
+        >>> trainer = train.DataParallelTrainer(
+        ...     count,
+        ...     train_loop_config={"steps": 3},
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> trainer.fit().metrics
+        {'step': 2}
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any],
+        *,
+        train_loop_config: dict[str, Any] | None = None,
+        backend_config: backend.BackendConfig | None = None,
+        scaling_config: configs.ScalingConfig | None = None,
+        run_config: configs.RunConfig | None = None,
+    ) -> None:
+        self._takes_config = _check_function(train_loop_per_worker)
+        if train_loop_config is not None and not self._takes_config:
+            raise ValueError(
+                f"train_loop_config is {train_loop_config!r}, but the training function {_name(train_loop_per_worker)} takes no "
+                "argument. Give it one, or leave train_loop_config out."
+            )
+        _check_type("backend_config", backend_config, backend.BackendConfig)
+        _check_type("scaling_config", scaling_config, configs.ScalingConfig)
+        _check_type("run_config", run_config, configs.RunConfig)
+        self._function = train_loop_per_worker
+        self._config = train_loop_config if train_loop_config is not None else {}
+        self._backend = backend_config or backend.NoBackend()
+        self._scaling = scaling_config or configs.ScalingConfig()
+        self._run_config = run_config or configs.RunConfig()
+
+    def fit(self) -> result_module.Result:
+        """Train, and return when all ranks have returned.
+
+        Whatever happens, no rank is left running when it returns or raises.
+
+        Raises:
+            WorkerGroupError: A rank raised or died, more often than `FailureConfig` allows. It says which, why and where.
+            TrainingFailedError: The ranks reported different numbers of times, or resources were not free in time.
+            InfeasibleResourcesError: The ranks ask for more than the session can ever have.
+        """
+        run = self._build_run()
+        storage.open_storage(run.run_storage)
+        manager = checkpoint_manager.CheckpointManager(run.run_storage, run.config.checkpoint_config)
+        book = report_book.ReportBook(run.context, manager, run.config.callbacks)
+        try:
+            if self._runs_here():
+                returned = local_mode.train(run, manager, book)
+            else:
+                returned = controller.Controller(run, manager, book).train()
+        finally:
+            storage.close_storage(run.run_storage)
+        return result_module.Result(
+            metrics=book.history[-1] if book.history else None,
+            metrics_history=book.history,
+            checkpoint=manager.latest,
+            path=str(run.run_storage.path),
+            best_checkpoints=[(record.checkpoint, record.metrics) for record in manager.sort_by_score()],
+            return_value=returned,
+            _committed=tuple(manager.committed),
+        )
+
+    def _runs_here(self) -> bool:
+        """Tell whether the training function runs in this process."""
+        count = self._scaling.num_workers
+        if count == 0:
+            return True
+        if engines.name_engine(session.get_engine()) != "inprocess":
+            return False
+        if count > 1:
+            raise ValueError(
+                f"The in-process engine runs one rank, but num_workers is {count}. Use ScalingConfig(num_workers=1), or open the "
+                "session with hocket.init(engine='local')."
+            )
+        return True
+
+    def _build_run(self) -> controller.Run:
+        config = self._run_config
+        name = config.name or _build_name()
+        folder = os.path.abspath(os.path.expanduser(config.storage_path or configs.DEFAULT_STORAGE))
+        run_storage = storage.Storage(folder, name)
+        return controller.Run(
+            function=self._function,
+            args=(self._config,) if self._takes_config else (),
+            scaling=self._scaling,
+            config=config,
+            run_storage=run_storage,
+            context=callbacks.TrainRunContext(
+                experiment_name=name,
+                path=run_storage.path,
+                num_workers=self._scaling.num_workers,
+                train_loop_config=self._config,
+            ),
+            backend_config=self._backend,
+        )
+
+
+def _build_name() -> str:
+    now = datetime.datetime.now().astimezone()
+    return f"hocket_train_run-{now:%Y-%m-%d_%H-%M-%S}-{os.urandom(3).hex()}"
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"`{getattr(function, '__name__', repr(function))}`"
+
+
+def _check_type(name: str, value: object, kind: type) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, but received {value!r}. Write {name}={kind.__name__}(...).")
+
+
+def _check_function(function: object) -> bool:
+    """Check a training function; return whether it takes the configuration."""
+    if not callable(function):
+        raise TypeError(
+            f"train_loop_per_worker must be a function, but received {function!r}. Pass the function itself, without calling it."
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-ins have none
+        return True
+    kinds = inspect.Parameter
+    parameters = signature.parameters.values()
+    positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in positional if p.default is kinds.empty]
+    needed += [p for p in parameters if p.kind is kinds.KEYWORD_ONLY and p.default is kinds.empty]
+    if len(needed) > 1 or any(p.kind is kinds.KEYWORD_ONLY for p in needed):
+        raise ValueError(
+            f"train_loop_per_worker must take no argument or one (the configuration), but {_name(function)} takes "
+            f"{len(needed)}: {signature}. Put them into train_loop_config, and read them from the one argument."
+        )
+    return bool(positional) or any(p.kind is kinds.VAR_POSITIONAL for p in parameters)

@@ -1,0 +1,35 @@
+"""What `fit` raises when training fails.
+
+::
+
+    HocketError
+    └── TrainingFailedError         training did not reach its end; the message says why
+        └── WorkerGroupError        ranks failed: read ``.worker_failures``
+"""
+
+from __future__ import annotations
+
+from hocket import exceptions
+
+
+class TrainingFailedError(exceptions.HocketError):
+    """Training did not reach its end."""
+
+
+class WorkerGroupError(TrainingFailedError):
+    """One or more ranks failed.
+
+    Args:
+        message: Starts with the rank that failed first, and holds its evidence: its traceback, or how its process died.
+        worker_failures: The error of each rank that failed, the first one first. Ranks that were ended because another failed
+            are not in it.
+    """
+
+    worker_failures: dict[int, Exception]
+
+    def __init__(self, message: str, worker_failures: dict[int, Exception]) -> None:
+        super().__init__(message, worker_failures)
+        self.worker_failures = worker_failures
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -1,0 +1,209 @@
+"""Where a run's files are, and how a checkpoint comes to be there whole or not at all.
+
+A rank copies its files into a folder of its own below ``.staging`` in the run's folder, synced, with their sizes and digests
+(`stage`). When every rank has reported, the controller moves them together, adds a manifest, and renames the folder to its final
+name (`commit`). Whoever lists the run's folder sees only whole checkpoints; a kill in between leaves files below ``.staging``,
+which the next run of that name removes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hocket.train import checkpoint as checkpoint_module
+
+MANIFEST_NAME = ".hocket-manifest.json"
+"""The file that makes a folder a committed checkpoint: which files it has, with sizes and digests."""
+
+_CHUNK_BYTES = 1 << 20  # copied and digested at a time; a guess, far above where the size matters
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where a run is kept."""
+
+    storage_path: str
+    """The folder that holds the runs."""
+    experiment_name: str
+    """The run's name: its folder in `storage_path`."""
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return Path(self.storage_path, self.experiment_name)
+
+    @property
+    def staging_path(self) -> Path:
+        """Where files lie until they are committed."""
+        return self.path / ".staging"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What the manifest says of one file."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One rank's part of a checkpoint that is not committed."""
+
+    path: str
+    """The folder below ``.staging``."""
+    files: Mapping[str, FileRecord]
+    """By path relative to the folder."""
+
+
+def open_storage(storage: Storage) -> None:
+    """Make the run's folder, and remove what a killed run left half done."""
+    storage.path.mkdir(parents=True, exist_ok=True)
+    close_storage(storage)
+
+
+def close_storage(storage: Storage) -> None:
+    """Remove what was staged and never committed."""
+    shutil.rmtree(storage.staging_path, ignore_errors=True)
+
+
+def stage(storage: Storage, label: str, source: str) -> Staged:
+    """Copy a folder's files beside the run's checkpoints.
+
+    Args:
+        storage: The run's.
+        label: The name of the copy; no other copy of the attempt may have it.
+        source: The folder.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+    """
+    if not os.path.isdir(source):
+        raise FileNotFoundError(
+            f"report() received a checkpoint whose folder {source!r} does not exist. Call report() before the temporary folder is "
+            "closed."
+        )
+    target = storage.staging_path / label
+    files: dict[str, FileRecord] = {}
+    for folder, _, names in os.walk(source, followlinks=True):
+        inner = os.path.relpath(folder, source)
+        (target / inner).mkdir(parents=True, exist_ok=True)
+        for name in names:
+            if name == MANIFEST_NAME:  # of a committed checkpoint that is reported again
+                continue
+            relative = os.path.normpath(os.path.join(inner, name))
+            files[relative] = _copy(Path(source, relative), target / relative)
+    return Staged(str(target), files)
+
+
+def _copy(source: Path, target: Path) -> FileRecord:
+    with source.open("rb") as reader, target.open("wb") as writer:
+        record = _digest(reader, writer)
+        writer.flush()
+        os.fsync(writer.fileno())
+    return record
+
+
+def _digest(reader: BinaryIO, writer: BinaryIO | None = None) -> FileRecord:
+    digest, size = hashlib.sha256(), 0
+    while chunk := reader.read(_CHUNK_BYTES):
+        digest.update(chunk)
+        size += len(chunk)
+        if writer is not None:
+            writer.write(chunk)
+    return FileRecord(size, digest.hexdigest())
+
+
+def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str, Any]) -> list[str]:
+    """Make the ranks' parts one checkpoint: afterwards it is there, whole, under its name.
+
+    Args:
+        storage: The run's.
+        name: The folder that the checkpoint shall have in the run's folder.
+        parts: What the ranks staged, by rank. Where several have the same file, the first one's is kept.
+        extra: What else the manifest shall say.
+
+    Returns:
+        The files that several ranks had, with different contents.
+
+    Raises:
+        FileExistsError: The name is taken.
+    """
+    final = storage.path / name
+    if final.exists():
+        raise FileExistsError(
+            f"The checkpoint folder {str(final)!r} exists already. Give each report() another checkpoint_dir_name, or leave it out."
+        )
+    whole = Path(parts[0].path)
+    files = dict(parts[0].files)
+    disputed: list[str] = []
+    for part in parts[1:]:
+        for relative, record in part.files.items():
+            if relative in files:
+                if files[relative] != record:
+                    disputed.append(relative)
+                continue
+            (whole / relative).parent.mkdir(parents=True, exist_ok=True)
+            Path(part.path, relative).replace(whole / relative)
+            files[relative] = record
+        shutil.rmtree(part.path, ignore_errors=True)
+    _write_manifest(whole, files, extra)
+    whole.replace(final)
+    _sync_folder(storage.path)
+    return disputed
+
+
+def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mapping[str, Any]) -> None:
+    described = {
+        relative: {"size_bytes": record.size_bytes, "sha256": record.sha256} for relative, record in files.items()
+    }
+    with (folder / MANIFEST_NAME).open("w", encoding="utf-8") as file:
+        json.dump({**extra, "files": described}, file, indent=1, default=_simplify)
+        file.flush()
+        os.fsync(file.fileno())
+    for inner, _, _ in os.walk(folder):
+        _sync_folder(Path(inner))
+
+
+def _simplify(value: Any) -> Any:
+    """Return a number for a number of numpy's, and a description of anything else that JSON cannot hold."""
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else repr(value)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of a committed checkpoint; None if the folder is none."""
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return manifest
+
+
+def find_damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
+    """Compare a checkpoint's files with its manifest; return what is wrong, or None."""
+    for relative, record in manifest["files"].items():
+        if relative == checkpoint_module.METADATA_NAME:  # may be changed after the commit
+            continue
+        try:
+            with (folder / relative).open("rb") as file:
+                found = _digest(file)
+        except OSError as error:
+            return f"{relative!r} cannot be read: {error}"
+        if found != FileRecord(record["size_bytes"], record["sha256"]):
+            return f"{relative!r} has changed since it was saved ({found.size_bytes} bytes now, {record['size_bytes']} then)"
+    return None

@@ -1,0 +1,137 @@
+"""The gang: all ranks of a run, started together or not at all, and ended together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hocket import exceptions
+from hocket.core import actor, api, placement, session
+from hocket.engine import contract
+from hocket.train import configs, errors, failures, rank_actor
+
+START_SECONDS = float(os.environ.get("HOCKET_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60"))
+"""How long the resources of a group may be held by others before `fit` gives up. Ray's default."""
+
+Ref = contract.ObjectRef[Any]
+
+
+class WorkerGroup:
+    """Living ranks. Made by `start`; `shutdown` must be called.
+
+    Args:
+        reservation: The placement group that holds their resources.
+        actors: By rank.
+        scaling: What they were started from.
+    """
+
+    def __init__(
+        self,
+        reservation: placement.PlacementGroup,
+        actors: Sequence[actor.ActorHandle],
+        scaling: configs.ScalingConfig,
+    ) -> None:
+        self._reservation = reservation
+        self.actors = tuple(actors)
+        self.scaling = scaling
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    def execute(self, function: Callable[..., Any], args_by_rank: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a function in all ranks at once; return what it returns, by rank.
+
+        Raises:
+            WorkerGroupError: It raised in a rank, or a rank died.
+        """
+        return self.gather(
+            [handle.execute.remote(function, *args) for handle, args in zip(self.actors, args_by_rank, strict=True)]
+        )
+
+    def gather(self, refs: Sequence[Ref]) -> list[Any]:
+        """Wait for one reference of each rank; the first failure ends the wait.
+
+        Raises:
+            WorkerGroupError: One of them is an error.
+        """
+        values: dict[Ref, Any] = {}
+        waiting = list(refs)
+        while waiting:
+            ready, waiting = api.wait(waiting, num_returns=1)
+            values[ready[0]] = self.get(refs.index(ready[0]), ready[0])
+        return [values[ref] for ref in refs]
+
+    def get(self, rank: int, ref: Ref) -> Any:
+        """Return the value of a rank's call.
+
+        Raises:
+            WorkerGroupError: It is an error.
+        """
+        try:
+            return api.get(ref)
+        except Exception as error:
+            raise failures.explain(rank, error, self.actors) from error
+
+    def shutdown(self) -> None:
+        """End all ranks now, and give their resources back. Can be called again."""
+        if not session.is_initialized():  # closed under us, and everything with it
+            return
+        for handle in self.actors:
+            api.kill(handle)
+        placement.remove_placement_group(self._reservation)
+
+
+def start(scaling: configs.ScalingConfig) -> WorkerGroup:
+    """Start all ranks, or none.
+
+    Raises:
+        InfeasibleResourcesError: They ask for more than the session can ever have.
+        TrainingFailedError: What they ask for was held by others for too long.
+        WorkerGroupError: A rank died while it started.
+    """
+    reservation = _reserve(scaling)
+    group = WorkerGroup(reservation, (), scaling)
+    try:
+        if not reservation.wait(START_SECONDS):
+            raise errors.TrainingFailedError(
+                f"{_describe(scaling)} were not free for {START_SECONDS:.0f} s: of {api.cluster_resources()} there are "
+                f"{api.available_resources()} left. End the tasks and actors that hold the rest, or use fewer workers."
+            )
+        group = WorkerGroup(reservation, [_start_rank(scaling, reservation, n) for n in range(scaling.num_workers)], scaling)
+        group.gather([handle.get_pid.remote() for handle in group.actors])
+    except BaseException:
+        group.shutdown()
+        raise
+    return group
+
+
+def _reserve(scaling: configs.ScalingConfig) -> placement.PlacementGroup:
+    bundles = [scaling.bundle] * scaling.num_workers
+    try:
+        return placement.placement_group(bundles, scaling.placement_strategy, name="")
+    except exceptions.InfeasibleResourcesError as error:
+        raise exceptions.InfeasibleResourcesError(
+            f"{_describe(scaling)}, but the session has {api.cluster_resources()}. Use fewer workers, give each less with "
+            "ScalingConfig(resources_per_worker={'CPU': 0.5}), or open the session with more: hocket.init(num_cpus=...)."
+        ) from error
+
+
+def _describe(scaling: configs.ScalingConfig) -> str:
+    return f"num_workers={scaling.num_workers} with {scaling.bundle} each need {scaling.total_resources}"
+
+
+def _start_rank(
+    scaling: configs.ScalingConfig, reservation: placement.PlacementGroup, rank: int
+) -> actor.ActorHandle:
+    others = {name: amount for name, amount in scaling.bundle.items() if name not in ("CPU", "GPU")}
+    return actor.ActorClass(
+        rank_actor.RankActor,
+        {
+            "num_cpus": scaling.bundle.get("CPU", 0),
+            "num_gpus": scaling.bundle.get("GPU", 0),
+            "resources": others,
+            "max_concurrency": rank_actor.MAX_CONCURRENCY,
+            "scheduling_strategy": placement.PlacementGroupSchedulingStrategy(reservation, rank),
+        },
+    ).remote()

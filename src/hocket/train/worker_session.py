@@ -1,0 +1,139 @@
+"""What a rank knows while it runs the training function, and how its reports leave it.
+
+One session at most is open in a process. It belongs to the process and not to a thread, so that threads which the training
+function starts can report too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hocket.train import checkpoint as checkpoint_module
+from hocket.train import reports, storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankInfo:
+    """A rank's place in its group."""
+
+    rank: int
+    world_size: int
+    attempt: int
+    """How often the group had been started before."""
+    run_storage: storage.Storage
+    use_gpu: bool
+    num_cpus: float
+    start_checkpoint: checkpoint_module.Checkpoint | None
+    """What the attempt starts from."""
+
+
+class WorkerSession:
+    """The state behind `report` and `get_checkpoint` in one rank.
+
+    Args:
+        info: The rank's place.
+        deliver: Takes each report to the controller; returns when it is on its way.
+    """
+
+    def __init__(self, info: RankInfo, deliver: Callable[[reports.Report], None]) -> None:
+        self.info = info
+        self.checkpoint = info.start_checkpoint
+        """The latest committed checkpoint that this rank knows of."""
+        self._deliver = deliver
+        self._count = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._acknowledged = -1
+
+    def report(
+        self, metrics: object, checkpoint: checkpoint_module.Checkpoint | None, checkpoint_dir_name: str | None
+    ) -> None:
+        """Check a report, stage its files, deliver it; with files, wait until they are committed."""
+        blob = reports.encode_metrics(metrics)
+        _check_checkpoint(checkpoint, checkpoint_dir_name)
+        with self._lock:  # reports of several threads are numbered in the order in which they are delivered
+            index, info = self._count, self.info
+            staged = None
+            if checkpoint is not None:
+                label = f"{info.attempt}-{index}-{info.rank}"
+                staged = storage.stage(info.run_storage, label, checkpoint.path)
+            self._deliver(reports.Report(index, blob, staged, checkpoint_dir_name))
+            self._count += 1
+        if staged is not None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._acknowledged >= index)
+
+    def acknowledge(self, index: int, checkpoint: checkpoint_module.Checkpoint) -> None:
+        """Note that a checkpoint was committed with the report of that index."""
+        with self._changed:
+            self.checkpoint = checkpoint
+            self._acknowledged = index
+            self._changed.notify_all()
+
+
+def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
+    if checkpoint is not None and not isinstance(checkpoint, checkpoint_module.Checkpoint):
+        raise TypeError(
+            f"report() takes a Checkpoint, but received {checkpoint!r}. Write Checkpoint.from_directory(path) for a folder."
+        )
+    if dir_name is not None and (not dir_name or "/" in dir_name or dir_name.startswith(".")):
+        raise ValueError(
+            f"checkpoint_dir_name must be the name of one folder that does not start with '.', but received {dir_name!r}. Leave it "
+            "out for a numbered one."
+        )
+
+
+class ReportQueue:
+    """Reports of a rank on their way to the controller, which takes them in batches from another thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[reports.Report | None] = queue.SimpleQueue()
+        self.put = self._queue.put
+
+    def end(self) -> None:
+        """Say that no more will come."""
+        self._queue.put(None)
+
+    def take_batch(self) -> tuple[list[reports.Report], bool]:
+        """Wait for the next report; return all that are there, and whether there will be no more."""
+        batch: list[reports.Report] = []
+        item = self._queue.get()
+        while item is not None:
+            batch.append(item)
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return batch, False
+        return batch, True
+
+
+_current: WorkerSession | None = None
+
+
+@contextlib.contextmanager
+def open_session(session: WorkerSession) -> Iterator[None]:
+    """Make it the process's session for the duration of a block."""
+    global _current  # noqa: PLW0603 (see the module's docstring)
+    before, _current = _current, session
+    try:
+        yield
+    finally:
+        _current = before
+
+
+def get_session(caller: str) -> WorkerSession:
+    """Return the open session.
+
+    Raises:
+        RuntimeError: None is open.
+    """
+    if _current is None:
+        raise RuntimeError(
+            f"hocket.train.{caller}() was called outside a training function. Call it in the function that is given to a trainer "
+            "(TorchTrainer, DataParallelTrainer), which runs it in its workers."
+        )
+    return _current

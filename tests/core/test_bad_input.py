@@ -1,0 +1,268 @@
+"""Every message has the value, the rule and the remedy."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import hocket
+from hocket.exceptions import SerializationError, SessionClosedError
+
+
+def add(x: int, y: int = 1) -> int:
+    return x + y
+
+
+class Thing:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def grow(self, by: int) -> int:
+        self.size += by
+        return self.size
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_cpu": 1}, ValueError, "Invalid option keyword 'num_cpu' .*Did you mean 'num_cpus'.*Valid ones are"),
+        ({"num_cpus": -1}, ValueError, "'num_cpus' must be 0 or more, but received -1"),
+        ({"num_cpus": "two"}, TypeError, "type of keyword 'num_cpus' must be int or float, but received type str: 'two'"),
+        ({"num_cpus": True}, TypeError, "type of keyword 'num_cpus' must be int or float, but received type bool"),
+        ({"num_gpus": -0.5}, ValueError, "'num_gpus' must be 0 or more, but received -0.5"),
+        ({"resources": {"CPU": 1}}, ValueError, "Use the 'num_cpus' keyword instead of 'CPU'"),
+        ({"resources": {"GPU": 2}}, ValueError, "Use the 'num_gpus' keyword instead of 'GPU'"),
+        ({"resources": {"camera": -1}}, ValueError, "amount of resource 'camera' must be 0 or more, but received -1"),
+        ({"resources": {"camera": "one"}}, ValueError, "amount of resource 'camera' must be a number"),
+        ({"num_returns": -1}, ValueError, "'num_returns' must be 0 or more, but received -1"),
+        ({"max_retries": -2}, ValueError, r"'max_retries' must be -1 \(without end\), 0 or more, but received -2"),
+        ({"retry_exceptions": [3]}, ValueError, "a list of exception classes, but it holds 3"),
+        ({"name": ""}, ValueError, "'name' must not be empty"),
+        ({"scheduling_strategy": "FAR"}, ValueError, "must be 'DEFAULT', 'SPREAD' or a Placement.*received 'FAR'"),
+    ],
+)
+def test_task_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        hocket.remote(**options)(add)
+    with pytest.raises(error, match=message):
+        hocket.remote(add).options(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_retries": 1}, ValueError, "Invalid option keyword 'max_retries' for actor class `Thing`"),
+        ({"max_concurrency": 0}, ValueError, "'max_concurrency' must be 1 or more, but received 0"),
+        ({"lifetime": "long"}, ValueError, "'lifetime' must be 'detached', 'non_detached' or None, but received 'long'"),
+        ({"name": 5}, TypeError, "type of keyword 'name' must be str, but received type int"),
+    ],
+)
+def test_actor_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        hocket.remote(**options)(Thing)
+
+
+def test_decorator_with_empty_parentheses() -> None:
+    with pytest.raises(AssertionError, match="without parentheses or with keywords"):
+        hocket.remote()
+
+
+@pytest.mark.parametrize("target", [3, "name", None])
+def test_decorating_what_cannot_be_called(target: Any) -> None:
+    with pytest.raises(TypeError, match="takes a function or a class, but received"):
+        hocket.remote(target)
+
+
+def test_decorating_twice() -> None:
+    with pytest.raises(TypeError, match="`add` is remote already"):
+        hocket.remote(hocket.remote(add))
+
+
+def test_direct_calls() -> None:
+    with pytest.raises(TypeError, match=r"Instead of add\(\.\.\.\) write add\.remote\(\.\.\.\)"):
+        hocket.remote(add)(1)
+    with pytest.raises(TypeError, match=r"Instead of Thing\(\) write Thing\.remote\(\)"):
+        hocket.remote(Thing)(1)
+
+
+def test_direct_call_of_a_method(session: hocket.SessionContext) -> None:
+    thing = hocket.remote(Thing).remote(1)
+    with pytest.raises(TypeError, match=r"Instead of actor\.grow\(\.\.\.\) write actor\.grow\.remote\(\.\.\.\)"):
+        thing.grow(1)
+
+
+def test_inheriting_from_an_actor_class() -> None:
+    remote_thing: Any = hocket.remote(Thing)
+    with pytest.raises(TypeError, match="Inherit from the plain class"):
+
+        class Derived(remote_thing):
+            pass
+
+
+def test_arguments_are_checked_at_the_call(session: hocket.SessionContext) -> None:
+    with pytest.raises(TypeError, match=r"does not fit add\(x: .*missing a required argument: 'x'"):
+        hocket.remote(add).remote()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
+        hocket.remote(add).remote(1, z=2)
+    with pytest.raises(TypeError, match="missing a required argument: 'size'"):
+        hocket.remote(Thing).remote()
+    thing = hocket.remote(Thing).remote(1)
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        thing.grow.remote(1, 2)
+    with pytest.raises(AttributeError, match=r"`Thing` has no method 'shrink'. It has \['grow'\]"):
+        thing.shrink.remote()
+
+
+def test_get_if_exists_needs_a_name(session: hocket.SessionContext) -> None:
+    with pytest.raises(ValueError, match="get_if_exists=True needs a name"):
+        hocket.remote(get_if_exists=True)(Thing).remote(1)
+
+
+@pytest.mark.parametrize("refs", [(), {}, 3, "ref"])
+def test_get_of_what_is_no_reference(session: hocket.SessionContext, refs: Any) -> None:
+    with pytest.raises(ValueError, match="takes an ObjectRef or a list of them, but received"):
+        hocket.get(refs)
+
+
+def test_get_of_a_list_with_something_else(session: hocket.SessionContext) -> None:
+    with pytest.raises(ValueError, match="the list holds a int: 3"):
+        hocket.get([hocket.put(1), 3])
+    with pytest.raises(ValueError, match="timeout must be 0 or more seconds"):
+        hocket.get(hocket.put(1), timeout=-1)
+
+
+def test_put_of_a_reference(session: hocket.SessionContext) -> None:
+    with pytest.raises(TypeError, match="takes a value, but received the reference ObjectRef"):
+        hocket.put(hocket.put(1))
+
+
+def test_wait(session: hocket.SessionContext) -> None:
+    ref = hocket.put(1)
+    with pytest.raises(TypeError, match=r"takes a list of ObjectRefs, but received a ObjectRef. Write hocket.wait\(\[ref\]\)"):
+        hocket.wait(ref)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="but it holds 3"):
+        hocket.wait([ref, 3])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="needs distinct ObjectRefs, but 1 are given twice"):
+        hocket.wait([ref, ref])
+    for count in (0, 2):
+        with pytest.raises(ValueError, match=rf"must lie between 1 and the number of refs \(1\), but received {count}"):
+            hocket.wait([ref], num_returns=count)
+    with pytest.raises(ValueError, match="timeout must be 0 or more"):
+        hocket.wait([ref], timeout=-1)
+    assert hocket.wait([]) == ([], [])
+
+
+def test_cancel_kill_and_get_actor(session: hocket.SessionContext) -> None:
+    with pytest.raises(TypeError, match="takes an ObjectRef, but received 3"):
+        hocket.cancel(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="takes an actor handle, but received 3"):
+        hocket.kill(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="non-empty value to get_actor"):
+        hocket.get_actor("")
+
+
+def test_init() -> None:
+    with pytest.raises(ValueError, match="num_cpus must be 0 or more, but received -1"):
+        hocket.init(num_cpus=-1)
+    with pytest.raises(ValueError, match=r"engine must be one of \['local', 'inprocess'\], but received 'fast'"):
+        hocket.init(engine="fast")
+    with pytest.raises(ValueError, match="address must be None or 'local', but received 'ray://there'"):
+        hocket.init("ray://there")
+    with pytest.raises(RuntimeError, match=r"Unknown keyword argument\(s\): num_cpu"):
+        hocket.init(num_cpu=1)
+    with pytest.raises(RuntimeError, match="engine='inprocess'"):
+        hocket.init(local_mode=True)
+    with pytest.raises(RuntimeError, match="runtime_env is not supported"):
+        hocket.init(runtime_env={"pip": ["x"]})
+    assert not hocket.is_initialized()
+
+
+def test_init_twice(session: hocket.SessionContext) -> None:
+    with pytest.raises(RuntimeError, match="ignore_reinit_error=True"):
+        hocket.init()
+    assert hocket.init(ignore_reinit_error=True)["session"] == session["session"]
+
+
+def test_looking_without_a_session() -> None:
+    for look in (hocket.nodes, hocket.cluster_resources, hocket.available_resources, hocket.error_info):
+        with pytest.raises(SessionClosedError, match=r"Call hocket\.init\(\) first"):
+            look()
+
+
+def test_references_of_an_earlier_session(session: hocket.SessionContext) -> None:
+    ref = hocket.put(1)
+    hocket.shutdown()
+    hocket.init(num_cpus=1)
+    with pytest.raises(hocket.exceptions.ObjectLostError, match="session that is closed"):
+        hocket.get(ref)
+
+
+@pytest.mark.parametrize(
+    ("bundles", "strategy", "error", "message"),
+    [
+        ([], "PACK", ValueError, "list of at least one dict"),
+        ([{}], "PACK", ValueError, "Bundle 0 must ask for something"),
+        ([{"CPU": -1}], "PACK", ValueError, "nothing negative"),
+        ([3], "PACK", TypeError, "Bundle 0 must be a dict"),
+        ([{"CPU": 1}], "NEAR", ValueError, "Invalid placement group strategy 'NEAR'"),
+        ([{"CPU": 1}] * 2, "STRICT_SPREAD", hocket.exceptions.InfeasibleResourcesError, "asks for 2 nodes.*has 1"),
+    ],
+)
+def test_placement_groups(
+    session: hocket.SessionContext, bundles: Any, strategy: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        hocket.util.placement_group(bundles, strategy)
+
+
+def test_bundle_index(session: hocket.SessionContext) -> None:
+    from hocket.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = hocket.util.placement_group([{"CPU": 1}])
+    with pytest.raises(ValueError, match=r"between -1 \(any\) and 0, but received 1"):
+        PlacementGroupSchedulingStrategy(group, 1)
+    with pytest.raises(TypeError, match="must be a PlacementGroup, but received 3"):
+        PlacementGroupSchedulingStrategy(3)  # type: ignore[arg-type]
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def _make_closure() -> Any:
+    lock = threading.Lock()
+    return lambda: lock.acquire()
+
+
+def _make_default() -> Any:
+    def use(lock: Any = threading.Lock()) -> None:  # noqa: B008 (the mistake that is tested)
+        lock.acquire()
+
+    return use
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [(_make_closure(), "closure variable 'lock' is a _thread.lock"), (_make_default(), "default value 0 is a _thread.lock")],
+)
+def test_functions_that_cannot_travel(session: hocket.SessionContext, function: Any, message: str) -> None:
+    with pytest.raises(SerializationError, match=f"{message}.*Remedy: create the lock inside the function"):
+        hocket.remote(function).remote()
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (threading.Lock(), "is a _thread.lock"),
+        ([1, threading.Lock()], r"\[1\] is a _thread.lock"),
+        ({"a": {"b": threading.RLock()}}, r"\['a'\]\['b'\] is a _thread.RLock"),
+        (Holder(), r"\.lock is a _thread.lock"),
+        ((x for x in ()), "is a builtins.generator"),
+    ],
+)
+def test_values_that_cannot_travel(session: hocket.SessionContext, value: Any, path: str) -> None:
+    with pytest.raises(SerializationError, match=f"{path}.*Remedy"):
+        hocket.put(value)

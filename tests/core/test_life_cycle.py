@@ -1,0 +1,230 @@
+"""How sessions start, how they end, and what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import hocket
+from hocket.testing import Leftovers
+from tests.conftest import RunScript
+
+# A driver with tasks, an actor, shared memory and grandchildren that moved to sessions of their own.
+BUSY_DRIVER = """
+import os, subprocess, sys, time
+import numpy as np
+import hocket
+
+hocket.init(num_cpus=2)
+
+@hocket.remote
+class Actor:
+    def __init__(self):
+        self.pids = [os.getpid()]
+    def note(self, *pids):
+        self.pids += pids
+        return self.pids
+
+@hocket.remote
+def sleep(actor):
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    hocket.get(actor.note.remote(os.getpid(), child.pid))
+    time.sleep(1000)
+
+actor = Actor.remote()
+large = hocket.put(np.zeros(10_000_000))
+refs = [sleep.remote(actor), sleep.remote(actor)]
+pids = []
+while len(pids) < 5:
+    pids = hocket.get(actor.note.remote())
+print(hocket.core.session.get_engine().statistics()["guardian_pid"], *pids, flush=True)
+{last}
+"""
+
+
+def read_pids(driver: subprocess.Popen[str]) -> set[int]:
+    assert driver.stdout is not None
+    return set(map(int, driver.stdout.readline().split()))
+
+
+def wait_gone(pids: set[int], seconds: float) -> set[int]:
+    """Return those of the processes that are still there after so many seconds."""
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=seconds)
+    return {process.pid for process in alive if process.status() != psutil.STATUS_ZOMBIE}
+
+
+def list_shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_driver_leaves_nothing(start_script: RunScript, signal_number: int) -> None:
+    shared_memory = list_shared_memory()
+    driver = start_script(BUSY_DRIVER.format(last="time.sleep(1000)"))
+    pids = read_pids(driver)
+    assert len(pids) == 6
+    assert wait_gone(pids, 0) == pids, "all of them are alive before the kill"
+    driver.send_signal(signal_number)
+    driver.wait()
+    assert wait_gone(pids, 2.0) == set()
+    assert list_shared_memory() == shared_memory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "last", ["pass", "raise ValueError('the end')", "import os; os._exit(1)", "hocket.shutdown()", "import sys; sys.exit(2)"]
+)
+def test_ended_driver_leaves_nothing(start_script: RunScript, last: str) -> None:
+    driver = start_script(BUSY_DRIVER.format(last=last))
+    pids = read_pids(driver)
+    driver.wait(20)
+    assert wait_gone(pids, 2.0) == set()
+
+
+@pytest.mark.slow
+def test_killed_guardian_ends_the_session_with_an_error(session: hocket.SessionContext) -> None:
+    @hocket.remote
+    def sleep() -> None:
+        time.sleep(1000)
+
+    ref = sleep.remote()
+    pids = None
+    while not pids:
+        hocket.wait([ref], timeout=0.01)
+        pids = hocket.core.session.get_engine().statistics()["worker_pids"]
+    os.kill(hocket.core.session.get_engine().statistics()["guardian_pid"], signal.SIGKILL)
+    with pytest.raises(hocket.exceptions.LocalEngineDiedError, match="guardian .* is gone, so the session is over"):
+        hocket.get(ref, timeout=20)
+    assert wait_gone(set(pids), 2.0) == set()
+
+
+@pytest.mark.slow
+def test_interrupt_in_get_raises_at_once_and_leaves_nothing(start_script: RunScript) -> None:
+    last = """
+try:
+    print("waiting", flush=True)
+    hocket.get(refs)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    driver = start_script(BUSY_DRIVER.format(last=last))
+    pids = read_pids(driver)
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == "waiting\n"
+    driver.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    assert driver.stdout.readline() == "interrupted\n"
+    assert time.monotonic() - sent < 5
+    driver.wait(20)
+    assert wait_gone(pids, 2.0) == set()
+
+
+@pytest.mark.slow
+def test_interrupted_session_goes_on(session: hocket.SessionContext) -> None:
+    @hocket.remote
+    def echo(x: int) -> int:
+        return x
+
+    interrupted = 0
+    for round_number in range(20):
+        timer = threading.Timer(0.002 * (round_number % 7), signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        try:
+            timer.start()
+            while True:  # ended by the interrupt alone
+                assert hocket.get([echo.remote(x) for x in range(50)]) == list(range(50))
+        except KeyboardInterrupt:
+            interrupted += 1
+        timer.join()
+        assert hocket.get(echo.remote(round_number)) == round_number
+    assert interrupted == 20
+
+
+def test_init_starts_no_process() -> None:
+    before = Leftovers.look()
+    with hocket.init():
+        assert Leftovers.look().processes == before.processes
+        assert hocket.get(hocket.put(1)) == 1
+        assert Leftovers.look().processes == before.processes
+
+
+def test_nothing_listens_while_tasks_and_actors_run(session: hocket.SessionContext) -> None:
+    class Actor:
+        def ready(self) -> int:
+            return os.getpid()
+
+    hocket.get(hocket.remote(Actor).remote().ready.remote())
+    hocket.get([hocket.remote(os.getpid).remote() for _ in range(4)])
+    statistics = hocket.core.session.get_engine().statistics()
+    pids = [os.getpid(), statistics["guardian_pid"], *statistics["worker_pids"]]
+    assert len(pids) >= 3
+    listening = [c for pid in pids for c in psutil.Process(pid).net_connections("all") if c.status == psutil.CONN_LISTEN]
+    unix_names = [c.laddr for pid in pids for c in psutil.Process(pid).net_connections("unix") if c.laddr]
+    assert listening == []
+    assert unix_names == []
+
+
+def test_fork_of_the_driver_starts_without_a_session(session: hocket.SessionContext) -> None:
+    ref = hocket.remote(os.getpid).remote()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7 if not hocket.is_initialized() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert hocket.get(ref) > 0
+
+
+def test_first_use_opens_a_session_and_exit_closes_it(start_script: RunScript) -> None:
+    driver = start_script("import hocket; print(hocket.get(hocket.remote(lambda: 6 * 7).remote()))")
+    out, err = driver.communicate(timeout=30)
+    assert (out, err, driver.returncode) == ("42\n", "", 0)
+
+
+def test_what_tasks_print_comes_out_once_and_in_order(start_script: RunScript) -> None:
+    driver = start_script("""
+import sys, hocket
+@hocket.remote
+def shout(x):
+    print("out", x)
+    print("err", x, file=sys.stderr)
+for x in range(3):
+    hocket.get(shout.remote(x))
+""")
+    out, err = driver.communicate(timeout=30)
+    assert (out, err) == ("out 0\nout 1\nout 2\n", "err 0\nerr 1\nerr 2\n")
+
+
+def test_import_is_bare_and_light(tmp_path: Path) -> None:
+    source = """
+import sys
+import hocket
+heavy = {"torch", "tensorflow", "jax", "ray", "pyarrow", "optuna", "numpy", "rich", "psutil", "pandas"} & set(sys.modules)
+print(sorted(heavy))
+"""
+    out = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert out.stdout == "[]\n"
+
+
+def test_threads_may_share_a_session(session: hocket.SessionContext) -> None:
+    @hocket.remote
+    def echo(x: int) -> int:
+        return x
+
+    results: dict[int, list[int]] = {}
+
+    def run(start: int) -> None:
+        results[start] = [hocket.get(echo.remote(x)) for x in range(start, start + 50)]
+
+    threads = [threading.Thread(target=run, args=(1000 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {1000 * n: list(range(1000 * n, 1000 * n + 50)) for n in range(4)}
