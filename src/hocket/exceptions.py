@@ -102,7 +102,7 @@ class TaskError(HocketError):
     cause: BaseException
 
     def __init__(self, function_name: str, traceback_str: str, cause: BaseException) -> None:
-        super().__init__(function_name, traceback_str, cause)
+        Exception.__init__(self, function_name, traceback_str, cause)  # in a dual class, super() is the user's
         self.function_name = function_name
         self.traceback_str = traceback_str
         self.cause = cause
@@ -150,7 +150,7 @@ def _build_dual_class(cause_class: type[BaseException]) -> type[BaseException] |
     name = f"TaskError({cause_class.__name__})"
     namespace = {"__module__": TaskError.__module__, "__qualname__": name}
     try:
-        dual_class = type(name, (_DualError, TaskError, cause_class), namespace)
+        dual_class: type[BaseException] = type(name, (_DualError, TaskError, cause_class), namespace)
         dual_class.__new__(dual_class)
     except TypeError:
         return None
@@ -220,7 +220,7 @@ class Death:
 
 
 def _name_signal(number: int) -> str:
-    import signal  # noqa: PLC0415 (only the unlucky pay for it: signal pulls in enum machinery)
+    import signal
 
     try:
         return signal.Signals(number).name

@@ -29,7 +29,11 @@ class Thing:
     [
         ({"num_cpu": 1}, ValueError, "Invalid option keyword 'num_cpu' .*Did you mean 'num_cpus'.*Valid ones are"),
         ({"num_cpus": -1}, ValueError, "'num_cpus' must be 0 or more, but received -1"),
-        ({"num_cpus": "two"}, TypeError, "type of keyword 'num_cpus' must be int or float, but received type str: 'two'"),
+        (
+            {"num_cpus": "two"},
+            TypeError,
+            "type of keyword 'num_cpus' must be int or float, but received type str: 'two'",
+        ),
         ({"num_cpus": True}, TypeError, "type of keyword 'num_cpus' must be int or float, but received type bool"),
         ({"num_gpus": -0.5}, ValueError, "'num_gpus' must be 0 or more, but received -0.5"),
         ({"resources": {"CPU": 1}}, ValueError, "Use the 'num_cpus' keyword instead of 'CPU'"),
@@ -55,7 +59,11 @@ def test_task_options(options: dict[str, Any], error: type[Exception], message: 
     [
         ({"max_retries": 1}, ValueError, "Invalid option keyword 'max_retries' for actor class `Thing`"),
         ({"max_concurrency": 0}, ValueError, "'max_concurrency' must be 1 or more, but received 0"),
-        ({"lifetime": "long"}, ValueError, "'lifetime' must be 'detached', 'non_detached' or None, but received 'long'"),
+        (
+            {"lifetime": "long"},
+            ValueError,
+            "'lifetime' must be 'detached', 'non_detached' or None, but received 'long'",
+        ),
         ({"name": 5}, TypeError, "type of keyword 'name' must be str, but received type int"),
     ],
 )
@@ -97,7 +105,7 @@ def test_inheriting_from_an_actor_class() -> None:
     remote_thing: Any = hocket.remote(Thing)
     with pytest.raises(TypeError, match="Inherit from the plain class"):
 
-        class Derived(remote_thing):
+        class Derived(remote_thing):  # type: ignore[misc]
             pass
 
 
@@ -140,7 +148,9 @@ def test_put_of_a_reference(session: hocket.SessionContext) -> None:
 
 def test_wait(session: hocket.SessionContext) -> None:
     ref = hocket.put(1)
-    with pytest.raises(TypeError, match=r"takes a list of ObjectRefs, but received a ObjectRef. Write hocket.wait\(\[ref\]\)"):
+    with pytest.raises(
+        TypeError, match=r"takes a list of ObjectRefs, but received a ObjectRef. Write hocket.wait\(\[ref\]\)"
+    ):
         hocket.wait(ref)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="but it holds 3"):
         hocket.wait([ref, 3])  # type: ignore[list-item]
@@ -234,7 +244,7 @@ class Holder:
 
 def _make_closure() -> Any:
     lock = threading.Lock()
-    return lambda: lock.acquire()
+    return lambda: lock.acquire()  # noqa: PLW0108 (the closure is what is tested)
 
 
 def _make_default() -> Any:
@@ -246,7 +256,10 @@ def _make_default() -> Any:
 
 @pytest.mark.parametrize(
     ("function", "message"),
-    [(_make_closure(), "closure variable 'lock' is a _thread.lock"), (_make_default(), "default value 0 is a _thread.lock")],
+    [
+        (_make_closure(), "closure variable 'lock' is a _thread.lock"),
+        (_make_default(), "default value 0 is a _thread.lock"),
+    ],
 )
 def test_functions_that_cannot_travel(session: hocket.SessionContext, function: Any, message: str) -> None:
     with pytest.raises(SerializationError, match=f"{message}.*Remedy: create the lock inside the function"):
@@ -260,7 +273,7 @@ def test_functions_that_cannot_travel(session: hocket.SessionContext, function: 
         ([1, threading.Lock()], r"\[1\] is a _thread.lock"),
         ({"a": {"b": threading.RLock()}}, r"\['a'\]\['b'\] is a _thread.RLock"),
         (Holder(), r"\.lock is a _thread.lock"),
-        ((x for x in ()), "is a builtins.generator"),
+        ((x for x in [1]), "is a builtins.generator"),
     ],
 )
 def test_values_that_cannot_travel(session: hocket.SessionContext, value: Any, path: str) -> None:

@@ -62,7 +62,7 @@ def wait_gone(pids: set[int], seconds: float) -> set[int]:
 
 
 def list_shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+    return {path.name for path in Path("/dev/shm").iterdir()}
 
 
 @pytest.mark.slow
@@ -81,7 +81,8 @@ def test_killed_driver_leaves_nothing(start_script: RunScript, signal_number: in
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "last", ["pass", "raise ValueError('the end')", "import os; os._exit(1)", "hocket.shutdown()", "import sys; sys.exit(2)"]
+    "last",
+    ["pass", "raise ValueError('the end')", "import os; os._exit(1)", "hocket.shutdown()", "import sys; sys.exit(2)"],
 )
 def test_ended_driver_leaves_nothing(start_script: RunScript, last: str) -> None:
     driver = start_script(BUSY_DRIVER.format(last=last))
@@ -102,7 +103,7 @@ def test_killed_guardian_ends_the_session_with_an_error(session: hocket.SessionC
         hocket.wait([ref], timeout=0.01)
         pids = hocket.core.session.get_engine().statistics()["worker_pids"]
     os.kill(hocket.core.session.get_engine().statistics()["guardian_pid"], signal.SIGKILL)
-    with pytest.raises(hocket.exceptions.LocalEngineDiedError, match="guardian .* is gone, so the session is over"):
+    with pytest.raises(hocket.exceptions.LocalEngineDiedError, match=r"guardian .* is gone, so the session is over"):
         hocket.get(ref, timeout=20)
     assert wait_gone(set(pids), 2.0) == set()
 
@@ -136,7 +137,9 @@ def test_interrupted_session_goes_on(session: hocket.SessionContext) -> None:
 
     interrupted = 0
     for round_number in range(20):
-        timer = threading.Timer(0.002 * (round_number % 7), signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        timer = threading.Timer(
+            0.002 * (round_number % 7), signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)
+        )
         try:
             timer.start()
             while True:  # ended by the interrupt alone
@@ -166,7 +169,9 @@ def test_nothing_listens_while_tasks_and_actors_run(session: hocket.SessionConte
     statistics = hocket.core.session.get_engine().statistics()
     pids = [os.getpid(), statistics["guardian_pid"], *statistics["worker_pids"]]
     assert len(pids) >= 3
-    listening = [c for pid in pids for c in psutil.Process(pid).net_connections("all") if c.status == psutil.CONN_LISTEN]
+    listening = [
+        c for pid in pids for c in psutil.Process(pid).net_connections("all") if c.status == psutil.CONN_LISTEN
+    ]
     unix_names = [c.laddr for pid in pids for c in psutil.Process(pid).net_connections("unix") if c.laddr]
     assert listening == []
     assert unix_names == []

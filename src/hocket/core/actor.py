@@ -50,7 +50,9 @@ class ActorClass:
         options.validate(given, options.ACTOR_OPTIONS, f"actor class `{cls.__name__}`")
         self._cls = cls
         self._given = given
-        self._signature = remote_function.Signature(cls.__init__, cls.__name__, skip_first=True)
+        self._signature = remote_function.Signature(
+            inspect.getattr_static(cls, "__init__"), cls.__name__, skip_first=True
+        )
         self._methods = tuple(
             (name, getattr(function, _METHOD_OPTIONS, {}).get("num_returns", 1))
             for name, function in inspect.getmembers(cls, callable)

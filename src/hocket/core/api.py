@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @overload
-def remote(target: type, /) -> actor.ActorClass: ...
+def remote(target: type, /) -> actor.ActorClass: ...  # type: ignore[overload-overlap]
 @overload
 def remote(target: Callable[..., T], /) -> remote_function.RemoteFunction[..., T]: ...
 @overload
@@ -54,7 +54,9 @@ def remote(*targets: Any, **options: Any) -> Any:
 
 def _make_remote(target: Any, options: dict[str, Any]) -> Any:
     if isinstance(target, remote_function.RemoteFunction | actor.ActorClass):
-        raise TypeError(f"`{target.__name__}` is remote already. Use .options(...) to change how it runs.")
+        raise TypeError(
+            f"`{getattr(target, '__name__', target)}` is remote already. Use .options(...) to change how it runs."
+        )
     remote_function.raise_if_not_callable(target)
     if inspect.isclass(target):
         return actor.ActorClass(target, options)
@@ -110,7 +112,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
             _check_timeout(timeout)
         return engine.get((refs,), timeout)[0]
     if not isinstance(refs, list):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 (Ray's class)
             f"hocket.get() takes an ObjectRef or a list of them, but received a {type(refs).__name__}: {refs!r}. Write "
             "hocket.get(list(refs)) for other containers."
         )
@@ -207,7 +209,7 @@ def kill(handle: actor.ActorHandle, *, no_restart: bool = True) -> None:
         ValueError: It is no actor handle.
     """
     if not isinstance(handle, actor.ActorHandle):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 (Ray's class)
             f"hocket.kill() takes an actor handle, but received {handle!r}. To stop a task, use hocket.cancel(ref)."
         )
     session.get_engine().kill_actor(handle._ref)

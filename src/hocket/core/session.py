@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from hocket import exceptions
 from hocket.core import engines
@@ -42,7 +42,7 @@ class SessionContext:
         """Close the session."""
         shutdown()
 
-    def __enter__(self) -> SessionContext:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -29,8 +29,6 @@ bookkeeping for a separate buffer."""
 PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None), complex})
 """Types whose values the C pickler writes without calling any of our code."""
 
-NO_ARGUMENTS = ((), {})
-
 
 class Slot:
     """Stands in a task's arguments for a reference whose value will be put there."""
@@ -70,7 +68,7 @@ def is_plain(value: Any) -> bool:
     if kind in PLAIN_TYPES:
         return True
     if kind is tuple or kind is list:
-        return len(value) <= 64 and PLAIN_TYPES.issuperset(map(type, value))  # noqa: PLR2004 (a look must stay cheap)
+        return len(value) <= 64 and PLAIN_TYPES.issuperset(map(type, value))
     return False
 
 
@@ -173,7 +171,7 @@ def encode_error(error: BaseException) -> bytes:
     try:
         data = encode(error, "exception").data
         decode(data)
-    except Exception as failure:
+    except Exception as failure:  # noqa: BLE001 (a user's __reduce__ may raise anything)
         substitute = exceptions.HocketError(
             f"{type(error).__module__}.{type(error).__qualname__}: {error} (the exception itself could not be sent: {failure})"
         )
@@ -249,7 +247,7 @@ def _can_travel(value: Any) -> bool:
     contract.encoding.refs = []
     try:
         cloudpickle.dumps(value, PROTOCOL)
-    except Exception:
+    except Exception:  # noqa: BLE001 (a user's __reduce__ may raise anything)
         return False
     finally:
         contract.encoding.refs = outer

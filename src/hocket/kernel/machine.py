@@ -242,9 +242,11 @@ class Kernel:
         if self.pending_groups:
             self._reserve_groups()
         for shape in [shape for shape, queue in self.queues.items() if queue]:
-            # Each turn ends at the back of the row of shapes, so that no shape starves another.
-            queue = self.queues[shape] = self.queues.pop(shape)
+            queue = self.queues[shape]
+            waiting = len(queue)
             self._dispatch_shape(shape, queue)
+            if len(queue) < waiting:  # it had its turn: to the back of the row, so that no shape starves another
+                self.queues[shape] = self.queues.pop(shape)
 
     def _dispatch_shape(self, shape: resources.Shape, queue: deque[TaskRecord]) -> None:
         while queue:
@@ -343,7 +345,7 @@ class Kernel:
                 self._store(record, value, contained, False)
             object_id += 1
         self._close_task(task)
-        self._go_on(worker, task)
+        self._go_on(worker)
 
     def fail(self, worker: WorkerRecord, task_id: int, error: tuple[object, ...], *, retryable: bool) -> None:
         """The user's code raised; `retryable` says whether its options ask for another try of this exception."""
@@ -357,7 +359,7 @@ class Kernel:
             if task.kind == TaskKind.CREATION:
                 self._bury_constructor(task)
             self._fail_with(task, error)
-        self._go_on(worker, task)
+        self._go_on(worker)
 
     def hand_back(self, worker: WorkerRecord, task_ids: list[int]) -> None:
         """The worker did not start these tasks and never will."""
@@ -386,7 +388,7 @@ class Kernel:
         if worker.actor is not None and task.kind == TaskKind.CALL:
             worker.actor.inflight -= 1
 
-    def _go_on(self, worker: WorkerRecord, task: TaskRecord) -> None:
+    def _go_on(self, worker: WorkerRecord) -> None:
         """Give the worker its next work, or return it to the idle ones."""
         actor = worker.actor
         if actor is not None:
@@ -410,7 +412,7 @@ class Kernel:
 
     def _refill(self, worker: WorkerRecord, shape: resources.Shape, queue: deque[TaskRecord]) -> None:
         inflight = worker.inflight
-        if worker.blocked or shape.group_id and shape.group_id not in self.groups:
+        if worker.blocked or (shape.group_id and shape.group_id not in self.groups):
             return
         while queue:
             task = queue[0]

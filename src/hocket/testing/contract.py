@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -102,7 +103,7 @@ class EngineContract:
         def three() -> tuple[int, int, int]:
             return 1, 2, 3
 
-        with pytest.raises(ValueError, match="num_returns=2 but returned 3 values"):
+        with pytest.raises(ValueError, match=r"num_returns=2 but returned 3 values"):
             api.get(three.remote()[0])
 
     def test_tasks_nest_deeper_than_there_are_cpus(self) -> None:
@@ -357,12 +358,12 @@ class EngineContract:
         assert api.get(counter.add.remote()) == 1
         assert placement.get_placement_group("both") == group
         placement.remove_placement_group(group)
-        with pytest.raises(exceptions.ActorDiedError, match="[Pp]lacement group .*removed"):
+        with pytest.raises(exceptions.ActorDiedError, match=r"[Pp]lacement group .*removed"):
             api.get(counter.add.remote())
         assert api.available_resources()["CPU"] == CPUS
 
     def test_impossible_placement_group_is_refused(self) -> None:
-        with pytest.raises(exceptions.InfeasibleResourcesError, match="asks for .*CPU: 2.* but this session has"):
+        with pytest.raises(exceptions.InfeasibleResourcesError, match=r"asks for .*CPU: 2.* but this session has"):
             placement.placement_group([{"CPU": 2}, {"CPU": 2}])
 
     def test_context_tells_where_the_code_runs(self) -> None:
@@ -383,7 +384,7 @@ class EngineContract:
         def lock() -> Any:
             return threading.Lock()
 
-        with pytest.raises(exceptions.SerializationError, match="the result of `lock`.*Remedy"):
+        with pytest.raises(exceptions.SerializationError, match=r"the result of `lock`.*Remedy"):
             api.get(lock.remote())
 
 
@@ -411,7 +412,7 @@ class ProcessEngineContract(EngineContract):
     def test_get_times_out_and_the_task_goes_on(self) -> None:
         gate = api.remote(_Gate).options(max_concurrency=2).remote()
         ref = gate.wait.remote()
-        with pytest.raises(exceptions.GetTimeoutError, match="not there after 0.05 s"):
+        with pytest.raises(exceptions.GetTimeoutError, match=r"not there after 0.05 s"):
             api.get(ref, timeout=0.05)
         with pytest.raises(TimeoutError):
             api.get(ref, timeout=0)
@@ -483,9 +484,7 @@ class ProcessEngineContract(EngineContract):
     def test_dead_worker_is_explained(self) -> None:
         @api.remote(max_retries=0)
         def die() -> None:
-            import sys
-
-            print("a last word", file=sys.stderr)
+            sys.stderr.write("a last word\n")
             os.kill(os.getpid(), signal.SIGKILL)
 
         with pytest.raises(
@@ -528,8 +527,7 @@ class ProcessEngineContract(EngineContract):
         pid = api.get(counter.get_pid.remote())
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(exceptions.ActorDiedError, match=rf"pid {pid}\) was killed by signal 9") as caught:
-            for _ in range(1000):
-                api.get(counter.add.remote())
+            api.get([counter.add.remote() for _ in range(1000)])
         assert caught.value.death is not None
 
     def test_long_task_does_not_hold_up_short_ones_behind_it(self) -> None:

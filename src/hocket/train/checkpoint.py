@@ -33,7 +33,9 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"A checkpoint's path must be a str or a Path, but received {path!r}. Pass a folder's path.")
+            raise TypeError(
+                f"A checkpoint's path must be a str or a Path, but received {path!r}. Pass a folder's path."
+            )
         self.path: str = os.path.abspath(os.fspath(path))
         """The folder, as an absolute path."""
 

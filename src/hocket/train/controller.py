@@ -45,9 +45,7 @@ class Controller:
         book: Its reports.
     """
 
-    def __init__(
-        self, run: Run, manager: checkpoint_manager.CheckpointManager, book: report_book.ReportBook
-    ) -> None:
+    def __init__(self, run: Run, manager: checkpoint_manager.CheckpointManager, book: report_book.ReportBook) -> None:
         self._run = run
         self._manager = manager
         self._book = book
@@ -79,9 +77,10 @@ class Controller:
         try:
             kept = run.backend_config.on_start(group)
             self._book.begin_attempt(len(group))
-            returned = self._follow(group, [
-                handle.run.remote(work, self._build_info(rank, attempt)) for rank, handle in enumerate(group.actors)
-            ])
+            returned = self._follow(
+                group,
+                [handle.run.remote(work, self._build_info(rank, attempt)) for rank, handle in enumerate(group.actors)],
+            )
             run.backend_config.on_shutdown(group)
             del kept
             return returned

@@ -11,9 +11,7 @@ from typing import Any
 from hocket.train import checkpoint_manager, controller, report_book, reports, worker_session
 
 
-def train(
-    run: controller.Run, manager: checkpoint_manager.CheckpointManager, book: report_book.ReportBook
-) -> Any:
+def train(run: controller.Run, manager: checkpoint_manager.CheckpointManager, book: report_book.ReportBook) -> Any:
     """Run the training function, and return what it returns."""
     book.begin_attempt(1)
     session: worker_session.WorkerSession

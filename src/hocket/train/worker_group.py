@@ -98,7 +98,9 @@ def start(scaling: configs.ScalingConfig) -> WorkerGroup:
                 f"{_describe(scaling)} were not free for {START_SECONDS:.0f} s: of {api.cluster_resources()} there are "
                 f"{api.available_resources()} left. End the tasks and actors that hold the rest, or use fewer workers."
             )
-        group = WorkerGroup(reservation, [_start_rank(scaling, reservation, n) for n in range(scaling.num_workers)], scaling)
+        group = WorkerGroup(
+            reservation, [_start_rank(scaling, reservation, n) for n in range(scaling.num_workers)], scaling
+        )
         group.gather([handle.get_pid.remote() for handle in group.actors])
     except BaseException:
         group.shutdown()
@@ -121,9 +123,7 @@ def _describe(scaling: configs.ScalingConfig) -> str:
     return f"num_workers={scaling.num_workers} with {scaling.bundle} each need {scaling.total_resources}"
 
 
-def _start_rank(
-    scaling: configs.ScalingConfig, reservation: placement.PlacementGroup, rank: int
-) -> actor.ActorHandle:
+def _start_rank(scaling: configs.ScalingConfig, reservation: placement.PlacementGroup, rank: int) -> actor.ActorHandle:
     others = {name: amount for name, amount in scaling.bundle.items() if name not in ("CPU", "GPU")}
     return actor.ActorClass(
         rank_actor.RankActor,

@@ -62,7 +62,7 @@ class InProcessEngine(contract.Engine):
             self._check_open()
             self._check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
             record = self._find_function(function)
-            return self._submit(TaskRecord(*self._encode_call(record, args, kwargs, function.name), options))
+            return self._submit(TaskRecord(*self._encode_call(record, args, kwargs, function.name), options=options))
 
     def create_actor(
         self,
@@ -81,7 +81,7 @@ class InProcessEngine(contract.Engine):
                     f"name, or get the existing one with hocket.get_actor({options.name!r})."
                 )
             call = self._encode_call(self._find_function(actor_class), args, kwargs, options.class_name)
-            task = TaskRecord(*call, options.creation, kind=TaskKind.CREATION)
+            task = TaskRecord(*call, options=options.creation, kind=TaskKind.CREATION)
             task.actor_options = options
             return contract.ActorInfo(ref=self.remember(self._submit(task)[0]), options=options)
 
@@ -95,7 +95,7 @@ class InProcessEngine(contract.Engine):
     ) -> list[contract.ObjectRef[Any]]:
         with self._lock:
             self._check_open()
-            task = TaskRecord(*self._encode_call(None, args, kwargs, options.name), options, kind=TaskKind.CALL)
+            task = TaskRecord(*self._encode_call(None, args, kwargs, options.name), options=options, kind=TaskKind.CALL)
             task.actor = self._kernel.actors[actor._id]
             task.method = method
             return self._submit(task)
@@ -118,7 +118,7 @@ class InProcessEngine(contract.Engine):
 
     def _encode_call(
         self, function: records.FunctionRecord | None, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
-    ) -> tuple[Any, ...]:
+    ) -> tuple[int, records.FunctionRecord | None, Payload | None, tuple[int, ...], tuple[int, ...]]:
         encoded, top = values.encode_arguments(args, kwargs, what)
         dependencies = tuple([ref._id for ref in top])
         payload = None if encoded is None else (False, encoded.data, [bytes(buffer) for buffer in encoded.buffers])
@@ -132,7 +132,9 @@ class InProcessEngine(contract.Engine):
         if self._stack:
             task.parent = self._stack[-1][1].id
         self._kernel.submit(task)
-        refs = [contract.ObjectRef(object_id, self) for object_id in range(task.id, task.id + returns)]
+        refs: list[contract.ObjectRef[Any]] = [
+            contract.ObjectRef(object_id, self) for object_id in range(task.id, task.id + returns)
+        ]
         self._carry_out()
         self._run_all()
         return refs
@@ -231,7 +233,7 @@ class InProcessEngine(contract.Engine):
     def _fail(self, worker: WorkerRecord, task: TaskRecord, error: Exception) -> None:
         cause = error.cause if isinstance(error, exceptions.TaskError) else error
         asked = task.options.retry_exceptions
-        retryable = bool(asked) and (asked is True or isinstance(cause, asked))
+        retryable = asked is True or (asked is not False and isinstance(cause, asked))
         if not (retryable and task.retries_left):
             record = exceptions.ErrorRecord(
                 task_id=f"{task.id:016x}",
@@ -350,7 +352,7 @@ class InProcessEngine(contract.Engine):
     # --- looking, and the end -----------------------------------------------------------------------------------------
 
     def get_context(self) -> contract.WorkContext:
-        common = {"job_id": self._job_id, "node_id": self._node_id}
+        common: dict[str, Any] = {"job_id": self._job_id, "node_id": self._node_id}
         if not self._stack:
             return contract.WorkContext(**common, worker_id=f"{0:016x}", namespace=self._namespace)
         worker, task = self._stack[-1]

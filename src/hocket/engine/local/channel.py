@@ -58,7 +58,7 @@ class Channel:
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    def flush(self) -> bool:
+    def flush(self) -> bool:  # noqa: PLR0912 (the hottest path of all: one flat function)
         """Send what is in the outbox without blocking; tell whether all of it is on its way."""
         if self.outbox:
             payload = marshal.dumps(self.outbox)
@@ -173,7 +173,7 @@ class Channel:
 
 def _parse(frame: memoryview) -> list[Message]:
     try:
-        messages = marshal.loads(frame)
+        messages = marshal.loads(frame)  # noqa: S302 (it builds plain data only, and the fuzz test holds it to that)
     except (EOFError, ValueError, TypeError) as error:
         raise FrameError(f"a frame does not hold plain data: {error}") from error
     if type(messages) is not list or not all(type(message) is tuple and message for message in messages):

@@ -443,6 +443,6 @@ def _do_nothing() -> None:
 
 
 def _wait_writable(sock: socket.socket) -> None:
-    import select  # noqa: PLC0415 (only a worker with a full socket comes here)
+    import select
 
     select.select([], [sock], [])

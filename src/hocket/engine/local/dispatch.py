@@ -7,7 +7,6 @@ import time
 import typing
 from typing import Any
 
-
 from hocket import exceptions
 from hocket.engine import values
 from hocket.engine.local import channel, messages, payloads
@@ -64,7 +63,7 @@ class Dispatcher:
             else:
                 self._handle_rare(link, message)
 
-    def _handle_rare(self, link: hub.Link, message: channel.Message) -> None:
+    def _handle_rare(self, link: hub.Link, message: channel.Message) -> None:  # noqa: C901, PLR0912 (one flat table)
         kernel = self._kernel
         worker = link.worker
         match message:
@@ -114,7 +113,7 @@ class Dispatcher:
         if asked and task.retries_left and not task.cancelled:
             error = values.decode(payload[1])
             cause = error.cause if isinstance(error, exceptions.TaskError) else error
-            retryable = asked is True or isinstance(cause, asked)
+            retryable = asked is True or (asked is not False and isinstance(cause, asked))
         if not retryable:
             self._note(task_id, task.options.name, error_type, text)
         self._kernel.fail(worker, task_id, payload, retryable=retryable)

@@ -16,6 +16,7 @@ kills; the worker's faulthandler writes its stack to a memfd that outlives it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -190,10 +191,8 @@ class Guardian:
             self._close_stderr(child)
             return
         child.keep(data)
-        try:
+        with contextlib.suppress(OSError):  # nobody reads stderr any more; the tail is kept all the same
             os.write(2, data)
-        except OSError:
-            pass  # nobody reads stderr any more; the tail is kept all the same
 
     def _close_stderr(self, child: Child) -> None:
         if self._by_stderr.pop(child.stderr_fd, None) is not None:
@@ -296,10 +295,8 @@ def _read_counter(path: str) -> int:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _kill_group(pid: int) -> None:

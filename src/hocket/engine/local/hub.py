@@ -117,14 +117,14 @@ class Hub(contract.Engine):
                 raise self.end
             record = self.kernel.functions.get(function.id)
             if record is None:
-                record = self._add_function(function, options)
+                record = self._add_function(function)
             if options.shape not in self._feasible:
                 self.check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
             refs = self._submit(TaskRecord(next(self._ids), record, *self._register(encoded, top), options))
         self._after_submit()
         return refs
 
-    def _add_function(self, function: contract.RemoteFunction, options: object) -> records.FunctionRecord:
+    def _add_function(self, function: contract.RemoteFunction) -> records.FunctionRecord:
         record = self.kernel.functions[function.id] = records.FunctionRecord(function.id, function.blob)
         return record
 
@@ -180,7 +180,7 @@ class Hub(contract.Engine):
                 self.check_feasible(shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
             if options.name:
                 self.check_name_free(options.name, options.namespace)
-            record = self.kernel.functions.get(actor_class.id) or self._add_function(actor_class, options)
+            record = self.kernel.functions.get(actor_class.id) or self._add_function(actor_class)
             arguments = self._register(encoded, top)
             task = TaskRecord(next(self._ids), record, *arguments, options.creation, kind=TaskKind.CREATION)
             task.actor_options = options
@@ -640,8 +640,9 @@ class Hub(contract.Engine):
         if link is None:
             return
         while not link.is_closed:  # what it said before it died still counts
-            self._hear_worker(link)
-            if not link.is_closed and not _is_readable(link.channel.sock):
+            if _is_readable(link.channel.sock):
+                self._hear_worker(link)
+            else:
                 self._close_link(link)
         del self.links[worker_id]
         self._dirty.discard(link)
@@ -664,7 +665,7 @@ class Hub(contract.Engine):
         self.links[worker.id] = link
         self._by_fd[link.channel.fd] = link
         self.pump.watch(link.channel.fd)
-        link.channel.outbox.append(processes.build_setup(worker.id, self.job_id, self.node_id, self.namespace))
+        link.channel.outbox.append(processes.build_setup(self.job_id, self.node_id, self.namespace))
         self.guardian.spawn(worker.id, theirs)
         self._dirty.add(link)
 
@@ -703,7 +704,7 @@ class Hub(contract.Engine):
         self.pinned.clear()
 
 
-_NOTHING: tuple[contract.ObjectRef[Any], ...] = ()
+_NOTHING: list[contract.ObjectRef[Any]] = []
 
 
 def _do_nothing() -> None:

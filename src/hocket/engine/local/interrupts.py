@@ -18,7 +18,7 @@ from types import FrameType
 class InterruptGuard:
     """The handler, for as long as a session is open."""
 
-    def __init__(self, lock: threading.RLock) -> None:  # type: ignore[valid-type]
+    def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
         #: Whether an interrupt is waiting to be raised.
         self.is_pending = False

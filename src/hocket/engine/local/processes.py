@@ -90,7 +90,7 @@ class GuardianProcess:
         os.close(self._status_fd)
 
 
-def build_setup(worker_id: int, job_id: str, node_id: str, namespace: str) -> channel.Message:
+def build_setup(job_id: str, node_id: str, namespace: str) -> channel.Message:
     """Return the first message to a worker: what it must know to import what the driver imports."""
     return (messages.SETUP, list(sys.path), _get_cwd(), job_id, node_id, namespace)
 

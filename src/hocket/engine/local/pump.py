@@ -40,7 +40,7 @@ class Pump:
 
     def __init__(
         self,
-        lock: threading.RLock,  # type: ignore[valid-type]
+        lock: threading.RLock,
         *,
         handle: Callable[[int, int], None],
         before_wait: Callable[[], float | None],
@@ -57,7 +57,7 @@ class Pump:
             name: Of the steward thread.
         """
         self._lock = lock
-        self._condition = threading.Condition(lock)  # type: ignore[arg-type]
+        self._condition = threading.Condition(lock)
         self._handle = handle
         self._before_wait = before_wait
         self._check = check
@@ -101,7 +101,7 @@ class Pump:
         while True:
             is_mine = False
             try:
-                with self._lock:  # type: ignore[attr-defined]
+                with self._lock:
                     if is_done():
                         return True
                     limit_s = self._before_wait()
@@ -125,12 +125,12 @@ class Pump:
                     self._pass_on()
             self._check()
             if timeout_s == 0:
-                with self._lock:  # type: ignore[attr-defined]
+                with self._lock:
                     return is_done()
 
     def handle_arrived(self) -> None:
         """Handle what has arrived, without waiting; nothing if another thread is at it."""
-        with self._lock:  # type: ignore[attr-defined]
+        with self._lock:
             if self._holder is None:
                 self._handle_all(self._epoll.poll(0))
 
@@ -151,7 +151,7 @@ class Pump:
 
     def _wait_and_handle(self, timeout_s: float | None) -> None:
         events = self._epoll.poll(timeout_s)
-        with self._lock:  # type: ignore[attr-defined]
+        with self._lock:
             self._handle_all(events)
 
     def _handle_all(self, events: list[tuple[int, int]]) -> None:
@@ -164,7 +164,7 @@ class Pump:
                 self._handle(fd, mask)
 
     def _pass_on(self) -> None:
-        with self._lock:  # type: ignore[attr-defined]
+        with self._lock:
             self._holder = None
             if self._sleepers:
                 self._condition.notify_all()
@@ -179,7 +179,7 @@ class Pump:
         seen_rounds = -1
         quiet_ticks = 0
         while not self._closed:
-            with self._lock:  # type: ignore[attr-defined]
+            with self._lock:
                 is_free = self._holder is None and self._rounds == seen_rounds and not self._sleepers
                 if is_free:
                     self._holder = self._steward_id
@@ -200,19 +200,17 @@ class Pump:
         """Hold the role until a thread that waits asks for it."""
         try:
             while not self._closed:
-                with self._lock:  # type: ignore[attr-defined]
+                with self._lock:
                     if self._sleepers:
-                        return
+                        break
                     limit_s = self._before_wait()
                 self._wait_and_handle(limit_s)
-                if self._sleepers:
-                    return
         finally:
             self._pass_on()
 
     def close(self) -> None:
         """End the steward and close the set. Called without the lock, by any other thread, when no thread waits any more."""
-        with self._lock:  # type: ignore[attr-defined]
+        with self._lock:
             if self._closed:
                 return
             self._closed = True

@@ -10,6 +10,7 @@ steward. What a task prints is flushed before its result is sent.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -339,7 +340,7 @@ class Worker:
     def _send_exit(self, request: SystemExit) -> None:
         """`sys.exit` in a task ends the process, as it says; the hub learns the code from its parent."""
         if request.code is not None and not isinstance(request.code, int):
-            print(request.code, file=sys.stderr)
+            sys.stderr.write(f"{request.code}\n")
         self._finish()
 
 
@@ -367,15 +368,13 @@ def _is_ours(filename: str) -> bool:
 
 def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed by the user, or nobody reads it
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass  # closed by the user, or nobody reads it
 
 
 def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int) -> int:
     """Run a worker: the whole life of its process. Returns the exit code."""
-    import mmap  # noqa: PLC0415 (the guardian, which imports this module, has no use for it)
+    import mmap
 
     faulthandler.enable(stack_fd, all_threads=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

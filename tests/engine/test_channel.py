@@ -1,0 +1,118 @@
+"""Frames: whole, in pieces, with descriptors, and fuzzed."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import select
+import socket
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from hocket.engine.local import channel
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[channel.Channel, channel.Channel]]:
+    left, right = socket.socketpair()
+    first, second = channel.Channel(left), channel.Channel(right)
+    yield first, second
+    first.close()
+    second.close()
+
+
+def receive_all(receiver: channel.Channel, sender: channel.Channel) -> list[channel.Message]:
+    received: list[channel.Message] = []
+    while True:
+        is_sent = sender.flush()
+        messages = receiver.receive()
+        assert messages is not None
+        received += messages
+        if is_sent and not select.select([receiver.sock], [], [], 0)[0]:
+            return received
+
+
+def test_batch_arrives_in_order(pair: tuple[channel.Channel, channel.Channel]) -> None:
+    first, second = pair
+    first.outbox += [(1, b"x", None), (2, ("nested", 3.5))]
+    assert receive_all(second, first) == [(1, b"x", None), (2, ("nested", 3.5))]
+
+
+def test_large_frame_comes_in_pieces_and_never_blocks(pair: tuple[channel.Channel, channel.Channel]) -> None:
+    first, second = pair
+    first.outbox.append((1, os.urandom(5_000_000)))
+    sent = first.outbox[0]
+    assert not first.flush()
+    assert first.has_unsent()
+    first.outbox.append((2,))
+    assert receive_all(second, first) == [sent, (2,)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 300])
+def test_descriptors_come_in_order(pair: tuple[channel.Channel, channel.Channel], count: int) -> None:
+    first, second = pair
+    sent = [os.memfd_create("hocket-test") for _ in range(count)]
+    for position, fd in enumerate(sent):
+        os.write(fd, str(position).encode())
+        first.outbox.append((1, position))
+        first.outbox_fds.append(fd)
+    assert len(receive_all(second, first)) == count
+    for position, fd in enumerate(sent):
+        taken = second.take_descriptor()
+        assert os.pread(taken, 10, 0) == str(position).encode()
+        assert not os.get_inheritable(taken)
+        os.close(taken)
+        os.close(fd)
+
+
+def test_missing_descriptor_is_an_error(pair: tuple[channel.Channel, channel.Channel]) -> None:
+    with pytest.raises(channel.FrameError, match="announced a descriptor, and none came"):
+        pair[1].take_descriptor()
+
+
+def test_end_of_stream(pair: tuple[channel.Channel, channel.Channel]) -> None:
+    first, second = pair
+    assert second.receive() == []
+    first.sock.close()
+    assert second.receive() is None
+
+
+def test_absurd_length_is_an_error(pair: tuple[channel.Channel, channel.Channel]) -> None:
+    first, second = pair
+    first.sock.send(b"\xff\xff\xff\xff")
+    with pytest.raises(channel.FrameError, match="a frame of 4294967295 bytes was announced"):
+        second.receive()
+
+
+@pytest.mark.parametrize("frame", [marshal.dumps({}), marshal.dumps([1]), marshal.dumps([()]), b"", b"\x00", b"c"])
+def test_frame_without_messages_is_an_error(pair: tuple[channel.Channel, channel.Channel], frame: bytes) -> None:
+    first, second = pair
+    first.sock.send(len(frame).to_bytes(4, "little") + frame)
+    with pytest.raises(channel.FrameError, match="plain data|list of tuples"):
+        second.receive()
+
+
+@pytest.mark.slow
+@hypothesis.given(frame=st.binary(max_size=64), cut=st.integers(0, 200), flip=st.integers(0, 10**6))
+@hypothesis.settings(max_examples=400, deadline=None)
+def test_fuzzed_frames_end_in_messages_or_in_an_error(frame: bytes, cut: int, flip: int) -> None:
+    real = bytearray(marshal.dumps([(1, 2, b"payload", (3.5, "text"), None), (2,)]))
+    real[flip % len(real)] ^= 1 + flip % 255
+    for body in (frame, bytes(real)[:cut], bytes(real)):
+        if len(body) > 4 and body[:1] in b"[(<>{" and int.from_bytes(body[1:5], "little") > 1_000_000:
+            continue  # a list of a billion would only fill memory before it fails
+        left, right = socket.socketpair()
+        receiver = channel.Channel(right)
+        left.send(len(body).to_bytes(4, "little") + body)
+        try:
+            received = receiver.receive()
+            assert received is not None
+            assert all(type(message) is tuple for message in received)
+        except channel.FrameError:
+            pass
+        finally:
+            left.close()
+            receiver.close()

@@ -1,0 +1,73 @@
+"""Errors travel, and say what they should."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from hocket import exceptions
+
+DEATH = exceptions.Death(pid=7, signal_number=11, peak_rss_bytes=2**20, stderr_tail="last\nlines", stack="in crash")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        exceptions.TaskError("f", "trace", ValueError("x")),
+        exceptions.TaskError("f", "trace", ValueError("x")).as_instanceof_cause(),
+        exceptions.WorkerCrashedError("gone", DEATH),
+        exceptions.ActorDiedError("dead", actor_id="ff", actor_init_failed=True, death=DEATH),
+        exceptions.GetTimeoutError("late"),
+    ],
+)
+def test_errors_travel(error: Any) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error)
+    assert type(copy) is type(error)
+    assert getattr(copy, "death", None) == getattr(error, "death", None)
+
+
+class Quiet(Exception):
+    """An exception with a constructor of its own and an attribute."""
+
+    def __init__(self, *, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+    def __reduce__(self) -> Any:
+        return _rebuild_quiet, (self.code,)
+
+
+def _rebuild_quiet(code: int) -> Quiet:
+    return Quiet(code=code)
+
+
+def test_dual_error_forwards_attributes_of_the_cause() -> None:
+    error: Any = exceptions.TaskError("f", "trace", Quiet(code=5)).as_instanceof_cause()
+    assert isinstance(error, Quiet)
+    assert isinstance(error, exceptions.TaskError)
+    assert error.code == 5
+    assert type(error).__name__ == "TaskError(Quiet)"
+    assert pickle.loads(pickle.dumps(error)).code == 5
+
+
+def test_cause_that_cannot_be_inherited_from_gives_a_plain_task_error() -> None:
+    group = ExceptionGroup("several", [ValueError("one")])
+    assert type(exceptions.TaskError("f", "trace", group).as_instanceof_cause()) is exceptions.TaskError
+
+
+def test_death_is_described_with_its_evidence() -> None:
+    text = DEATH.describe()
+    assert "killed by signal 11 (SIGSEGV); peak memory 1 MiB." in text
+    assert "    in crash" in text
+    assert "    last\n    lines" in text
+    assert exceptions.Death(pid=1, exit_code=3).reason() == "exited with code 3"
+    assert "out-of-memory killer" in exceptions.Death(pid=1, signal_number=9, out_of_memory=True).describe()
+
+
+def test_ray_names_are_the_same_classes() -> None:
+    assert exceptions.RayError is exceptions.HocketError
+    assert exceptions.RayTaskError is exceptions.TaskError
+    assert exceptions.RayActorError is exceptions.ActorError

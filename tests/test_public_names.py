@@ -1,0 +1,45 @@
+"""Each public name is exported once, documented, and reachable."""
+
+from __future__ import annotations
+
+import inspect
+import types
+
+import hocket
+import hocket.util
+import hocket.util.scheduling_strategies
+
+RAY_NAMES = """init shutdown is_initialized remote get put wait cancel kill get_actor method get_runtime_context nodes
+cluster_resources available_resources get_gpu_ids ObjectRef __version__""".split()
+
+
+def list_public(module: types.ModuleType) -> dict[str, object]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+
+
+def test_names_of_ray_are_there() -> None:
+    assert [name for name in RAY_NAMES if not hasattr(hocket, name)] == []
+
+
+def test_each_name_is_exported_once() -> None:
+    modules = [hocket, hocket.util, hocket.util.scheduling_strategies]
+    seen: dict[int, str] = {}
+    for module in modules:
+        for name, value in list_public(module).items():
+            assert id(value) not in seen, f"{module.__name__}.{name} is also {seen[id(value)]}"
+            seen[id(value)] = f"{module.__name__}.{name}"
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    modules = [hocket, hocket.util, hocket.exceptions]
+    missing = [
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, value in list_public(module).items()
+        if (inspect.isclass(value) or inspect.isfunction(value)) and not inspect.getdoc(value)
+    ]
+    assert missing == []
