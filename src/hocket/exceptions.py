@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class HocketError(Exception):
@@ -115,7 +116,7 @@ class TaskError(HocketError):
         cause_class = type(self.cause)
         if isinstance(self.cause, TaskError):
             return self.cause
-        dual_class = _build_dual_class(cause_class)
+        dual_class = _build_dual_class(cause_class)  # type: ignore[arg-type]  # classes are hashable
         if dual_class is None:
             return self
         error: BaseException = dual_class.__new__(dual_class)
@@ -143,7 +144,7 @@ class _DualError:
 
 
 @functools.lru_cache(maxsize=256)
-def _build_dual_class(cause_class: type[BaseException]) -> type[BaseException] | None:
+def _build_dual_class(cause_class: Any) -> type[BaseException] | None:
     """Return the class that inherits from both, or None where Python cannot lay it out."""
     if issubclass(cause_class, BaseExceptionGroup):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -172,9 +173,9 @@ def test_nothing_listens_while_tasks_and_actors_run(session: hocket.SessionConte
     listening = [
         c for pid in pids for c in psutil.Process(pid).net_connections("all") if c.status == psutil.CONN_LISTEN
     ]
-    unix_names = [c.laddr for pid in pids for c in psutil.Process(pid).net_connections("unix") if c.laddr]
+    unix_names = {str(c.laddr) for pid in pids for c in psutil.Process(pid).net_connections("unix")} - {""}
     assert listening == []
-    assert unix_names == []
+    assert unix_names == set()
 
 
 def test_fork_of_the_driver_starts_without_a_session(session: hocket.SessionContext) -> None:
@@ -233,3 +234,51 @@ def test_threads_may_share_a_session(session: hocket.SessionContext) -> None:
     for thread in threads:
         thread.join()
     assert results == {1000 * n: list(range(1000 * n, 1000 * n + 50)) for n in range(4)}
+
+
+FORKING_DRIVER = """
+import subprocess
+import hocket
+
+hocket.init(num_cpus=2)
+
+@hocket.remote
+def work(x):
+    if x % 7 == 0:
+        subprocess.Popen(["sleep", "{marker}"], start_new_session=True)
+    return x
+
+@hocket.remote
+class Actor:
+    def start(self):
+        subprocess.Popen(["sleep", "{marker}"])
+
+actor = Actor.remote()
+print("up", flush=True)
+while True:
+    hocket.get([work.remote(x) for x in range(40)] + [actor.start.remote()])
+"""
+
+
+@pytest.mark.slow
+def test_driver_killed_at_random_moments_leaves_nothing(start_script: RunScript) -> None:
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    for round_number in range(10):
+        marker = str(10_000_000 + os.getpid() * 100 + round_number)  # tells our grandchildren from all other processes
+        driver = start_script(FORKING_DRIVER.format(marker=marker))
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "up\n"
+        while not (pids := list_grandchildren(marker)):
+            pass
+        time.sleep(chance.random() * 0.2)  # the moment of the kill is what is random, not a wait for anything
+        pids |= {child.pid for child in psutil.Process(driver.pid).children(recursive=True)}
+        driver.send_signal(chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+        driver.wait()
+        assert wait_gone(pids, 2.0) == set(), f"seed {seed}, round {round_number}"
+        assert list_grandchildren(marker) == set(), f"seed {seed}, round {round_number}"
+
+
+def list_grandchildren(marker: str) -> set[int]:
+    processes = psutil.process_iter(["cmdline"])
+    return {process.pid for process in processes if process.info["cmdline"] == ["sleep", marker]}

@@ -170,7 +170,7 @@ class KernelMachine(stateful.RuleBasedStateMachine):
 
 TestKernelMachine = KernelMachine.TestCase
 TestKernelMachine.settings = hypothesis.settings(max_examples=40, stateful_step_count=30, deadline=None)
-TestKernelMachine.pytestmark = [pytest.mark.slow]
+pytest.mark.slow(TestKernelMachine)
 
 
 def submit(kernel: machine.Kernel, task_id: int, **given: Any) -> TaskRecord:
@@ -178,6 +178,10 @@ def submit(kernel: machine.Kernel, task_id: int, **given: Any) -> TaskRecord:
     task = TaskRecord(task_id, records.FunctionRecord(b"f", b""), None, (), (), options)
     kernel.submit(task)
     return task
+
+
+def is_there(kernel: machine.Kernel, object_id: int) -> bool:
+    return kernel.objects[object_id].value is not None
 
 
 def test_lost_task_is_tried_again_and_then_explained() -> None:
@@ -215,10 +219,10 @@ def test_placement_group_waits_until_all_bundles_fit() -> None:
     task = submit(kernel, 1)
     bundle = resources.parse_demand({"CPU": 1})
     kernel.reserve(records.GroupRecord(10, (bundle, bundle), "PACK"))
-    assert kernel.objects[10].value is None
+    assert not is_there(kernel, 10)
     assert task.worker is not None
     kernel.finish(task.worker, 1, 0.0, [(("value", 1), ())])
-    assert kernel.objects[10].value is not None
+    assert is_there(kernel, 10)
     assert kernel.pool.free["CPU"] == 0
     kernel.remove_group(10)
     assert kernel.pool.free == kernel.pool.total

@@ -107,9 +107,13 @@ class Guardian:
 
     def run(self) -> None:
         """Serve until the driver says so or is gone; then end everything."""
-        while self._serve_once():
-            pass
-        self._end_all()
+        try:
+            while self._serve_once():
+                pass
+        except (OSError, channel.FrameError):
+            pass  # the driver died in the middle of a word
+        finally:
+            self._end_all()
 
     def _serve_once(self) -> bool:
         for fd, _ in self._poll.poll():
@@ -237,12 +241,7 @@ class Guardian:
     def _end_all(self) -> None:
         """End every descendant. Workers that were told to stop get a moment; after a driver's death nobody does."""
         if self._is_graceful:
-            deadline = time.monotonic() + GRACE_SECONDS
-            while self._children and time.monotonic() < deadline:
-                select.select([self._wake_read, *self._by_stderr], [], [], 0.005)
-                self._reap()
-        for child in list(self._children.values()):
-            self._drain_stderr(child)
+            self._let_stop()
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
             for pid in list_descendants(os.getpid()):
@@ -253,6 +252,15 @@ class Guardian:
             except ChildProcessError:
                 return
             time.sleep(0.001)
+
+    def _let_stop(self) -> None:
+        """Wait for the workers that were told to stop, and pass on their last words."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while self._children and time.monotonic() < deadline:
+            select.select([self._wake_read, *self._by_stderr], [], [], 0.005)
+            self._reap()
+        for child in list(self._children.values()):
+            self._drain_stderr(child)
 
 
 def list_descendants(root: int) -> list[int]:
