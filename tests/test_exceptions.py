@@ -29,7 +29,7 @@ def test_errors_travel(error: Any) -> None:
     assert getattr(copy, "death", None) == getattr(error, "death", None)
 
 
-class Quiet(Exception):
+class QuietError(Exception):
     """An exception with a constructor of its own and an attribute."""
 
     def __init__(self, *, code: int) -> None:
@@ -40,16 +40,16 @@ class Quiet(Exception):
         return _rebuild_quiet, (self.code,)
 
 
-def _rebuild_quiet(code: int) -> Quiet:
-    return Quiet(code=code)
+def _rebuild_quiet(code: int) -> QuietError:
+    return QuietError(code=code)
 
 
 def test_dual_error_forwards_attributes_of_the_cause() -> None:
-    error: Any = exceptions.TaskError("f", "trace", Quiet(code=5)).as_instanceof_cause()
-    assert isinstance(error, Quiet)
+    error: Any = exceptions.TaskError("f", "trace", QuietError(code=5)).as_instanceof_cause()
+    assert isinstance(error, QuietError)
     assert isinstance(error, exceptions.TaskError)
     assert error.code == 5
-    assert type(error).__name__ == "TaskError(Quiet)"
+    assert type(error).__name__ == "TaskError(QuietError)"
     assert pickle.loads(pickle.dumps(error)).code == 5
 
 

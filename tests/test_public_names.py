@@ -9,8 +9,10 @@ import hocket
 import hocket.util
 import hocket.util.scheduling_strategies
 
-RAY_NAMES = """init shutdown is_initialized remote get put wait cancel kill get_actor method get_runtime_context nodes
-cluster_resources available_resources get_gpu_ids ObjectRef __version__""".split()
+RAY_NAMES = [
+    *("init", "shutdown", "is_initialized", "remote", "method", "get", "put", "wait", "cancel", "kill", "get_actor"),
+    *("get_runtime_context", "nodes", "cluster_resources", "available_resources", "get_gpu_ids", "ObjectRef", "__version__"),
+]
 
 
 def list_public(module: types.ModuleType) -> dict[str, object]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import pickle
 import time
-import typing
-from typing import Any
+from collections import deque
+from typing import Any, Protocol
 
 from hocket import exceptions
 from hocket.engine import values
-from hocket.engine.local import channel, messages, payloads
-from hocket.kernel import records, resources
+from hocket.engine.local import channel, links, messages, payloads
+from hocket.kernel import machine, records, resources
 from hocket.kernel.records import TaskKind, TaskRecord
-
-if typing.TYPE_CHECKING:
-    from hocket.engine.local import hub
 
 ASKABLE = frozenset(
     {
@@ -36,17 +33,31 @@ ASKABLE = frozenset(
 """Methods of the hub that a worker may call with `ASK`."""
 
 
+class Owner(Protocol):
+    """What the dispatcher needs of the hub, besides the methods in `ASKABLE`."""
+
+    kernel: machine.Kernel
+    errors: deque[exceptions.ErrorRecord]
+    #: Descriptors of segments that workers made, by object, with the worker.
+    foreign: dict[int, tuple[int, int]]
+    #: Counts failures, so that whoever waits can tell whether to look for one.
+    failures: int
+
+    def lend(self, link: links.Link, payload: Any) -> payloads.Payload:
+        """Prepare a payload for sending."""
+
+
 class Dispatcher:
     """Handles the messages of all workers. Every method is called with the hub's lock held."""
 
-    def __init__(self, owner: hub.Hub) -> None:
+    def __init__(self, owner: Owner) -> None:
         self._hub = owner
         self._kernel = owner.kernel
         #: Shapes that have been found feasible; the answer does not change during a session.
         self.feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
         self._options: dict[bytes, Any] = {}
 
-    def handle(self, link: hub.Link, received: list[channel.Message]) -> None:
+    def handle(self, link: links.Link, received: list[channel.Message]) -> None:
         """Handle what one worker sent."""
         kernel = self._kernel
         worker = link.worker
@@ -63,7 +74,7 @@ class Dispatcher:
             else:
                 self._handle_rare(link, message)
 
-    def _handle_rare(self, link: hub.Link, message: channel.Message) -> None:  # noqa: C901, PLR0912 (one flat table)
+    def _handle_rare(self, link: links.Link, message: channel.Message) -> None:  # noqa: C901, PLR0912 (one flat table)
         kernel = self._kernel
         worker = link.worker
         match message:
@@ -96,7 +107,7 @@ class Dispatcher:
             case _:
                 raise channel.FrameError(f"message {message[0]!r} is unknown, or is not for the hub")
 
-    def _take_segment(self, link: hub.Link, payload: payloads.Payload) -> None:
+    def _take_segment(self, link: links.Link, payload: payloads.Payload) -> None:
         self._hub.foreign[payload[2]] = (link.channel.take_descriptor(), link.worker.id)
 
     # --- results ------------------------------------------------------------------------------------------------------
@@ -140,7 +151,7 @@ class Dispatcher:
 
     def _submit(
         self,
-        link: hub.Link,
+        link: links.Link,
         task_id: int,
         function_id: bytes,
         args: payloads.Payload | None,
@@ -165,7 +176,7 @@ class Dispatcher:
 
     def _submit_call(
         self,
-        link: hub.Link,
+        link: links.Link,
         task_id: int,
         actor_id: int,
         method: str,
@@ -183,14 +194,14 @@ class Dispatcher:
         task.actor = self._kernel.actors[actor_id]
         self._kernel.submit(task)
 
-    def _take_arguments(self, link: hub.Link, args: payloads.Payload | None) -> None:
+    def _take_arguments(self, link: links.Link, args: payloads.Payload | None) -> None:
         if args is not None and args[0] == payloads.SEGMENT:
             self._take_segment(link, args)
             self._kernel.put(args[2], args, (), records.DRIVER)
 
     # --- values for workers -------------------------------------------------------------------------------------------
 
-    def _watch(self, link: hub.Link, object_id: int, *, wants_value: bool) -> None:
+    def _watch(self, link: links.Link, object_id: int, *, wants_value: bool) -> None:
         if object_id not in self._kernel.objects:
             error = exceptions.ObjectLostError(f"ObjectRef({object_id:016x}) was freed before it was asked for.")
             link.channel.outbox.append((messages.VALUE, object_id, payloads.encode_error(error), ()))
@@ -198,7 +209,7 @@ class Dispatcher:
         # The kernel only says "there now"; what the worker wants to hear is remembered in the id's sign.
         self._kernel.watch(object_id, link.worker.id if wants_value else -link.worker.id)
 
-    def tell(self, link: hub.Link, object_id: int, *, wants_value: bool) -> None:
+    def tell(self, link: links.Link, object_id: int, *, wants_value: bool) -> None:
         """Send a worker the value that it wants, or the word that it is there."""
         if not wants_value:
             link.channel.outbox.append((messages.READY, object_id))
@@ -209,7 +220,7 @@ class Dispatcher:
             self._kernel.retain(inner, link.worker.id)
         link.channel.outbox.append((messages.VALUE, object_id, payload, record.contained))
 
-    def _answer(self, link: hub.Link, question_id: int, method: str, data: bytes) -> None:
+    def _answer(self, link: links.Link, question_id: int, method: str, data: bytes) -> None:
         try:
             if method not in ASKABLE:
                 raise AttributeError(f"a worker may not call {method!r}")

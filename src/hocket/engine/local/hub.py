@@ -22,7 +22,18 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.engine import contract, node, values
-from hocket.engine.local import channel, client, dispatch, interrupts, messages, payloads, processes, pump, segments
+from hocket.engine.local import (
+    channel,
+    client,
+    dispatch,
+    interrupts,
+    links,
+    messages,
+    payloads,
+    processes,
+    pump,
+    segments,
+)
 from hocket.kernel import machine, records, resources
 from hocket.kernel.machine import Op
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
@@ -35,23 +46,6 @@ PUMP_EVERY = 64
 
 STALL_SECONDS = 0.02
 """How long a worker may be silent before what stands behind its running task is taken back."""
-
-
-class Link:
-    """The hub's end of a worker."""
-
-    __slots__ = ("channel", "death", "functions", "heard_at", "is_closed", "is_writable_watched", "pid", "worker")
-
-    def __init__(self, worker: records.WorkerRecord, sock: socket.socket) -> None:
-        self.worker = worker
-        self.channel = channel.Channel(sock)
-        #: Functions whose code the worker has.
-        self.functions: set[bytes] = set()
-        self.pid = 0
-        self.heard_at = time.monotonic()
-        self.is_writable_watched = False
-        #: Whether its socket has ended.
-        self.is_closed = False
 
 
 class Hub(contract.Engine):
@@ -73,7 +67,7 @@ class Hub(contract.Engine):
         self.kernel = machine.Kernel(
             node_demand, max_idle_workers=max(1, cpus), encode_error=payloads.encode_error, none_value=payloads.NONE
         )
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, links.Link] = {}
         self.errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
         self.pool = segments.SegmentPool()
         #: Descriptors of segments that workers made, by object, with the worker.
@@ -84,8 +78,8 @@ class Hub(contract.Engine):
         self._owner_pid = os.getpid()
         self._ids = itertools.count(1)
         self._since_pump = 0
-        self._dirty: set[Link] = set()
-        self._by_fd: dict[int, Link] = {}
+        self._dirty: set[links.Link] = set()
+        self._by_fd: dict[int, links.Link] = {}
         self._sent_sys_path: dict[int, list[str]] = {}
         self.guard = interrupts.InterruptGuard(self.lock)
         self.pump = pump.Pump(
@@ -476,7 +470,7 @@ class Hub(contract.Engine):
             link.channel.outbox.append((number, *instruction[2:]))
             self._dirty.add(link)
 
-    def _send_task(self, link: Link, task: TaskRecord) -> None:
+    def _send_task(self, link: links.Link, task: TaskRecord) -> None:
         outbox = link.channel.outbox
         dependencies: tuple[Any, ...] = ()
         if task.dependencies:
@@ -526,7 +520,7 @@ class Hub(contract.Engine):
             )
         )
 
-    def lend(self, link: Link, payload: Any) -> payloads.Payload:
+    def lend(self, link: links.Link, payload: Any) -> payloads.Payload:
         """Prepare a payload for sending; a mapping of a segment will hold a count on its object."""
         if payload[0] == payloads.SEGMENT:
             self.kernel.retain(payload[2], link.worker.id)
@@ -550,7 +544,7 @@ class Hub(contract.Engine):
             link.channel.outbox.append((messages.RECYCLE, object_id))
             self._dirty.add(link)
 
-    def flush(self, link: Link) -> None:
+    def flush(self, link: links.Link) -> None:
         """Send what a worker is to get; what its socket does not take is sent when it does."""
         try:
             is_sent = link.channel.flush()
@@ -595,7 +589,7 @@ class Hub(contract.Engine):
         if self.kernel.instructions or self._dirty:
             self.carry_out()
 
-    def _hear_worker(self, link: Link) -> None:
+    def _hear_worker(self, link: links.Link) -> None:
         try:
             received = link.channel.receive()
             link.heard_at = time.monotonic()
@@ -608,7 +602,7 @@ class Hub(contract.Engine):
                 self.guardian.kill(link.worker.id)
         self._close_link(link)
 
-    def _close_link(self, link: Link) -> None:
+    def _close_link(self, link: links.Link) -> None:
         if not link.is_closed:
             link.is_closed = True
             self.pump.unwatch(link.channel.fd)
@@ -661,7 +655,7 @@ class Hub(contract.Engine):
             self.pump.watch(self.guardian.fd)
             self.pump.start()
         ours, theirs = socket.socketpair()
-        link = Link(worker, ours)
+        link = links.Link(worker, ours)
         self.links[worker.id] = link
         self._by_fd[link.channel.fd] = link
         self.pump.watch(link.channel.fd)
@@ -682,9 +676,9 @@ class Hub(contract.Engine):
             if isinstance(self.end, exceptions.SessionClosedError):
                 return
             self.end = exceptions.SessionClosedError("The session was shut down. Call hocket.init() to open a new one.")
-            links = list(self.links.values())
+            ended = list(self.links.values())
             if os.getpid() == self._owner_pid:
-                for link in links:
+                for link in ended:
                     link.channel.outbox.append((messages.STOP,))
                     self.flush(link)
         if os.getpid() != self._owner_pid:  # a fork of the driver: the session is not its own to end
@@ -693,7 +687,7 @@ class Hub(contract.Engine):
             self.guardian.end()
         self.pump.close()
         self.guard.remove()
-        for link in links:
+        for link in ended:
             link.channel.close()
         for fd, _ in self.foreign.values():
             os.close(fd)

@@ -1,0 +1,26 @@
+"""The hub's end of each worker."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from hocket.engine.local import channel
+from hocket.kernel import records
+
+
+class Link:
+    """The hub's end of a worker."""
+
+    __slots__ = ("channel", "functions", "heard_at", "is_closed", "is_writable_watched", "pid", "worker")
+
+    def __init__(self, worker: records.WorkerRecord, sock: socket.socket) -> None:
+        self.worker = worker
+        self.channel = channel.Channel(sock)
+        #: Functions whose code the worker has.
+        self.functions: set[bytes] = set()
+        self.pid = 0
+        self.heard_at = time.monotonic()
+        self.is_writable_watched = False
+        #: Whether its socket has ended.
+        self.is_closed = False
