@@ -596,7 +596,8 @@ class Hub(contract.Engine):
             if received is not None:
                 self._dispatcher.handle(link, received)
                 return
-        except channel.FrameError as error:
+        except (channel.FrameError, LookupError, TypeError, ValueError, AttributeError) as error:
+            # Whatever a worker says, it must not bring the session down: a message that makes no sense ends its sender.
             self._dispatcher.note_error(0, "a worker's socket", error)
             if self.guardian is not None:
                 self.guardian.kill(link.worker.id)
