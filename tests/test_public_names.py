@@ -11,7 +11,15 @@ import hocket.util.scheduling_strategies
 
 RAY_NAMES = [
     *("init", "shutdown", "is_initialized", "remote", "method", "get", "put", "wait", "cancel", "kill", "get_actor"),
-    *("get_runtime_context", "nodes", "cluster_resources", "available_resources", "get_gpu_ids", "ObjectRef", "__version__"),
+    *(
+        "get_runtime_context",
+        "nodes",
+        "cluster_resources",
+        "available_resources",
+        "get_gpu_ids",
+        "ObjectRef",
+        "__version__",
+    ),
 ]
 
 

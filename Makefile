@@ -1,0 +1,83 @@
+# Everything a developer types. Needs Python >= 3.11 and make; what else is needed is installed into $(VENV).
+#
+#   make demo ARGS="--epochs 3"      arguments for the command behind a target
+#   make test PYTHON=python3.13      another interpreter for a new environment
+#   make check VENV=/some/venv       another environment
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+BIN := $(VENV)/bin
+PAGES := README.md $(wildcard docs/*.md)
+NEWS_BASE ?= origin/main
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format format-check lint types imports news docs doctest bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# -- environments: a stamp a group of requirements, so that nothing is installed twice ---------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Hocket needs Python 3.11 or newer, this is %d.%d; try: make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints-dev.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints-dev.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[ray]'
+	@touch $@
+
+# -- what to run -------------------------------------------------------------------------------------------------------
+
+demo: $(VENV)/.demo  ## train a real model on two workers
+	$(BIN)/hocket demo $(ARGS)
+
+test: $(VENV)/.dev  ## run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: format-check lint types imports news docs  ## everything but the tests
+
+format: $(VENV)/.dev  ## rewrite the sources as format-check and lint want them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+format-check: $(VENV)/.dev  ## the formatter has nothing to change
+	$(BIN)/ruff format --check .
+
+lint: $(VENV)/.dev  ## ruff
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev  ## mypy, strict
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev  ## imports point down, and none hides in a function
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/check_imports.py
+
+news: $(VENV)/.dev  ## the news fragments are well formed, and a branch has one
+	$(BIN)/towncrier build --draft --version unreleased >/dev/null
+	@if git rev-parse --quiet --verify $(NEWS_BASE) >/dev/null; then \
+		$(BIN)/towncrier check --compare-with $(NEWS_BASE); \
+	fi
+
+docs: doctest  ## run the code blocks of the pages and the doctests
+	$(BIN)/python tools/run_docs.py $(PAGES)
+
+doctest: $(VENV)/.dev  ## run the examples in docstrings
+	$(BIN)/python -m pytest --doctest-modules --quiet src || [ $$? -eq 5 ]  # 5: there are none
+
+bench: $(VENV)/.bench  ## measure beside Ray and the standard library, on an idle machine
+	$(BIN)/python benchmarks/startup.py $(ARGS)
+	$(BIN)/python benchmarks/core.py $(ARGS)
+
+clean:  ## remove caches and the environment
+	rm -rf .venv build dist src/*.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

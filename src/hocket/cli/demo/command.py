@@ -1,0 +1,70 @@
+"""What `hocket demo` does, from the data to the last line."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import hocket
+from hocket import train
+from hocket.cli.demo import curves, digits, display, training
+from hocket.train import torch as hocket_torch
+
+
+def run(*, num_workers: int, num_epochs: int, seed: int, output: Path, is_quiet: bool) -> None:
+    """Train, save, and say where everything is."""
+    output.mkdir(parents=True, exist_ok=True)
+    arrays = digits.load_digits()
+    if not is_quiet:
+        who = f"{num_workers} worker processes" if num_workers > 1 else "1 worker process" if num_workers else "this process"
+        display.OUT.print(
+            f"Training on {len(arrays['train_labels']):,} handwritten digits in {who}; {len(arrays['test_labels'])} are held out."
+        )
+    with display.LiveDisplay(num_epochs, is_quiet=is_quiet) as live:
+        trainer = hocket_torch.TorchTrainer(
+            training.train_digits,
+            train_loop_config={"epochs": num_epochs, "seed": seed, **arrays},
+            scaling_config=_build_scaling(num_workers),
+            run_config=train.RunConfig(name=_pick_name(output), storage_path=output, callbacks=[live]),
+        )
+        result = trainer.fit()
+    picture = Path(result.path, "curves.png")
+    curves.save_curves(result.metrics_history, picture)
+    _print_summary(result, picture, num_workers, num_epochs)
+
+
+def _build_scaling(num_workers: int) -> train.ScalingConfig:
+    """Give each rank a CPU, or its share where there are more ranks than CPUs."""
+    if num_workers == 0:
+        return train.ScalingConfig(num_workers=0)
+    hocket.init(ignore_reinit_error=True)
+    share = hocket.cluster_resources().get("CPU", 1.0) / num_workers
+    return train.ScalingConfig(
+        num_workers=num_workers, resources_per_worker={"CPU": min(1.0, math.floor(share * 1000) / 1000)}
+    )
+
+
+def _pick_name(output: Path) -> str:
+    """Return the first free name: a run with the name of an earlier one would continue it."""
+    number = 1
+    while (output / f"digits-{number:03d}").exists():
+        number += 1
+    return f"digits-{number:03d}"
+
+
+def _print_summary(result: train.Result, picture: Path, num_workers: int, num_epochs: int) -> None:
+    metrics, checkpoint = result.metrics, result.checkpoint
+    assert metrics is not None and checkpoint is not None, "the last epoch reports both"
+    other_workers = 1 if num_workers != 1 else 2
+    display.OUT.print(f"test accuracy {metrics['accuracy']:.4f}")
+    display.OUT.print(f"final loss    {metrics['loss']:.6f}")
+    display.OUT.print(f"checkpoint    {checkpoint.path}")
+    display.OUT.print(f"curves        {picture}")
+    display.OUT.print(
+        "\nTry next:\n"
+        f"  hocket demo --workers {other_workers}        compare samples/s\n"
+        f"  hocket demo --epochs {num_epochs * 2}        train longer\n"
+        f"  {training.__file__}\n"
+        "                               the training function: copy it, and put in your model and data",
+        markup=False,
+    )

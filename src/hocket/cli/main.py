@@ -1,0 +1,91 @@
+"""The `hocket` command: reads the arguments, and loads what they ask for and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hocket import exceptions, version
+
+DEMO_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+"""What the demo imports, by the name that it imports, with the name that pip knows."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: The arguments. Default: those of the process.
+
+    Returns:
+        The exit code: 0, or 1 after an error, 130 after Ctrl-C.
+    """
+    arguments = build_parser().parse_args(argv)
+    try:
+        return _run_demo(arguments)
+    except KeyboardInterrupt:
+        print("\nhocket: stopped by Ctrl-C; all workers have ended.", file=sys.stderr)
+        return 130
+    except (exceptions.HocketError, OSError, ValueError) as error:
+        print(f"hocket {arguments.command}: {error}", file=sys.stderr)
+        return 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(prog="hocket", description="One program shared among many workers.")
+    parser.add_argument("--version", action="version", version=f"hocket {version.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    demo = commands.add_parser(
+        "demo",
+        help="train a real model on two workers",
+        description="Train a small convolutional network on scikit-learn's handwritten digits, in several worker processes.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    demo.add_argument("--workers", type=_parse_count(0), default=2, help="ranks; 0 trains in this process")
+    demo.add_argument("--epochs", type=_parse_count(1), default=12, help="passes over the training digits")
+    demo.add_argument("--seed", type=_parse_count(0), default=0, help="same seed, same result")
+    demo.add_argument("--output", type=Path, default=Path("hocket-demo"), help="folder for checkpoint and curves")
+    demo.add_argument("--quiet", action="store_true", help="no live progress")
+    return parser
+
+
+class _parse_count:  # noqa: N801 (argparse shows its name in messages about values that it refuses)
+    """Reads a whole number that is not below a limit."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def __call__(self, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = self._least - 1
+        if number < self._least:
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number that is {self._least} or more, but received {text!r}"
+            )
+        return number
+
+
+def _run_demo(arguments: argparse.Namespace) -> int:
+    missing = [package for name, package in DEMO_NEEDS.items() if importlib.util.find_spec(name) is None]
+    if missing:
+        print(
+            f"hocket demo needs {', '.join(missing)}, not installed here. Run pip install 'hocket[demo]'.", file=sys.stderr
+        )
+        return 1
+    # Loaded here so that `hocket --version` does not wait for torch.
+    command = importlib.import_module("hocket.cli.demo.command")
+    command.run(
+        num_workers=arguments.workers,
+        num_epochs=arguments.epochs,
+        seed=arguments.seed,
+        output=arguments.output,
+        is_quiet=arguments.quiet,
+    )
+    return 0

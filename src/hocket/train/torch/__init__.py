@@ -1,0 +1,19 @@
+"""PyTorch: real DistributedDataParallel across the ranks.
+
+`config` joins the ranks into a process group; `trainer` is the entry; `models`, `loaders`, `devices` and `seeds` are what the
+training function calls. Importing this package imports torch.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as _error:
+    raise ImportError(
+        "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'."
+    ) from _error
+
+from hocket.train.torch.config import TorchConfig as TorchConfig
+from hocket.train.torch.devices import get_device as get_device
+from hocket.train.torch.loaders import prepare_data_loader as prepare_data_loader
+from hocket.train.torch.models import prepare_model as prepare_model
+from hocket.train.torch.seeds import enable_reproducibility as enable_reproducibility
+from hocket.train.torch.trainer import TorchTrainer as TorchTrainer

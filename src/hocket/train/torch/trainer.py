@@ -1,0 +1,44 @@
+"""The entry to training with PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from hocket.train import configs, data_parallel_trainer
+from hocket.train.torch import config
+
+
+@final
+class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
+    """Runs a training function in ranks that are joined into a torch process group.
+
+    Args:
+        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls `prepare_model` and
+            `prepare_data_loader`, and `hocket.train.report`.
+        train_loop_config: What it is given, if it takes an argument.
+        torch_config: Backend and time-out of the process group.
+        scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
+        run_config: Name, storage, failures, checkpoints, callbacks.
+
+    Raises:
+        TypeError: The function cannot be called, or a configuration has the wrong type.
+        ValueError: The function needs more than one argument, or a configuration that it does not take is given.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any],
+        *,
+        train_loop_config: dict[str, Any] | None = None,
+        torch_config: config.TorchConfig | None = None,
+        scaling_config: configs.ScalingConfig | None = None,
+        run_config: configs.RunConfig | None = None,
+    ) -> None:
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=torch_config or config.TorchConfig(),
+            scaling_config=scaling_config,
+            run_config=run_config,
+        )
