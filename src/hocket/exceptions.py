@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 
 class HocketError(Exception):
@@ -124,6 +124,14 @@ class TaskError(HocketError):
         error.args = self.cause.args
         error.__cause__ = self.cause
         return error
+
+
+def raise_stored(error: BaseException) -> NoReturn:
+    """Raise an error that `get` found instead of a value, without tying it into a cycle with this frame."""
+    try:
+        raise error.as_instanceof_cause() if isinstance(error, TaskError) else error
+    finally:
+        del error
 
 
 class _DualError:

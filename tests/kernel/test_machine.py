@@ -57,7 +57,7 @@ class KernelMachine(stateful.RuleBasedStateMachine):
                         self.stopped.add(worker.id)
                     case (Op.CANCEL, records.WorkerRecord() as worker, int(task_id)):
                         self.answer_cancel(worker, task_id)
-                    case (Op.FREE, *_):
+                    case (Op.FREE | Op.RECALL, *_):
                         pass
                     case _:
                         raise AssertionError(instruction)
@@ -117,6 +117,18 @@ class KernelMachine(stateful.RuleBasedStateMachine):
         self.carry_out()
         self.kernel.validate_state()
         self.kernel.unblock(worker)
+        self.carry_out()
+
+    @stateful.precondition(lambda self: self.get_busy())
+    @stateful.rule(pick=st.integers(0, 10**6), has_started=st.booleans())
+    def recall(self, pick: int, has_started: bool) -> None:
+        busy = self.get_busy()
+        worker = self.kernel.workers[busy[pick % len(busy)]]
+        self.kernel.recall(worker)
+        self.carry_out()
+        unstarted = self.rows[worker.id][has_started:]
+        self.rows[worker.id] = self.rows[worker.id][:has_started]
+        self.kernel.hand_back(worker, [task.id for task in unstarted])
         self.carry_out()
 
     @stateful.precondition(lambda self: self.handles)

@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     demo.add_argument("--workers", type=_parse_count(0), default=2, help="ranks; 0 trains in this process")
-    demo.add_argument("--epochs", type=_parse_count(1), default=12, help="passes over the training digits")
+    demo.add_argument("--epochs", type=_parse_count(1), default=15, help="passes over the training digits")
     demo.add_argument("--seed", type=_parse_count(0), default=0, help="same seed, same result")
     demo.add_argument("--output", type=Path, default=Path("hocket-demo"), help="folder for checkpoint and curves")
     demo.add_argument("--quiet", action="store_true", help="no live progress")
@@ -76,7 +76,8 @@ def _run_demo(arguments: argparse.Namespace) -> int:
     missing = [package for name, package in DEMO_NEEDS.items() if importlib.util.find_spec(name) is None]
     if missing:
         print(
-            f"hocket demo needs {', '.join(missing)}, not installed here. Run pip install 'hocket[demo]'.", file=sys.stderr
+            f"hocket demo needs {', '.join(missing)}, not installed here. Run pip install 'hocket[demo]'.",
+            file=sys.stderr,
         )
         return 1
     # Loaded here so that `hocket --version` does not wait for torch.

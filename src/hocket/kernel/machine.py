@@ -374,6 +374,8 @@ class Kernel:
             elif task.kind == TaskKind.FUNCTION:
                 task.state = TaskState.READY
                 self.queues.setdefault(task.options.shape, deque()).appendleft(task)
+        if worker.state == WorkerState.LEASED and not worker.inflight:
+            self._end_lease(worker)  # it had not started any of them
         self._dispatch()
 
     def _learn(self, function: FunctionRecord, seconds: float) -> None:
@@ -807,6 +809,9 @@ class Kernel:
         for name, units in self.pool.free.items():
             assert units <= self.pool.total[name], (name, units, self.pool.total)
         for worker in self.workers.values():
+            assert worker.state != WorkerState.LEASED or worker.inflight, (
+                f"worker {worker.id} holds resources for nothing"
+            )
             for task in worker.inflight.values():
                 assert task.state == TaskState.RUNNING, (task.id, task.state)
                 assert task.worker is worker, (task.id, worker.id)

@@ -13,13 +13,13 @@ class BackendConfig(abc.ABC):
 
     Both methods are called by the controller, in the process that called `fit`, once for each start of the group. They reach the
     ranks with `WorkerGroup.execute`. An error of theirs counts as a failure of the group. One instance may serve several runs, so
-    what belongs to a group is kept in what `on_start` returns, not in the instance. The surface is no larger because everything
+    what belongs to a group is kept in `WorkerGroup.resources`, not in the instance. The surface is no larger because everything
     else that a framework needs (device, sampler, wrapping of the model) is called by the training function in the rank.
     """
 
     @abc.abstractmethod
-    def on_start(self, group: worker_group.WorkerGroup) -> object:
-        """Called when all ranks live, before any runs the training function. What it returns is kept as long as the group."""
+    def on_start(self, group: worker_group.WorkerGroup) -> None:
+        """Called when all ranks live, before any runs the training function."""
 
     @abc.abstractmethod
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:

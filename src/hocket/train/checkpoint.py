@@ -36,7 +36,7 @@ class Checkpoint:
             raise TypeError(
                 f"A checkpoint's path must be a str or a Path, but received {path!r}. Pass a folder's path."
             )
-        self.path: str = os.path.abspath(os.fspath(path))
+        self.path: str = str(Path(path).resolve())
         """The folder, as an absolute path."""
 
     @classmethod
@@ -51,7 +51,7 @@ class Checkpoint:
             path: The folder; made if need be. Default: a new one in the system's temporary folder, which the caller removes.
         """
         self._raise_if_missing()
-        target = os.path.abspath(os.fspath(path)) if path is not None else tempfile.mkdtemp(prefix="checkpoint-")
+        target = str(Path(path).resolve()) if path is not None else tempfile.mkdtemp(prefix="checkpoint-")
         shutil.copytree(self.path, target, dirs_exist_ok=True)
         return target
 
@@ -89,7 +89,7 @@ class Checkpoint:
         return Path(self.path, METADATA_NAME)
 
     def _raise_if_missing(self) -> None:
-        if not os.path.isdir(self.path):
+        if not Path(self.path).is_dir():
             raise FileNotFoundError(
                 f"The checkpoint's folder {self.path!r} does not exist. Was it removed (CheckpointConfig.num_to_keep), or was its "
                 "temporary folder closed?"

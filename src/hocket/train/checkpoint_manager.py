@@ -71,7 +71,7 @@ class CheckpointManager:
             return None
         score = get_metric(metrics, key)
         if isinstance(score, bool) or not isinstance(score, int | float):
-            raise ValueError(
+            raise ValueError(  # noqa: TRY004 (the value is the user's metrics, not the argument of a call)
                 f"checkpoint_score_attribute is {key!r}, which must be a number in the metrics of each report with a checkpoint, but "
                 f"rank 0 reported {sorted(metrics)} with {key!r}={score!r}. Report it, or name another key."
             )

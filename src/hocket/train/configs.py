@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hocket.engine import node
 from hocket.train import callbacks as callbacks_module
@@ -44,13 +45,14 @@ class ScalingConfig:
                 f"placement_strategy must be one of {list(node.STRATEGIES)}, but received {self.placement_strategy!r}. "
                 "Leave it out for 'PACK'."
             )
-        for name, amount in (self.resources_per_worker or {}).items():
+        given: Mapping[str, Any] = self.resources_per_worker or {}
+        for name, amount in given.items():
             if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
                 raise ValueError(
                     f"resources_per_worker[{name!r}] must be a number that is 0 or more, but received {amount!r}. Leave the key out "
                     "for none."
                 )
-        gpus = (self.resources_per_worker or {}).get("GPU")
+        gpus = given.get("GPU")
         if self.use_gpu and gpus == 0:
             raise ValueError(
                 "use_gpu=True needs GPUs, but resources_per_worker['GPU'] is 0. Leave that key out, or set use_gpu=False."

@@ -75,14 +75,13 @@ class Controller:
         run = self._run
         group = worker_group.start(run.scaling)
         try:
-            kept = run.backend_config.on_start(group)
+            run.backend_config.on_start(group)
             self._book.begin_attempt(len(group))
             returned = self._follow(
                 group,
                 [handle.run.remote(work, self._build_info(rank, attempt)) for rank, handle in enumerate(group.actors)],
             )
             run.backend_config.on_shutdown(group)
-            del kept
             return returned
         finally:
             group.shutdown()

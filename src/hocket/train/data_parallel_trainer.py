@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import inspect
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hocket.core import engines, session
@@ -86,15 +87,19 @@ class DataParallelTrainer:
             TrainingFailedError: The ranks reported different numbers of times, or resources were not free in time.
             InfeasibleResourcesError: The ranks ask for more than the session can ever have.
         """
+        runs_here = self._runs_here()
         run = self._build_run()
         storage.open_storage(run.run_storage)
         manager = checkpoint_manager.CheckpointManager(run.run_storage, run.config.checkpoint_config)
         book = report_book.ReportBook(run.context, manager, run.config.callbacks)
         try:
-            if self._runs_here():
+            if runs_here:
                 returned = local_mode.train(run, manager, book)
             else:
                 returned = controller.Controller(run, manager, book).train()
+        except BaseException:
+            storage.discard_empty(run.run_storage)
+            raise
         finally:
             storage.close_storage(run.run_storage)
         return result_module.Result(
@@ -124,8 +129,8 @@ class DataParallelTrainer:
     def _build_run(self) -> controller.Run:
         config = self._run_config
         name = config.name or _build_name()
-        folder = os.path.abspath(os.path.expanduser(config.storage_path or configs.DEFAULT_STORAGE))
-        run_storage = storage.Storage(folder, name)
+        folder = Path(config.storage_path or configs.DEFAULT_STORAGE).expanduser().resolve()
+        run_storage = storage.Storage(str(folder), name)
         return controller.Run(
             function=self._function,
             args=(self._config,) if self._takes_config else (),
@@ -143,7 +148,7 @@ class DataParallelTrainer:
 
 
 def _build_name() -> str:
-    now = datetime.datetime.now().astimezone()
+    now = dt.datetime.now().astimezone()
     return f"hocket_train_run-{now:%Y-%m-%d_%H-%M-%S}-{os.urandom(3).hex()}"
 
 

@@ -45,7 +45,7 @@ def encode_metrics(metrics: object) -> bytes:
     if torch is not None:
         for key, value in _walk(metrics, ""):
             if isinstance(value, torch.Tensor):
-                raise ValueError(
+                raise ValueError(  # noqa: TRY004 (Ray raises it, and programs catch it)
                     f"metrics[{key!r}] must be a plain value, but is a torch tensor of shape {tuple(value.shape)}. Pass .item() of "
                     "it for a number, or .tolist() for several."
                 )

@@ -37,7 +37,7 @@ class Result:
             ImportError: pandas is not installed.
         """
         try:
-            import pandas as pd  # (optional; only this property needs it)
+            import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # optional, and may lack its stubs
         except ImportError as error:
             raise ImportError(
                 "Result.metrics_dataframe needs pandas, which is not installed. Run pip install pandas, or use "

@@ -8,6 +8,7 @@ which the next run of that name removes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -74,6 +75,13 @@ def close_storage(storage: Storage) -> None:
     shutil.rmtree(storage.staging_path, ignore_errors=True)
 
 
+def discard_empty(storage: Storage) -> None:
+    """Remove the folder of a run that failed before it had anything to keep."""
+    close_storage(storage)
+    with contextlib.suppress(OSError):  # it is not empty
+        storage.path.rmdir()
+
+
 def stage(storage: Storage, label: str, source: str) -> Staged:
     """Copy a folder's files beside the run's checkpoints.
 
@@ -85,7 +93,7 @@ def stage(storage: Storage, label: str, source: str) -> Staged:
     Raises:
         FileNotFoundError: There is no such folder.
     """
-    if not os.path.isdir(source):
+    if not Path(source).is_dir():
         raise FileNotFoundError(
             f"report() received a checkpoint whose folder {source!r} does not exist. Call report() before the temporary folder is "
             "closed."
@@ -98,7 +106,7 @@ def stage(storage: Storage, label: str, source: str) -> Staged:
         for name in names:
             if name == MANIFEST_NAME:  # of a committed checkpoint that is reported again
                 continue
-            relative = os.path.normpath(os.path.join(inner, name))
+            relative = str(Path(inner, name))
             files[relative] = _copy(Path(source, relative), target / relative)
     return Staged(str(target), files)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,6 +36,8 @@ class WorkerGroup:
         self._reservation = reservation
         self.actors = tuple(actors)
         self.scaling = scaling
+        self.resources = contextlib.ExitStack()
+        """What `shutdown` closes after the ranks have ended; backends add to it."""
 
     def __len__(self) -> int:
         return len(self.actors)
@@ -75,11 +78,12 @@ class WorkerGroup:
 
     def shutdown(self) -> None:
         """End all ranks now, and give their resources back. Can be called again."""
-        if not session.is_initialized():  # closed under us, and everything with it
-            return
-        for handle in self.actors:
-            api.kill(handle)
-        placement.remove_placement_group(self._reservation)
+        with self.resources:
+            if not session.is_initialized():  # closed under us, and everything with it
+                return
+            for handle in self.actors:
+                api.kill(handle)
+            placement.remove_placement_group(self._reservation)
 
 
 def start(scaling: configs.ScalingConfig) -> WorkerGroup:

@@ -1,3 +1,3 @@
 """Where tasks and actors run."""
 
-from hocket.core.placement import PlacementGroupSchedulingStrategy as PlacementGroupSchedulingStrategy  # noqa: PLC0414
+from hocket.core.placement import PlacementGroupSchedulingStrategy as PlacementGroupSchedulingStrategy

@@ -16,7 +16,13 @@ def run(*, num_workers: int, num_epochs: int, seed: int, output: Path, is_quiet:
     output.mkdir(parents=True, exist_ok=True)
     arrays = digits.load_digits()
     if not is_quiet:
-        who = f"{num_workers} worker processes" if num_workers > 1 else "1 worker process" if num_workers else "this process"
+        who = (
+            f"{num_workers} worker processes"
+            if num_workers > 1
+            else "1 worker process"
+            if num_workers
+            else "this process"
+        )
         display.OUT.print(
             f"Training on {len(arrays['train_labels']):,} handwritten digits in {who}; {len(arrays['test_labels'])} are held out."
         )
@@ -54,7 +60,8 @@ def _pick_name(output: Path) -> str:
 
 def _print_summary(result: train.Result, picture: Path, num_workers: int, num_epochs: int) -> None:
     metrics, checkpoint = result.metrics, result.checkpoint
-    assert metrics is not None and checkpoint is not None, "the last epoch reports both"
+    assert metrics is not None, "every epoch reports"
+    assert checkpoint is not None, "the last epoch reports one"
     other_workers = 1 if num_workers != 1 else 2
     display.OUT.print(f"test accuracy {metrics['accuracy']:.4f}")
     display.OUT.print(f"final loss    {metrics['loss']:.6f}")

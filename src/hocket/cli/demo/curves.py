@@ -19,5 +19,6 @@ def save_curves(history: list[dict[str, Any]], path: Path) -> None:
     right.plot(epochs, [metrics["accuracy"] for metrics in history], marker="o", color="tab:green")
     right.set(title="Accuracy on held-out digits", xlabel="epoch", ylabel="share recognised")
     for axes in (left, right):
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(visible=True, alpha=0.3)
     picture.savefig(path, dpi=120)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from rich import console, progress
 
@@ -31,7 +31,7 @@ class LiveDisplay(train.UserCallback):
         )
         self._task = self._progress.add_task("starting the workers", total=num_epochs)
 
-    def __enter__(self) -> LiveDisplay:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
@@ -40,9 +40,9 @@ class LiveDisplay(train.UserCallback):
 
     def after_report(
         self,
-        run_context: train.TrainRunContext,  # noqa: ARG002 (the hook's signature)
+        run_context: train.TrainRunContext,
         metrics: list[dict[str, Any]],
-        checkpoint: train.Checkpoint | None,  # noqa: ARG002 (the hook's signature)
+        checkpoint: train.Checkpoint | None,
     ) -> None:
         """Show rank 0's metrics, which are those of all ranks together."""
         first = metrics[0]

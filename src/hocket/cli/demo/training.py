@@ -71,7 +71,7 @@ def train_epoch(model: nn.Module, loader: data.DataLoader[Any], optimizer: torch
     for images, labels in loader:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         loss_sum += loss.detach().double() * len(labels)
         count += len(labels)

@@ -301,10 +301,9 @@ class InProcessEngine(contract.Engine):
 
     def _open(self, record: records.ObjectRecord) -> Any:
         assert record.value is not None
-        value = _decode(record.value)
         if record.failed:
-            raise value.as_instanceof_cause() if isinstance(value, exceptions.TaskError) else value
-        return value
+            exceptions.raise_stored(_decode(record.value))
+        return _decode(record.value)
 
     def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
         with self._lock:

@@ -65,6 +65,8 @@ class Client(contract.Engine):
         self.is_closed = False
         #: Handles messages that are work for this process rather than answers.
         self.on_work: Callable[[channel.Message], None] = lambda message: None
+        #: Called without the lock when something may have to be raised in the thread that uses the engine.
+        self.check: Callable[[], None] = _do_nothing
         #: Takes back what has not been started; called with the lock held.
         self.take_unstarted: Callable[[], list[int]] = list
         self._ids = itertools.count((worker_id << 40) + 1)
@@ -81,7 +83,7 @@ class Client(contract.Engine):
             self.lock,
             handle=self._handle,
             before_wait=self.before_wait,
-            check=lambda: None,
+            check=lambda: self.check(),
             name="hocket-steward",
         )
         self.pump.watch(self.channel.fd)
@@ -210,6 +212,7 @@ class Client(contract.Engine):
             )
             refs = [self._own(object_id) for object_id in range(task_id, task_id + num_returns)]
             self.flush()
+        self.check()
         return refs
 
     def submit_call(
@@ -228,6 +231,7 @@ class Client(contract.Engine):
             self.channel.outbox.append((*call, options.num_returns, options.name, self.running.task_id))
             refs = [self._own(object_id) for object_id in range(task_id, task_id + options.num_returns)]
             self.flush()
+        self.check()
         return refs
 
     def _make_ids(self, count: int) -> int:
@@ -330,10 +334,9 @@ class Client(contract.Engine):
                 return payloads.open_payload(payload, fd, lambda: self._unmapped.append(object_id))
             finally:
                 os.close(fd)
-        value = payloads.open_payload(payload, None, _do_nothing)
         if payload[0] == payloads.ERROR:
-            raise value.as_instanceof_cause() if isinstance(value, exceptions.TaskError) else value
-        return value
+            exceptions.raise_stored(values.decode(payload[1]))
+        return payloads.open_payload(payload, None, _do_nothing)
 
     def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
         with self.lock:

@@ -154,6 +154,7 @@ class Guardian:
 
     def _spawn(self, worker_id: int, sock_fd: int) -> None:
         stderr_read, stderr_write = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(stderr_read, False)
         stack_fd = os.memfd_create("hocket-stack", os.MFD_CLOEXEC)
         pid = os.fork()
         if pid == 0:
@@ -190,7 +191,10 @@ class Guardian:
     def _pass_on_stderr(self, child: Child) -> None:
         if not select.select([], [2], [], 0.05)[1]:
             return  # the terminal is stopped: the worker's pipe fills and it waits, as if it wrote there itself
-        data = os.read(child.stderr_fd, TEE_BYTES)
+        try:
+            data = os.read(child.stderr_fd, TEE_BYTES)
+        except BlockingIOError:  # the event was for an earlier pipe with this number, closed in the same round
+            return
         if not data:
             self._close_stderr(child)
             return

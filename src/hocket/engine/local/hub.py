@@ -318,10 +318,9 @@ class Hub(contract.Engine):
                 fd = self.get_descriptor(record.id)
                 object_id = record.id
                 return payloads.open_payload(payload, fd, lambda: self.dropped.append(object_id))
-        value = payloads.open_payload(payload, None, _do_nothing)
         if kind == payloads.ERROR:
-            raise value.as_instanceof_cause() if isinstance(value, exceptions.TaskError) else value
-        return value
+            exceptions.raise_stored(values.decode(payload[1]))  # type: ignore[arg-type]
+        return payloads.open_payload(payload, None, _do_nothing)
 
     def get_descriptor(self, object_id: int) -> int:
         """Return the descriptor of an object's segment."""

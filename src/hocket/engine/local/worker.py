@@ -67,9 +67,11 @@ class Worker:
         self._is_stopping = False
         self._interruptible_id = 0
         self._cancelling_id = 0
+        self._is_postponed = False
         self._main_id = threading.get_ident()
         engine.on_work = self._take_message
         engine.take_unstarted = self._take_unstarted
+        engine.check = self._raise_postponed
         signal.signal(signal.SIGINT, self._on_interrupt)
 
     def run(self) -> int:
@@ -200,9 +202,21 @@ class Worker:
             signal.pthread_kill(self._main_id, signal.SIGINT)
 
     def _on_interrupt(self, signal_number: int, frame: object) -> None:
-        if self._interruptible_id and self._interruptible_id == self._cancelling_id:
-            self._interruptible_id = 0
-            raise KeyboardInterrupt
+        if not self._interruptible_id or self._interruptible_id != self._cancelling_id:
+            return
+        if self._engine.lock._is_owned():  # type: ignore[attr-defined]
+            self._is_postponed = True  # not in the middle of a message: it would be lost
+            return
+        self._interruptible_id = 0
+        raise KeyboardInterrupt
+
+    def _raise_postponed(self) -> None:
+        """Raise the interrupt that came while the lock was held; only the main thread is ever interrupted."""
+        if self._is_postponed and threading.get_ident() == self._main_id:
+            self._is_postponed = False
+            if self._interruptible_id and self._interruptible_id == self._cancelling_id:
+                self._interruptible_id = 0
+                raise KeyboardInterrupt
 
     # --- running ------------------------------------------------------------------------------------------------------
 

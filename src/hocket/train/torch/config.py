@@ -7,7 +7,7 @@ itself opens, a socket a rank, is bound to the loopback interface unless the use
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import sys
 from dataclasses import dataclass
@@ -40,35 +40,24 @@ class TorchConfig(backend.BackendConfig):
                 f"timeout_s must be more than 0 seconds, but received {self.timeout_s!r}. Leave it out for 1800."
             )
 
-    def on_start(self, group: worker_group.WorkerGroup) -> Rendezvous:
+    def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Join the ranks, and set torch up in each."""
         name = self.backend or ("nccl" if group.scaling.use_gpu else "gloo")
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
-        rendezvous = Rendezvous()
+        descriptor = os.memfd_create("hocket-rendezvous")
+        group.resources.callback(os.close, descriptor)
+        path = f"/proc/{os.getpid()}/fd/{descriptor}"  # where other processes of the same user open it
         group.execute(
             _join,
             [
-                (rendezvous.path, name, self.timeout_s, rank, len(group), num_threads, group.scaling.use_gpu)
+                (path, name, self.timeout_s, rank, len(group), num_threads, group.scaling.use_gpu)
                 for rank in range(len(group))
             ],
         )
-        return rendezvous
 
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
         """Take the process group apart."""
         group.execute(_leave, [()] * len(group))
-
-
-class Rendezvous:
-    """The file without a name through which ranks find each other. It lives as long as this object."""
-
-    def __init__(self) -> None:
-        self._fd = os.memfd_create("hocket-rendezvous")
-        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
-        """Where other processes of the same user open it."""
-
-    def __del__(self) -> None:
-        os.close(self._fd)
 
 
 def _join(path: str, name: str, timeout_s: float, rank: int, world_size: int, num_threads: int, use_gpu: bool) -> None:
@@ -86,10 +75,10 @@ def _join(path: str, name: str, timeout_s: float, rank: int, world_size: int, nu
         torch.cuda.set_device(devices.pick_cuda_device())
     dist.init_process_group(
         name,
-        store=dist.FileStore(path, world_size),
+        store=dist.FileStore(path, world_size),  # type: ignore[attr-defined]  # exported at run time
         rank=rank,
         world_size=world_size,
-        timeout=datetime.timedelta(seconds=timeout_s),
+        timeout=dt.timedelta(seconds=timeout_s),
     )
 
 

@@ -42,9 +42,7 @@ def prepare_data_loader(
     return PreparedDataLoader(data_loader, sampler, device)
 
 
-def _build_sampler(
-    loader: data.DataLoader[Any], info: worker_session.RankInfo
-) -> distributed.DistributedSampler[Any]:
+def _build_sampler(loader: data.DataLoader[Any], info: worker_session.RankInfo) -> distributed.DistributedSampler[Any]:
     if loader.batch_sampler is not None and type(loader.batch_sampler) is not data.BatchSampler:
         raise ValueError(
             f"The DataLoader has its own batch_sampler, {loader.batch_sampler!r}, which cannot be split among {info.world_size} "
@@ -52,7 +50,7 @@ def _build_sampler(
         )
     generator = loader.generator
     return distributed.DistributedSampler(
-        loader.dataset,  # type: ignore[arg-type]  # a map-style data set has a length
+        loader.dataset,
         num_replicas=info.world_size,
         rank=info.rank,
         shuffle=not isinstance(loader.sampler, data.SequentialSampler),
@@ -94,9 +92,7 @@ class PreparedDataLoader(data.DataLoader[Any]):
         self._next_epoch += 1
 
 
-def _list_options(
-    loader: data.DataLoader[Any], sampler: distributed.DistributedSampler[Any] | None
-) -> dict[str, Any]:
+def _list_options(loader: data.DataLoader[Any], sampler: distributed.DistributedSampler[Any] | None) -> dict[str, Any]:
     """Return the arguments that make a copy of a loader."""
     options: dict[str, Any] = {
         "num_workers": loader.num_workers,

@@ -21,7 +21,9 @@ def enable_reproducibility(seed: int = 0) -> None:
         ValueError: The seed is negative, or above what numpy takes.
     """
     if not 0 <= seed < 2**32:
-        raise ValueError(f"seed must lie between 0 and 2**32 - 1, but received {seed!r}. Pass a small number such as 0.")
+        raise ValueError(
+            f"seed must lie between 0 and 2**32 - 1, but received {seed!r}. Pass a small number such as 0."
+        )
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 (what a user's library draws from is the global generator)
     torch.manual_seed(seed)

@@ -1,0 +1,98 @@
+"""Checks of the repository itself: what it says of itself, and the tools that hold its rules."""
+
+import importlib.metadata
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hocket
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_version_is_the_same_everywhere():
+    assert hocket.__version__ == importlib.metadata.version("hocket")
+
+
+def test_importing_hocket_brings_no_framework():
+    program = """
+import sys
+import hocket
+print(*sorted({"torch", "tensorflow", "jax", "ray", "pyarrow", "sklearn", "matplotlib"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["chain_and_tree", "counter_actor"])
+def test_example_runs(name, tmp_path):
+    program = ROOT / "examples" / f"{name}.py"
+    command = [sys.executable, "-W", "error", str(program), "--delay", "0.01"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {"chain_and_tree": "tree    36", "counter_actor": "primes below 3000: 430, counted in the actor: 430"}[
+        name
+    ] in done.stdout
+
+
+def test_local_imports_of_our_own_are_found(tmp_path, capsys):
+    check_imports = runpy.run_path(str(ROOT / "tools" / "check_imports.py"))["main"]
+    package = tmp_path / "hocket"
+    package.mkdir()
+    (package / "fine.py").write_text("import hocket.core\n\n\ndef f():\n    import torch\n")
+    assert check_imports(tmp_path) == 0
+    (package / "bad.py").write_text(
+        "def f():\n    from hocket import core\n    async def g():\n        from . import h\n"
+    )
+    assert check_imports(tmp_path) == 1
+    assert [line.partition(" is ")[0].split(":")[1:] for line in capsys.readouterr().out.splitlines()] == [
+        ["2", " hocket"],
+        ["4", " ."],
+    ]
+
+
+@pytest.fixture
+def run_docs():
+    return runpy.run_path(str(ROOT / "tools" / "run_docs.py"), run_name="run_docs")
+
+
+def test_blocks_of_a_page_are_one_script_on_the_lines_of_the_page(tmp_path, run_docs):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Page\n```python\nx = 1\n```\n```sh\nrm x\n```\n<!-- why -->\n```python no-run\n1 / 0\n```\n```python\ny = x\n```\n"
+    )
+    parsed = run_docs["parse_page"](page)
+    assert (parsed.blocks, parsed.skipped) == (2, 1)
+    assert [(number, line) for number, line in enumerate(parsed.script.splitlines(), 1) if line] == [
+        (3, "x = 1"),
+        (13, "y = x"),
+    ]
+    assert run_docs["run_page"](page, parsed, limit_seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("```python no-run\nx\n```\n", "page.md:1: a no-run block needs the reason"),
+        ("```python norun\nx\n```\n", "a block says `python` or `python no-run`"),
+    ],
+)
+def test_a_block_that_does_not_run_says_why(tmp_path, run_docs, text, message):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        run_docs["parse_page"](page)
+
+
+def test_a_page_that_fails_or_hangs_is_reported(tmp_path, run_docs, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("\n```python\n1 / 0\n```\n")
+    assert not run_docs["run_page"](page, run_docs["parse_page"](page), limit_seconds=30)
+    assert "line 3" in capsys.readouterr().out
+    page.write_text("```python\nimport threading\nthreading.Event().wait()\n```\n")
+    assert not run_docs["run_page"](page, run_docs["parse_page"](page), limit_seconds=0.2)
+    assert "still running after 0.2 s" in capsys.readouterr().out

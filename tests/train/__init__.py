@@ -1,0 +1,1 @@
+"""Tests of hocket.train and of the command, with real processes."""

@@ -1,0 +1,143 @@
+"""Checkpoints: handles on folders, committed whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hocket import train
+from hocket.train import checkpoint_manager, configs, reports, storage
+
+
+def make_folder(path: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+    return path
+
+
+def test_handle(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "a", weights="w")
+    checkpoint = train.Checkpoint.from_directory(folder)
+    assert checkpoint.path == str(folder)
+    assert checkpoint == train.Checkpoint(str(folder))
+    assert hash(checkpoint) == hash(train.Checkpoint(folder))
+    assert checkpoint != train.Checkpoint(tmp_path)
+    with checkpoint.as_directory() as where:
+        assert where == str(folder)
+    copy = checkpoint.to_directory(tmp_path / "b")
+    assert Path(copy, "weights").read_text() == "w"
+
+
+def test_metadata(tmp_path: Path) -> None:
+    checkpoint = train.Checkpoint(tmp_path)
+    assert checkpoint.get_metadata() == {}
+    checkpoint.set_metadata({"epoch": 1})
+    checkpoint.update_metadata({"step": 2})
+    assert train.Checkpoint(tmp_path).get_metadata() == {"epoch": 1, "step": 2}
+
+
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    checkpoint = train.Checkpoint(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError, match=r"gone' does not exist\. Was it removed"):
+        checkpoint.to_directory(tmp_path)
+
+
+class Bench:
+    """Commits checkpoints as the controller does, with files given by rank."""
+
+    def __init__(self, path: Path, **config: Any) -> None:
+        self.path = path
+        self.storage = storage.Storage(str(path / "runs"), "run")
+        storage.open_storage(self.storage)
+        self.manager = checkpoint_manager.CheckpointManager(self.storage, configs.CheckpointConfig(**config))
+        self.count = 0
+
+    def commit(self, metrics: dict[str, Any], *files_by_rank: dict[str, str] | None) -> train.Checkpoint:
+        row = []
+        for rank, files in enumerate(files_by_rank or ({"weights": "w"},)):
+            staged = None
+            if files is not None:
+                source = make_folder(self.path / f"source-{self.count}-{rank}", **files)
+                staged = storage.stage(self.storage, f"0-{self.count}-{rank}", str(source))
+            row.append(reports.Report(self.count, reports.encode_metrics(metrics), staged, None))
+        self.count += 1
+        return self.manager.commit(row, metrics)
+
+    def list_names(self) -> list[str]:
+        return sorted(path.name for path in self.storage.path.glob("checkpoint_*"))
+
+
+def test_files_of_all_ranks_are_merged(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    checkpoint = bench.commit({"loss": 1.0}, None, {"shard-1": "b"}, {"shard-2": "c", "deep/er": "d"})
+    found = {
+        path.relative_to(checkpoint.path).as_posix() for path in Path(checkpoint.path).rglob("*") if path.is_file()
+    }
+    assert found == {"shard-1", "shard-2", "deep/er", storage.MANIFEST_NAME}
+    assert list(bench.storage.staging_path.iterdir()) == []
+
+
+def test_files_of_one_name_with_different_contents(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with pytest.warns(UserWarning, match=r"the lowest rank's were kept: \['state'\]\. Save them in rank 0 only"):
+        checkpoint = bench.commit({}, {"state": "first", "same": "s"}, {"state": "second", "same": "s"})
+    assert Path(checkpoint.path, "state").read_text() == "first"
+
+
+def test_the_best_are_kept_and_the_latest(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, num_to_keep=2, checkpoint_score_attribute="val/loss", checkpoint_score_order="min")
+    for loss in (3.0, 1.0, 2.0, float("nan")):
+        bench.commit({"val": {"loss": loss}})
+    assert bench.list_names() == ["checkpoint_000001", "checkpoint_000002", "checkpoint_000003"]
+    best = [record.metrics["val"]["loss"] for record in bench.manager.sort_by_score()]
+    assert best[:2] == [1.0, 2.0]
+
+
+def test_a_missing_score_is_an_error(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, checkpoint_score_attribute="accuracy")
+    with pytest.raises(ValueError, match=r"score_attribute is 'accuracy'.* rank 0 reported \['loss'\]"):
+        bench.commit({"loss": 1.0})
+
+
+def test_a_later_run_finds_what_was_committed_and_nothing_else(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.commit({"epoch": 0})
+    newest = bench.commit({"epoch": 1})
+    newest.set_metadata({"note": "may be added later"})
+    make_folder(bench.storage.path / "checkpoint_000002", weights="no manifest: not ours, or half done")
+    storage.stage(bench.storage, "0-9-0", newest.path)
+    again = Bench(tmp_path)
+    assert again.manager.latest == newest
+    assert [record.metrics["epoch"] for record in again.manager.committed] == [0, 1]
+    assert not again.storage.staging_path.exists()
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    first = bench.commit({})
+    second = bench.commit({})
+    Path(second.path, "weights").write_text("cut")
+    with pytest.warns(
+        UserWarning, match=r"checkpoint_000001' is damaged .*'weights' has changed .*3 bytes now, 1 then"
+    ):
+        again = Bench(tmp_path)
+    assert again.manager.latest == first
+
+
+def test_the_manifest_holds_plain_numbers(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    checkpoint = Bench(tmp_path).commit({"loss": np.float32(0.5)})
+    manifest = json.loads(Path(checkpoint.path, storage.MANIFEST_NAME).read_text())
+    assert manifest["metrics"] == {"loss": 0.5}
+    assert manifest["files"]["weights"]["size_bytes"] == 1
+
+
+def test_a_name_that_is_taken(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    make_folder(bench.storage.path / "checkpoint_000000", weights="w")
+    with pytest.raises(FileExistsError, match=r"exists already\. Give each report"):
+        bench.commit({})

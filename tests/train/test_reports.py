@@ -1,0 +1,208 @@
+"""What ranks report reaches the result, the callbacks and the checkpoints."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hocket
+from hocket import train
+
+
+def fit(function: Any, path: Path, num_workers: int = 2, config: Any = None, **run: Any) -> train.Result:
+    return train.DataParallelTrainer(
+        function,
+        train_loop_config=config,
+        scaling_config=train.ScalingConfig(num_workers=num_workers),
+        run_config=train.RunConfig(storage_path=path, **run),
+    ).fit()
+
+
+def report_thrice(config: dict[str, Any]) -> str:
+    context = train.get_context()
+    for step in range(3):
+        train.report({"step": step, "rank": context.get_world_rank(), "size": context.get_world_size()})
+    return f"returned by {context.get_world_rank()}"
+
+
+class Recorder(train.UserCallback):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, list[Any], bool]] = []
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        self.seen.append((run_context.experiment_name, [one["rank"] for one in metrics], checkpoint is not None))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_every_report_reaches_the_result(tmp_path: Path, num_workers: int) -> None:
+    recorder = Recorder()
+    result = fit(report_thrice, tmp_path, num_workers, name="run", callbacks=[recorder])
+    size = max(1, num_workers)
+    assert result.metrics_history == [{"step": step, "rank": 0, "size": size} for step in range(3)]
+    assert result.metrics == result.metrics_history[-1]
+    assert result.checkpoint is None
+    assert result.path == str(tmp_path / "run")
+    assert result.return_value == "returned by 0"
+    assert recorder.seen == [("run", list(range(size)), False)] * 3
+    assert hocket.available_resources() == hocket.cluster_resources()
+
+
+def save_and_look(config: dict[str, Any]) -> None:
+    rank = train.get_context().get_world_rank()
+    assert train.get_checkpoint() is None
+    for step in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, f"rank-{rank}").write_text(str(step))
+            train.report({"step": step, "rank": rank}, train.Checkpoint.from_directory(folder))
+        committed = train.get_checkpoint()
+        assert committed is not None
+        assert Path(committed.path, "rank-0").read_text() == str(step)
+        assert Path(committed.path, "rank-1").read_text() == str(step)
+    train.report({"step": 2, "rank": rank})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+def test_a_checkpoint_is_committed_when_report_returns(tmp_path: Path) -> None:
+    recorder = Recorder()
+    result = fit(save_and_look, tmp_path, config={}, callbacks=[recorder])
+    assert result.checkpoint is not None
+    assert Path(result.checkpoint.path).name == "checkpoint_000001"
+    assert [had for _, _, had in recorder.seen] == [True, True, False]
+    assert result.get_best_checkpoint("step", "min") == result.best_checkpoints[1][0]
+    assert not Path(result.path, ".staging").exists()
+    with pytest.raises(ValueError, match=r"No checkpoint was reported with the metric 'los'\. The last one has"):
+        result.get_best_checkpoint("los", "min")
+
+
+def save_in_rank_0(config: dict[str, Any]) -> None:
+    start = train.get_checkpoint()
+    step = int(Path(start.path, "step").read_text()) + 1 if start else 0
+    if train.get_context().get_world_rank() > 0:
+        train.report({"step": step})
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "step").write_text(str(step))
+        train.report({"step": step}, train.Checkpoint(folder), checkpoint_dir_name=f"after-{step}")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+def test_a_run_of_the_same_name_continues(tmp_path: Path) -> None:
+    names = []
+    for _ in range(3):
+        result = fit(save_in_rank_0, tmp_path, name="again", config={})
+        assert result.checkpoint is not None
+        names.append(Path(result.checkpoint.path).name)
+    assert names == ["after-0", "after-1", "after-2"]
+
+
+def report_twice_in_rank_0() -> None:
+    if train.get_context().get_world_rank() == 0:
+        train.report({"step": 0})
+        train.report({"step": 1}, train.Checkpoint(tempfile.gettempdir() + "/nothing-here-to-copy"))
+
+
+def report_unevenly() -> None:
+    for _ in range(3 if train.get_context().get_world_rank() == 0 else 1):
+        train.report({})
+
+
+def save_unevenly() -> None:
+    if train.get_context().get_world_rank() == 0:
+        with tempfile.TemporaryDirectory() as folder:
+            train.report({}, train.Checkpoint(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (report_unevenly, "rank 1 ended after 1 reports and rank 0 made 3. Call report"),
+        (save_unevenly, "rank 1 ended after 0 reports and rank 0 made 1. Call report"),
+        (report_twice_in_rank_0, "(rank 1 ended after 0 reports|nothing-here-to-copy' does not exist)"),
+    ],
+)
+def test_uneven_reports_are_an_error_and_not_a_hang(tmp_path: Path, function: Any, match: str) -> None:
+    with pytest.raises(train.TrainingFailedError, match=match):
+        fit(function, tmp_path)
+
+
+def report_without_end(config: dict[str, Any]) -> None:
+    for step in range(config["count"]):
+        train.report({"step": step})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+def test_many_reports_are_all_there(tmp_path: Path) -> None:
+    result = fit(report_without_end, tmp_path, config={"count": 5000})
+    assert [metrics["step"] for metrics in result.metrics_history] == list(range(5000))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ((3,), TypeError, r"report\(\) takes a dict of metrics, but received int: 3\. Write report"),
+        (({"f": lambda: 0},), ValueError, "metrics must be picklable, .* Report plain numbers"),
+        (({}, "path"), TypeError, "report.. takes a Checkpoint, but received 'path'. Write Checkpoint.from_directory"),
+        (({}, None, "a/b"), ValueError, "checkpoint_dir_name must be the name of one folder .* received 'a/b'"),
+    ],
+)
+def test_what_report_refuses(tmp_path: Path, arguments: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        fit(lambda: train.report(*arguments), tmp_path, num_workers=0)
+
+
+def test_metrics_are_taken_as_they_are_now(tmp_path: Path) -> None:
+    def reuse() -> None:
+        metrics = {"step": 0}
+        for step in range(2):
+            metrics["step"] = step
+            train.report(metrics)
+
+    assert fit(reuse, tmp_path, num_workers=0).metrics_history == [{"step": 0}, {"step": 1}]
+
+
+def test_a_missing_pandas_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    result = fit(lambda: None, tmp_path, num_workers=0)
+    assert result.metrics is None
+    with pytest.raises(ImportError, match=r"needs pandas.* pip install pandas"):
+        _ = result.metrics_dataframe
+
+
+def test_inprocess_engine(tmp_path: Path) -> None:
+    with hocket.init(num_cpus=2, engine="inprocess"):
+        result = fit(report_thrice, tmp_path, num_workers=1)
+        assert len(result.metrics_history) == 3
+        with pytest.raises(ValueError, match="runs one rank, but num_workers is 2"):
+            fit(report_thrice, tmp_path, num_workers=2)
+
+
+@pytest.mark.usefixtures("session")
+def test_more_workers_than_cpus(tmp_path: Path) -> None:
+    with pytest.raises(
+        hocket.exceptions.InfeasibleResourcesError, match=r"num_workers=8 with .*'CPU': 8\.0.* has .*2\.0"
+    ):
+        fit(report_thrice, tmp_path, num_workers=8)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("session")
+def test_a_lock_cannot_travel(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def loop() -> None:
+        lock.acquire()
+
+    with pytest.raises(hocket.exceptions.SerializationError, match="lock"):
+        fit(loop, tmp_path)
