@@ -143,7 +143,7 @@ def test_random_programs_end_and_leave_nothing_held(session: hocket.SessionConte
     def run(program: Program) -> None:
         try:
             program.run(until)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (it is reported by the main thread)
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(program,), daemon=True) for program in programs]

@@ -83,12 +83,15 @@ class Client(contract.Engine):
             self.lock,
             handle=self._handle,
             before_wait=self.before_wait,
-            check=lambda: self.check(),
+            check=self._check,
             name="hocket-steward",
         )
         self.pump.watch(self.channel.fd)
 
     # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        self.check()
 
     def before_wait(self) -> float | None:
         """Send everything that is unsent."""
