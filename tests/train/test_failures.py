@@ -47,6 +47,18 @@ def test_an_exception_names_its_rank(tmp_path: Path) -> None:
     assert hocket.available_resources() == hocket.cluster_resources()
 
 
+def raise_in_rank_1_and_report_in_rank_0(config: dict[str, Any]) -> None:
+    if train.get_context().get_world_rank() == 1:
+        raise KeyError("the answer is missing")
+    train.report({"step": 0})
+
+
+def test_an_exception_goes_before_the_reports_that_are_missing_because_of_it(tmp_path: Path) -> None:
+    for _ in range(15):  # which of the two is seen first is a race
+        with pytest.raises(train.WorkerGroupError, match=r"^Rank 1 of 2 raised KeyError"):
+            fit(raise_in_rank_1_and_report_in_rank_0, tmp_path)
+
+
 def kill_rank_1(config: dict[str, Any]) -> None:
     if train.get_context().get_world_rank() == 1:
         os.kill(os.getpid(), config["signal"])

@@ -99,22 +99,26 @@ class Controller:
         )
 
     def _follow(self, group: worker_group.WorkerGroup, runs: list[contract.ObjectRef[Any]]) -> Any:
-        """Take reports until the training function has returned in all ranks."""
-        running = {ref: rank for rank, ref in enumerate(runs)}
+        """Take reports until the training function has returned in all ranks.
+
+        A rank's last reports come just before its function's end. If that end is an error, it is the error to raise, and
+        not what is missing among the reports because of it; so the function's value is taken first.
+        """
+        waiting = set(runs)
         polls = {handle.take_reports.remote(): rank for rank, handle in enumerate(group.actors)}
-        returned: Any = None
-        while running or polls:
-            ref = api.wait([*running, *polls], num_returns=1)[0][0]
-            if ref in running:
-                rank = running.pop(ref)
-                value = group.get(rank, ref)
-                returned = value if rank == 0 else returned
+        while waiting or polls:
+            ref = api.wait([*waiting, *polls], num_returns=1)[0][0]
+            if ref in waiting:
+                waiting.remove(ref)
+                group.get(runs.index(ref), ref)
                 continue
             rank = polls.pop(ref)
             batch, has_ended = group.get(rank, ref)
-            if not has_ended:
+            if has_ended:
+                group.get(rank, runs[rank])
+            else:
                 polls[group.actors[rank].take_reports.remote()] = rank
             for done in self._book.add(rank, batch, has_ended=has_ended):
                 for handle in group.actors:
                     handle.acknowledge.remote(done.index, done.checkpoint)
-        return returned
+        return group.get(0, runs[0])

@@ -335,5 +335,6 @@ def main(control_fd: int, status_fd: int, driver_pid: int) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     gc.collect()
     gc.freeze()  # what is here now is never garbage; workers then share its pages
-    Guardian(socket.socket(fileno=control_fd), status_fd, driver_pid).run()
-    os._exit(0)
+    guardian = Guardian(socket.socket(fileno=control_fd), status_fd, driver_pid)
+    guardian.run()
+    os._exit(0)  # with the socket open: closing it is the kernel's business now
