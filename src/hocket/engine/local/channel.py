@@ -48,7 +48,7 @@ class Channel:
         self.fd = sock.fileno()
         #: Messages to be sent with the next frame.
         self.outbox: list[Message] = []
-        #: Descriptors that belong to them; closed by us once sent only if `close_after` was said.
+        #: Descriptors that belong to them; still the sender's, and duplicated until they are sent.
         self.outbox_fds: list[int] = []
         self._buffer = bytearray(RECEIVE_BYTES)
         self._view = memoryview(self._buffer)

@@ -53,8 +53,6 @@ class Dispatcher:
     def __init__(self, owner: Owner) -> None:
         self._hub = owner
         self._kernel = owner.kernel
-        #: Shapes that have been found feasible; the answer does not change during a session.
-        self.feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
         self._options: dict[bytes, Any] = {}
 
     def handle(self, link: links.Link, received: list[channel.Message]) -> None:

@@ -52,7 +52,7 @@ class Hub(contract.Engine):
     """The local engine.
 
     Args:
-        node: What the machine has.
+        node_demand: What the machine has.
         namespace: Where actors' names live unless said otherwise.
     """
 
@@ -62,7 +62,6 @@ class Hub(contract.Engine):
         self.namespace = namespace
         self.job_id = uuid.uuid4().hex[:8]
         self.node_id = uuid.uuid4().hex
-        self.session = f"hub of process {os.getpid()}"
         cpus = dict(node_demand).get("CPU", 0) // resources.UNIT
         self.kernel = machine.Kernel(
             node_demand, max_idle_workers=max(1, cpus), encode_error=payloads.encode_error, none_value=payloads.NONE
@@ -80,7 +79,6 @@ class Hub(contract.Engine):
         self._since_pump = 0
         self._dirty: set[links.Link] = set()
         self._by_fd: dict[int, links.Link] = {}
-        self._sent_sys_path: dict[int, list[str]] = {}
         self.guard = interrupts.InterruptGuard(self.lock)
         self.pump = pump.Pump(
             self.lock,
@@ -90,6 +88,8 @@ class Hub(contract.Engine):
             name="hocket-steward",
         )
         self._dispatcher = dispatch.Dispatcher(self)
+        #: Shapes that have been found feasible; the answer does not change during a session.
+        self._feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
         self.guardian: processes.GuardianProcess | None = None
         self.guard.install()
 
@@ -221,10 +221,6 @@ class Hub(contract.Engine):
                 self._feasible.add(shape)
             return
         raise kind(node.explain_infeasible(what, shape, self.get_total_resources()))
-
-    @property
-    def _feasible(self) -> set[resources.Shape]:
-        return self._dispatcher.feasible
 
     def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
         with self.lock:

@@ -4,6 +4,10 @@ A *payload* is an encoded value as it travels (see `payloads`). *Ids* are whole 
 sockets, so a message on the wrong socket is noticed.
 """
 
+STATUS_SLOTS = 4096
+"""Size of the table, shared by all processes, in which each worker writes the id of the task that it started last. A worker
+has the slot of its id modulo this; so many workers at once are out of reach of one machine."""
+
 # hub -> worker
 SETUP = 1
 """``(SETUP, sys_path, cwd, job_id, node_id, namespace)``: the first message to each worker."""

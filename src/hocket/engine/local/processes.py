@@ -14,9 +14,6 @@ import sys
 from hocket import exceptions
 from hocket.engine.local import channel, messages
 
-STATUS_SLOTS = 4096
-"""See `worker.STATUS_SLOTS`."""
-
 END_SECONDS = 10.0
 """How long the guardian may take to end everything; it takes milliseconds unless a process cannot be killed."""
 
@@ -35,8 +32,8 @@ class GuardianProcess:
         ours, theirs = socket.socketpair()
         self._channel = channel.Channel(ours)
         self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
-        os.ftruncate(self._status_fd, STATUS_SLOTS * 8)
-        self._status = mmap.mmap(self._status_fd, STATUS_SLOTS * 8)
+        os.ftruncate(self._status_fd, messages.STATUS_SLOTS * 8)
+        self._status = mmap.mmap(self._status_fd, messages.STATUS_SLOTS * 8)
         boot = _BOOT.format(source=_SOURCE, control=theirs.fileno(), status=self._status_fd, driver=os.getpid())
         # A session of its own: a Ctrl-C or hang-up of the terminal is the driver's business.
         self._process = subprocess.Popen(
@@ -73,7 +70,7 @@ class GuardianProcess:
 
     def read_status(self, worker_id: int) -> int:
         """Return the id of the task that the worker started last."""
-        task_id: int = struct.unpack_from("<Q", self._status, (worker_id % STATUS_SLOTS) * 8)[0]
+        task_id: int = struct.unpack_from("<Q", self._status, (worker_id % messages.STATUS_SLOTS) * 8)[0]
         return task_id
 
     def end(self) -> None:

@@ -30,9 +30,6 @@ from hocket.engine.local import channel, client, messages, payloads
 FLUSH_SECONDS = 0.001
 """How long a result may wait for company."""
 
-STATUS_SLOTS = 4096
-"""Size of the table, shared with the hub, in which each worker writes the id of the task that it started last."""
-
 
 class Work:
     """One task or call that stands in the row."""
@@ -394,7 +391,7 @@ def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    status = memoryview(mmap.mmap(status_fd, STATUS_SLOTS * 8)).cast("Q")
+    status = memoryview(mmap.mmap(status_fd, messages.STATUS_SLOTS * 8)).cast("Q")
     engine = client.Client(worker_id, socket.socket(fileno=sock_fd))
     contract.set_current_engine(engine)
-    return Worker(engine, status, worker_id % STATUS_SLOTS).run()
+    return Worker(engine, status, worker_id % messages.STATUS_SLOTS).run()
