@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,13 @@ def count_gpus() -> int:
         return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
     folder = Path("/proc/driver/nvidia/gpus")
     return len(list(folder.iterdir())) if folder.is_dir() else 0
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process as many descriptors as the system lets it have: a large object takes one, and 1,024 is a usual limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def build_demand(

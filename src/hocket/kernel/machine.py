@@ -230,12 +230,27 @@ class Kernel:
             self._send_calls(actor, task.caller)
             return
         shape = task.options.shape
+        if self._fail_if_group_is_gone(task):
+            return
         queue = self.queues.get(shape)
         if queue is None:
             queue = self.queues[shape] = deque()
         queue.append(task)
         if len(queue) == 1:
             self._dispatch_shape(shape, queue)
+
+    def _fail_if_group_is_gone(self, task: TaskRecord) -> bool:
+        """Fail a task whose placement group was removed: it would wait for ever."""
+        group_id = task.options.shape.group_id
+        if not group_id or group_id in self.groups:
+            return False
+        message = f"`{task.options.name}` was to run in placement group {group_id:016x}, which was removed."
+        kind = exceptions.TaskPlacementGroupRemoved
+        if task.kind == TaskKind.CREATION:
+            self._fail_exception(task, exceptions.ActorPlacementGroupRemoved(message))
+        else:
+            self._fail_exception(task, kind(message))
+        return True
 
     def _dispatch(self) -> None:
         """Start whatever fits now. Called when resources or workers became free."""
@@ -327,7 +342,9 @@ class Kernel:
     ) -> None:
         """The worker returned the values of a task, each with the ids of the objects that it refers to."""
         task = worker.inflight.pop(task_id, None)
-        if task is None:
+        if task is None:  # its actor was killed meanwhile
+            for position, (value, _) in enumerate(values):
+                self.instructions.append((Op.FREE, task_id + position, value))
             return
         function = task.function
         if function is not None:
@@ -372,11 +389,16 @@ class Kernel:
             if task.cancelled:
                 self._cancel_quietly(task)
             elif task.kind == TaskKind.FUNCTION:
-                task.state = TaskState.READY
-                self.queues.setdefault(task.options.shape, deque()).appendleft(task)
+                self._put_back(task)
         if worker.state == WorkerState.LEASED and not worker.inflight:
             self._end_lease(worker)  # it had not started any of them
         self._dispatch()
+
+    def _put_back(self, task: TaskRecord) -> None:
+        """Put a task that was not started at the head of its row."""
+        task.state = TaskState.READY
+        if not self._fail_if_group_is_gone(task):
+            self.queues.setdefault(task.options.shape, deque()).appendleft(task)
 
     def _learn(self, function: FunctionRecord, seconds: float) -> None:
         """Set how deep a row of this function's tasks may be. Slow runs count at once, fast ones gradually."""
@@ -431,7 +453,10 @@ class Kernel:
 
     def _end_lease(self, worker: WorkerRecord) -> None:
         if worker.shape is not None:
-            self.leases[worker.shape].pop(worker.id, None)
+            leases = self.leases[worker.shape]
+            leases.pop(worker.id, None)
+            if not leases:
+                del self.leases[worker.shape]
             worker.shape = None
         if worker.allocation is not None:
             worker.allocation.give_back()
@@ -501,7 +526,7 @@ class Kernel:
         worker = task.worker
         if worker is None:
             self._cancel_quietly(task)
-        elif force and task.kind == TaskKind.FUNCTION:
+        elif force and task.kind == TaskKind.FUNCTION and next(iter(worker.inflight)) == task.id:
             worker.killed = True
             self.instructions.append((Op.KILL, worker))
         else:
@@ -575,8 +600,7 @@ class Kernel:
             )
             self._fail_exception(task, error)
         elif not was_started:
-            task.state = TaskState.READY
-            self.queues.setdefault(task.options.shape, deque()).appendleft(task)
+            self._put_back(task)
         elif task.retries_left:
             self._retry(task)
         else:
@@ -593,6 +617,7 @@ class Kernel:
         if options.name:
             self.names[options.namespace, options.name] = actor
         if options.detached:
+            actor.holds_itself = True
             self.objects[task.id].count += 1
 
     def find_actor(self, namespace: str, name: str) -> ActorRecord | None:
@@ -689,6 +714,9 @@ class Kernel:
         key = (actor.options.namespace, actor.options.name)
         if self.names.get(key) is actor:
             del self.names[key]
+        if actor.holds_itself:
+            actor.holds_itself = False
+            self.release(actor.id)
 
     def _bury_constructor(self, task: TaskRecord) -> None:
         actor = task.actor
@@ -710,6 +738,7 @@ class Kernel:
         actor.death_message = message
         self._drop_name(actor)
         worker, actor.worker = actor.worker, None
+        actor.inflight = 0
         calls = [task for row in actor.queues.values() for task in row]
         actor.queues = {}
         if worker is not None:
@@ -749,8 +778,10 @@ class Kernel:
         self._reserve_groups()
 
     def _reserve_groups(self) -> None:
+        has_reserved = False
         for group in list(self.pending_groups):
             if all_fit(self.pool, group.bundles):
+                has_reserved = True
                 self.pending_groups.remove(group)
                 for bundle in group.bundles:
                     allocation = self.pool.take(bundle)
@@ -759,7 +790,8 @@ class Kernel:
                 record = self.objects.get(group.id)
                 if record is not None:
                     self._store(record, self.none_value, (), False)
-                self._dispatch()
+        if has_reserved:
+            self._dispatch()
 
     def remove_group(self, group_id: int) -> None:
         """Give the bundles back. What runs in them ends; what waits for them fails."""
@@ -770,6 +802,19 @@ class Kernel:
         if group in self.pending_groups:
             self.pending_groups.remove(group)
         message = f"Placement group {group.name or f'{group.id:016x}'!r} was removed."
+        self._end_all_in(group_id, message)
+        for allocation in group.allocations:
+            allocation.give_back()
+        record = self.objects.get(group_id)
+        if record is not None and record.value is None:
+            self._store(record, self.encode_error(exceptions.TaskPlacementGroupRemoved(message)), (), True)
+        for shape in [shape for shape in self.queues if shape.group_id == group_id]:
+            del self.queues[shape]
+        self.release(group_id)
+        self._dispatch()
+
+    def _end_all_in(self, group_id: int, message: str) -> None:
+        """End the tasks and actors of a placement group, running or waiting."""
         for task in [task for task in self.tasks.values() if task.options.shape.group_id == group_id]:
             if task.worker is None and task.kind == TaskKind.FUNCTION:
                 self._fail_exception(task, exceptions.TaskPlacementGroupRemoved(message))
@@ -781,10 +826,6 @@ class Kernel:
                 for task in worker.inflight.values():
                     task.retries_left = 0
                 self.instructions.append((Op.KILL, worker))
-        for allocation in group.allocations:
-            allocation.give_back()
-        self.release(group_id)
-        self._dispatch()
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

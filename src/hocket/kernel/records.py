@@ -226,6 +226,7 @@ class ActorRecord:
     __slots__ = (
         "death",
         "death_message",
+        "holds_itself",
         "id",
         "inflight",
         "init_failed",
@@ -250,6 +251,8 @@ class ActorRecord:
         self.unreachable = False
         self.death: exceptions.Death | None = None
         self.death_message = ""
+        #: Whether it is detached and alive: then one count on its object is its own.
+        self.holds_itself = False
 
 
 @dataclass(slots=True)

@@ -222,6 +222,25 @@ class EngineContract:
         assert np.array_equal(api.get(double.remote(double.remote(ref))), np.arange(items) * 4)
         assert np.array_equal(api.get(ref), np.arange(items))
 
+    def test_large_arguments_keep_apart(self) -> None:
+        @api.remote(num_returns=2)
+        def both(first: Any, second: Any) -> tuple[Any, Any]:
+            return first + 1, second + 1
+
+        first, second = np.zeros(1_000_000), np.full(500_000, 5.0)
+        found = api.get(both.remote(first, api.put(second)))
+        assert (found[0].shape, float(found[0][-1])) == ((1_000_000,), 1.0)
+        assert (found[1].shape, float(found[1][-1])) == ((500_000,), 6.0)
+
+    def test_duplicates_in_get_inside_a_task(self) -> None:
+        @api.remote
+        def twice(box: list[Any]) -> int:
+            first, second = api.get([box[0], box[0]])
+            first[0] = 7
+            return int(second[0])
+
+        assert api.get(twice.remote([api.put(np.zeros(1_000_000))])) == 0
+
     def test_objects_are_freed_with_their_last_reference(self) -> None:
         before = session.get_engine().statistics()["objects"]
         refs = [api.put(x) for x in range(100)]
@@ -362,6 +381,25 @@ class EngineContract:
             api.get(counter.add.remote())
         assert api.available_resources()["CPU"] == CPUS
 
+    def test_placement_groups_wait_for_each_other(self) -> None:
+        first = placement.placement_group([{"CPU": 2}])
+        others = [placement.placement_group([{"CPU": 1}]) for _ in range(2)]
+        ready = [group.ready() for group in others]
+        placement.remove_placement_group(first)
+        assert api.get(ready) == [None, None]
+
+    def test_what_waits_for_a_removed_placement_group_fails(self) -> None:
+        first, second = placement.placement_group([{"CPU": 2}]), placement.placement_group([{"CPU": 1}])
+        pending = second.ready()
+        strategy = placement.PlacementGroupSchedulingStrategy(second)
+        task = api.remote(scheduling_strategy=strategy)(_square).remote(1)
+        placement.remove_placement_group(second)
+        late = api.remote(scheduling_strategy=strategy)(_square).remote(1)
+        for ref in (pending, task, late):
+            with pytest.raises(exceptions.TaskPlacementGroupRemoved, match="removed"):
+                api.get(ref)
+        placement.remove_placement_group(first)
+
     def test_impossible_placement_group_is_refused(self) -> None:
         with pytest.raises(exceptions.InfeasibleResourcesError, match=r"asks for .*CPU: 2.* but this session has"):
             placement.placement_group([{"CPU": 2}, {"CPU": 2}])
@@ -480,6 +518,46 @@ class ProcessEngineContract(EngineContract):
         api.cancel(ref, force=force)
         with pytest.raises(exceptions.TaskCancelledError, match="cancelled"):
             api.get(ref, timeout=20)
+
+    def test_cancelling_by_force_spares_the_task_in_front(self) -> None:
+        gate = api.remote(_Gate).options(max_concurrency=8).remote()
+
+        @api.remote(max_retries=0)
+        def maybe_wait(gate: Any) -> str:
+            return str(api.get(gate.wait.remote())) if gate is not None else "short"
+
+        api.get([maybe_wait.remote(None) for _ in range(300)])  # the function is now known to be short: rows are deep
+        late = [maybe_wait.remote(gate) for _ in range(2)]
+        behind = [maybe_wait.remote(gate) for _ in range(6)]
+        for ref in behind:
+            api.cancel(ref, force=True)
+        gate.open.remote()
+        assert api.get(late, timeout=30) == ["open", "open"]
+
+    def test_cancel_wakes_another_thread_that_waits(self) -> None:
+        gate = api.remote(_Gate).options(max_concurrency=2).remote()
+        ref = api.remote(_pass_on).remote(gate.wait.remote())
+        canceller = threading.Timer(0.1, api.cancel, [ref])
+        canceller.start()
+        with pytest.raises(exceptions.TaskCancelledError, match="cancelled before it started"):
+            api.get(ref, timeout=30)
+        canceller.join()
+        gate.open.remote()
+
+    def test_threaded_actor_answers_while_another_call_waits(self) -> None:
+        class Waiter:
+            def wait_for(self, refs: list[Any]) -> int:
+                return len(api.wait(refs, num_returns=1)[0])
+
+            def answer(self) -> str:
+                return "here"
+
+        gate = api.remote(_Gate).options(max_concurrency=2).remote()
+        waiter = api.remote(Waiter).options(max_concurrency=2).remote()
+        waiting = waiter.wait_for.remote([gate.wait.remote()])
+        assert api.get([waiter.answer.remote() for _ in range(20)], timeout=30) == ["here"] * 20
+        gate.open.remote()
+        assert api.get(waiting, timeout=30) == 1
 
     def test_dead_worker_is_explained(self) -> None:
         @api.remote(max_retries=0)

@@ -113,11 +113,7 @@ class Client(contract.Engine):
         for message in received:
             op = message[0]
             if op == messages.VALUE:
-                _, object_id, payload, contained = message
-                self._arrived[object_id] = Arrived(payload, self.hold(contained))
-                self._wanted.discard(object_id)
-                if payload[0] == payloads.SEGMENT:
-                    self._arrived[object_id].payload = (*payload, self.channel.take_descriptor())
+                self._take_value(*message[1:])
             elif op == messages.READY:
                 self._ready.add(message[1])
             elif op == messages.ANSWER:
@@ -126,6 +122,23 @@ class Client(contract.Engine):
                 self._pool.recycle(message[1])
             else:
                 self.on_work(message)
+
+    def _take_value(self, object_id: int, payload: payloads.Payload, contained: tuple[int, ...]) -> None:
+        self._wanted.discard(object_id)
+        held = self.hold(contained)
+        if payload[0] == payloads.SEGMENT:
+            fd = self.channel.take_descriptor()
+            if object_id not in self._receipts:  # the last handle went while it was on its way
+                os.close(fd)
+                self.channel.outbox.append((messages.DROP, object_id, 1))
+                return
+            payload = (*payload, fd)
+        if object_id in self._receipts:
+            self._arrived[object_id] = Arrived(payload, held)
+
+    def intern(self, object_id: int) -> contract.ObjectRef[Any]:
+        with self.lock:  # the steward must not give receipts back between the look and the new handle
+            return super().intern(object_id)
 
     def hold(self, object_ids: Sequence[int]) -> list[contract.ObjectRef[Any]]:
         """Count a receipt for each reference that came with a message, and return handles that keep them."""
@@ -142,7 +155,7 @@ class Client(contract.Engine):
                 self.channel.outbox.append((messages.ADOPT, object_id))
 
     def _drain_dropped(self) -> None:
-        outbox = self.channel.outbox
+        outbox = self.channel.outbox  # not sent, and so not replaced, in here
         while self._unmapped:
             outbox.append((messages.DROP, self._unmapped.popleft(), 1))
         while self.dropped:
@@ -207,6 +220,7 @@ class Client(contract.Engine):
             task_id = self._make_ids(max(1, num_returns))
             if function.id not in self._exported:
                 self._exported.add(function.id)
+                self.pinned += function.captured  # what its closure refers to lives as long as it can be called
                 self.channel.outbox.append((messages.EXPORT, function.id, function.blob, function.name))
             payload, dependencies, borrowed = self._send_arguments(encoded, top)
             parent = self.running.task_id
@@ -287,31 +301,18 @@ class Client(contract.Engine):
             return self._own(object_id)
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         missing = {ref._id for ref in refs if ref._id not in self._arrived}
         if missing:
             self._fetch(missing, timeout_s)
-        return [self._open(ref._id) for ref in refs]
+        return [self._open(ref._id, refs, deadline) for ref in refs]
 
     def _fetch(self, missing: set[int], timeout_s: float | None) -> None:
+        """Wait until the hub has sent these, or one of them is an error."""
         with self.lock:
             self.channel.outbox.append((messages.BLOCK, self.take_unstarted()))
-            self.channel.outbox += [
-                (messages.WANT, object_id) for object_id in missing if object_id not in self._wanted
-            ]
-            self._wanted |= missing
         try:
-            arrived = self._arrived
-
-            def is_done() -> bool:
-                for object_id in list(missing):
-                    found = arrived.get(object_id)
-                    if found is not None:
-                        if found.payload[0] == payloads.ERROR:
-                            return True
-                        missing.discard(object_id)
-                return not missing
-
-            if not self.pump.wait_until(is_done, timeout_s):
+            if not self.pump.wait_until(lambda: self._have_arrived(missing), timeout_s):
                 raise exceptions.GetTimeoutError(
                     f"{len(missing)} of the objects were not there after {timeout_s} s. The tasks go on; call get again, or "
                     "give a longer timeout."
@@ -320,19 +321,40 @@ class Client(contract.Engine):
             with self.lock:
                 self.channel.outbox.append((messages.UNBLOCK,))
 
-    def _open(self, object_id: int) -> Any:
-        found = self._arrived.get(object_id)
-        if found is None:  # an error ended the wait before this one was there
-            return None
-        return self.open_payload(object_id, found)
+    def _have_arrived(self, missing: set[int]) -> bool:
+        """Tell whether the wait is over; ask for what nobody has asked for. Called with the lock held."""
+        for object_id in list(missing):
+            found = self._arrived.get(object_id)
+            if found is not None:
+                if found.payload[0] == payloads.ERROR:
+                    return True
+                missing.discard(object_id)
+            elif object_id not in self._wanted:  # also when another thread has taken what had arrived
+                self._wanted.add(object_id)
+                self.channel.outbox.append((messages.WANT, object_id))
+        return not missing
+
+    def _open(self, object_id: int, refs: Sequence[contract.ObjectRef[Any]], deadline: float | None) -> Any:
+        """Return one of the values; raise if it, or another one that has arrived, is an error."""
+        while True:
+            with self.lock:
+                found = self._arrived.get(object_id)
+                if found is not None and found.payload[0] == payloads.SEGMENT:
+                    # One receipt of the hub's stands for one mapping; the next `get` asks for another.
+                    del self._arrived[object_id]
+            if found is not None:
+                return self.open_payload(object_id, found)
+            for ref in refs:
+                other = self._arrived.get(ref._id)
+                if other is not None and other.payload[0] == payloads.ERROR:
+                    return self.open_payload(ref._id, other)
+            self._fetch({object_id}, None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def open_payload(self, object_id: int, found: Arrived) -> Any:
         """Return a value that has arrived; raise it if it is an error."""
         payload = found.payload
         if payload[0] == payloads.SEGMENT:
             fd = payload[5]
-            # One receipt of the hub's stands for this mapping; the next `get` asks for another.
-            self._arrived.pop(object_id, None)
             try:
                 return payloads.open_payload(payload, fd, lambda: self._unmapped.append(object_id))
             finally:
@@ -344,14 +366,17 @@ class Client(contract.Engine):
     def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
         with self.lock:
             unknown = [ref._id for ref in refs if not self._is_there(ref._id)]
-            if len(refs) - len(unknown) < num_ready:
+            enough = num_ready - (len(refs) - len(unknown))
+            if enough > 0:
                 self.channel.outbox.append((messages.BLOCK, self.take_unstarted()))
                 self.channel.outbox += [(messages.WATCH, object_id) for object_id in unknown]
-                try:
-                    enough = len(unknown) - (len(refs) - num_ready)
-                    self.pump.wait_until(lambda: sum(map(self._is_there, unknown)) >= enough, timeout_s)
-                finally:
+        if enough > 0:
+            try:
+                self.pump.wait_until(lambda: sum(map(self._is_there, unknown)) >= enough, timeout_s)
+            finally:
+                with self.lock:
                     self.channel.outbox.append((messages.UNBLOCK,))
+        with self.lock:
             there = [self._is_there(ref._id) for ref in refs]
         return limit_true(there, num_ready)
 

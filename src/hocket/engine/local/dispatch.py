@@ -33,6 +33,15 @@ ASKABLE = frozenset(
 """Methods of the hub that a worker may call with `ASK`."""
 
 
+def _decode_foreign(payload: payloads.Payload) -> BaseException | None:
+    """Return a worker's exception; None if this process cannot import what it takes."""
+    try:
+        error: BaseException = values.decode(payload[1])
+    except Exception:  # noqa: BLE001 (a class of the user's may raise anything)
+        return None
+    return error
+
+
 class Owner(Protocol):
     """What the dispatcher needs of the hub, besides the methods in `ASKABLE`."""
 
@@ -120,7 +129,7 @@ class Dispatcher:
         retryable = False
         asked = task.options.retry_exceptions
         if asked and task.retries_left and not task.cancelled:
-            error = values.decode(payload[1])
+            error = _decode_foreign(payload)
             cause = error.cause if isinstance(error, exceptions.TaskError) else error
             retryable = asked is True or (asked is not False and isinstance(cause, asked))
         if not retryable:
@@ -212,7 +221,9 @@ class Dispatcher:
         if not wants_value:
             link.channel.outbox.append((messages.READY, object_id))
             return
-        record = self._kernel.objects[object_id]
+        record = self._kernel.objects.get(object_id)
+        if record is None or record.value is None:  # the worker has dropped it in the same breath
+            return
         payload = self._hub.lend(link, record.value)
         for inner in record.contained:
             self._kernel.retain(inner, link.worker.id)

@@ -23,7 +23,6 @@ from typing import Any
 from hocket import exceptions
 from hocket.engine import contract, node, values
 from hocket.engine.local import (
-    channel,
     client,
     dispatch,
     interrupts,
@@ -92,6 +91,7 @@ class Hub(contract.Engine):
         self._feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
         self.guardian: processes.GuardianProcess | None = None
         self.guard.install()
+        node.raise_descriptor_limit()
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -114,13 +114,22 @@ class Hub(contract.Engine):
                 record = self._add_function(function)
             if options.shape not in self._feasible:
                 self.check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
-            refs = self._submit(TaskRecord(next(self._ids), record, *self._register(encoded, top), options))
+            task_id = self._make_ids(options.num_returns)
+            refs = self._submit(TaskRecord(task_id, record, *self._register(encoded, top), options))
         self._after_submit()
         return refs
 
     def _add_function(self, function: contract.RemoteFunction) -> records.FunctionRecord:
         record = self.kernel.functions[function.id] = records.FunctionRecord(function.id, function.blob)
+        self.pinned += function.captured  # what its closure refers to lives as long as it can be called
         return record
+
+    def _make_ids(self, count: int) -> int:
+        """Return the first of so many ids in a row: a task's own, and those of its further returns."""
+        first = next(self._ids)
+        for _ in range(count - 1):
+            next(self._ids)
+        return first
 
     def _register(
         self, encoded: values.Encoded | None, top: Sequence[contract.ObjectRef[Any]]
@@ -141,8 +150,6 @@ class Hub(contract.Engine):
     def _submit(self, task: TaskRecord) -> list[contract.ObjectRef[Any]]:
         """Hand the task to the kernel and return the references. Called with the lock held."""
         returns = task.options.num_returns
-        for _ in range(returns - 1):
-            next(self._ids)  # the ids of the further returns follow the task's own
         self.kernel.submit(task)
         if self.kernel.instructions:
             self.carry_out(urgent=False)
@@ -154,6 +161,8 @@ class Hub(contract.Engine):
         self._since_pump += 1
         if self._since_pump >= PUMP_EVERY:
             self._since_pump = 0
+            with self.lock:
+                self._drain_dropped()
             self.pump.handle_arrived()
         if self.guard.is_pending:
             self.guard.check()
@@ -197,7 +206,8 @@ class Hub(contract.Engine):
         with self.lock:
             if self.end is not None:
                 raise self.end
-            task = TaskRecord(next(self._ids), None, *self._register(encoded, top), options, DRIVER, 0, TaskKind.CALL)
+            task_id = self._make_ids(options.num_returns)
+            task = TaskRecord(task_id, None, *self._register(encoded, top), options, DRIVER, 0, TaskKind.CALL)
             task.actor = self.kernel.actors[actor._id]
             task.method = method
             refs = self._submit(task)
@@ -232,12 +242,20 @@ class Hub(contract.Engine):
     def kill_actor(self, actor: contract.ObjectRef[None]) -> None:
         with self.lock:
             self.kernel.kill_actor(actor._id)
-            self.carry_out()
+            self._finish_change()
+        self.guard.check()
 
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
         with self.lock:
             self.kernel.cancel(ref._id, force=force, recursive=recursive)
-            self.carry_out()
+            self._finish_change()
+        self.guard.check()
+
+    def _finish_change(self) -> None:
+        """Carry out what the caller changed, and wake whoever waits for it: it may need no message to come about."""
+        self.failures += 1
+        self.carry_out()
+        self.pump.poke()
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -253,7 +271,10 @@ class Hub(contract.Engine):
                 payload = (payloads.INLINE, encoded.data)
             contained = tuple([ref._id for ref in encoded.refs]) if encoded.refs else ()
             self.kernel.put(object_id, payload, contained, DRIVER)
-            return contract.ObjectRef(object_id, self)
+            ref: contract.ObjectRef[Any] = contract.ObjectRef(object_id, self)
+        if self.guard.is_pending:
+            self.guard.check()
+        return ref
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -353,7 +374,8 @@ class Hub(contract.Engine):
     def remove_group(self, group_id: int) -> None:
         with self.lock:
             self.kernel.remove_group(group_id)
-            self.carry_out()
+            self._finish_change()
+        self.guard.check()
 
     def list_groups(self) -> list[dict[str, Any]]:
         with self.lock:
@@ -591,7 +613,7 @@ class Hub(contract.Engine):
             if received is not None:
                 self._dispatcher.handle(link, received)
                 return
-        except (channel.FrameError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001
             # Whatever a worker says, it must not bring the session down: a message that makes no sense ends its sender.
             self._dispatcher.note_error(0, "a worker's socket", error)
             if self.guardian is not None:

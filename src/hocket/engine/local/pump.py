@@ -135,8 +135,8 @@ class Pump:
                 self._handle_all(self._epoll.poll(0))
 
     def poke(self) -> None:
-        """Have `before_wait` called soon. Called with the lock held."""
-        if self._holder is not None and self._holder == self._steward_id and not self._poked:
+        """Have the holder of the role look again: `before_wait`, then its wish. Called with the lock held."""
+        if self._holder is not None and self._holder != threading.get_ident() and not self._poked:
             self._poked = True
             os.eventfd_write(self._wake_fd, 1)
 

@@ -142,10 +142,11 @@ class Worker:
     def _complete(self, work: Work, args: Any, dependencies: Any, borrowed: Any) -> None:
         engine = self._engine
         work.held = engine.hold(borrowed) if borrowed else []
-        if args is not None:
-            work.args = self._arrive(args)
+        # Dependencies first: their descriptors were sent before that of the arguments.
         if dependencies:
             work.dependencies = [(object_id, self._arrive(payload)) for object_id, payload in dependencies]
+        if args is not None:
+            work.args = self._arrive(args)
         self._row.append(work)
 
     def _arrive(self, payload: payloads.Payload) -> client.Arrived:
@@ -263,7 +264,12 @@ class Worker:
                 raise values.decode(self._actor_error[1])
             function = getattr(self._actor, work.method)
         else:
-            function = self._load(work.function_id)
+            try:
+                function = self._load(work.function_id)
+            except BaseException:
+                with self._engine.lock:
+                    self._close_unopened(work)
+                raise
         args, kwargs = self._open_arguments(work)
         extra = work.extra
         if extra is not None:
@@ -274,6 +280,9 @@ class Worker:
         if self._threads is None and threading.get_ident() == self._main_id and not work.method:
             self._interruptible_id = work.task_id
         try:
+            if self._interruptible_id and work.task_id in self._engine.cancelled:  # while it was being opened
+                self._cancelling_id = work.task_id
+                raise KeyboardInterrupt
             return function(*args, **kwargs)
         finally:
             self._interruptible_id = 0
