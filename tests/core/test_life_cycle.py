@@ -57,9 +57,18 @@ def read_pids(driver: subprocess.Popen[str]) -> set[int]:
 
 
 def wait_gone(pids: set[int], seconds: float) -> set[int]:
-    """Return those of the processes that are still there after so many seconds."""
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=seconds)
-    return {process.pid for process in alive if process.status() != psutil.STATUS_ZOMBIE}
+    """Return those of the processes that still run after so many seconds; one that only waits to be reaped does not."""
+    deadline = time.monotonic() + seconds
+    while (alive := {pid for pid in pids if is_running(pid)}) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return alive
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def list_shared_memory() -> set[str]:
@@ -165,7 +174,8 @@ def test_nothing_listens_while_tasks_and_actors_run(session: hocket.SessionConte
         def ready(self) -> int:
             return os.getpid()
 
-    hocket.get(hocket.remote(Actor).remote().ready.remote())
+    actor = hocket.remote(Actor).remote()
+    hocket.get(actor.ready.remote())
     hocket.get([hocket.remote(os.getpid).remote() for _ in range(4)])
     statistics = hocket.core.session.get_engine().statistics()
     pids = [os.getpid(), statistics["guardian_pid"], *statistics["worker_pids"]]
