@@ -40,7 +40,7 @@ All errors can be pickled, and keep their cause on the way.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 
@@ -337,4 +337,3 @@ class ErrorRecord:
     message: str
     timestamp: float
     """Seconds since the epoch."""
-    extra: dict[str, str] = field(default_factory=dict)

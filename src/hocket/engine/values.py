@@ -53,10 +53,6 @@ class Encoded:
         self.buffers = buffers
         self.refs = refs
 
-    def get_size(self) -> int:
-        """Return the total number of bytes."""
-        return len(self.data) + sum(buffer.nbytes for buffer in self.buffers)
-
 
 _NO_REFS: list[contract.ObjectRef[Any]] = []
 _NO_BUFFERS: list[memoryview] = []

@@ -829,10 +829,6 @@ class Kernel:
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    def has_outstanding_work(self) -> bool:
-        """Tell whether anything is queued or running."""
-        return bool(self.tasks)
-
     def could_ever_fit(self, shape: resources.Shape) -> bool:
         """Tell whether the shape fits an otherwise empty session."""
         if not shape.group_id:

@@ -123,7 +123,6 @@ class TaskRecord:
     __slots__ = (
         "actor",
         "actor_options",
-        "allocation",
         "args",
         "attempt",
         "borrowed",
@@ -178,7 +177,6 @@ class TaskRecord:
         self.actor: ActorRecord | None = None
         self.actor_options: ActorOptions | None = None
         self.method = ""
-        self.allocation: resources.Allocation | None = None
 
 
 class WorkerState(enum.IntEnum):

@@ -6,3 +6,10 @@
 - `guardian`: the parent of all workers, which outlives no driver.
 - `channel`, `segments`, `pump`: frames on sockets, shared memory, and who reads the sockets.
 """
+
+import sys
+
+if not sys.platform.startswith("linux"):
+    raise ImportError(
+        f"Hocket runs on Linux only, so far; this is {sys.platform}. Use a Linux machine, container or WSL 2."
+    )

@@ -62,7 +62,6 @@ class Client(contract.Engine):
         self.actor_extra: dict[str, Any] = {}
         self.cancelled: set[int] = set()
         self.last_flush = 0.0
-        self.is_closed = False
         #: Handles messages that are work for this process rather than answers.
         self.on_work: Callable[[channel.Message], None] = lambda message: None
         #: Called without the lock when something may have to be raised in the thread that uses the engine.
@@ -108,7 +107,6 @@ class Client(contract.Engine):
     def _handle(self, fd: int, mask: int) -> None:
         received = self.channel.receive()
         if received is None:
-            self.is_closed = True
             os._exit(0)  # the hub is gone, so nobody wants what this process does
         for message in received:
             op = message[0]
@@ -398,10 +396,6 @@ class Client(contract.Engine):
         if not ok:
             raise answer
         return answer
-
-    def check_feasible(self, shape: resources.Shape, kind: type[Exception], what: str) -> None:
-        """Raise if the shape can never be had."""
-        self._ask("check_feasible", shape, kind, what)
 
     def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> contract.ObjectRef[None]:
         ref: contract.ObjectRef[None] = self._ask("reserve", list(bundles), strategy, name)

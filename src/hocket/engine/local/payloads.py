@@ -57,10 +57,3 @@ def open_payload(payload: Payload, fd: int | None, on_unmapped: Callable[[], Non
 def encode_error(error: BaseException) -> Payload:
     """Return the payload of an exception."""
     return (ERROR, values.encode_error(error))
-
-
-def get_size(payload: Payload) -> int:
-    """Return how many bytes the value takes."""
-    if payload[0] == SEGMENT:
-        return len(payload[1]) + int(payload[3])
-    return len(payload[1]) + (sum(map(len, payload[2])) if payload[0] == BUFFERS else 0)
