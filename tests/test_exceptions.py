@@ -54,8 +54,23 @@ def test_dual_error_forwards_attributes_of_the_cause() -> None:
 
 
 def test_cause_that_cannot_be_inherited_from_gives_a_plain_task_error() -> None:
-    group = ExceptionGroup("several", [ValueError("one")])
+    group = BaseExceptionGroup("several", [KeyboardInterrupt()])
     assert type(exceptions.TaskError("f", "trace", group).as_instanceof_cause()) is exceptions.TaskError
+
+
+def test_groups_stay_groups_and_can_be_taken_apart() -> None:
+    group = ExceptionGroup("several", [ValueError("one"), KeyError("two")])
+    error = pickle.loads(pickle.dumps(exceptions.TaskError("f", "trace", group).as_instanceof_cause()))
+    assert isinstance(error, exceptions.TaskError)
+    caught: list[BaseException] = []
+    try:
+        try:
+            raise error
+        except* ValueError as part:
+            caught += part.exceptions
+    except* KeyError as part:
+        caught += part.exceptions
+    assert [str(one) for one in caught] == ["one", "'two'"]
 
 
 def test_death_is_described_with_its_evidence() -> None:

@@ -4,6 +4,7 @@ Layout: `kernel` decides and does no IO; `engine` carries out (one contract, sev
 model; `train` stands on it. This module only gives the public names their place.
 """
 
+from hocket import actor as actor
 from hocket import exceptions as exceptions
 from hocket import util as util
 from hocket.core.actor import ActorClass as ActorClass
@@ -23,6 +24,8 @@ from hocket.core.api import put as put
 from hocket.core.api import remote as remote
 from hocket.core.api import wait as wait
 from hocket.core.context import RuntimeContext as RuntimeContext
+from hocket.core.generators import DynamicObjectRefGenerator as DynamicObjectRefGenerator
+from hocket.core.generators import ObjectRefGenerator as ObjectRefGenerator
 from hocket.core.remote_function import RemoteFunction as RemoteFunction
 from hocket.core.session import SessionContext as SessionContext
 from hocket.core.session import init as init

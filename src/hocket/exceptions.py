@@ -10,6 +10,8 @@
     │   ├── SerializationError (TypeError)          a value cannot travel between processes
     │   ├── ActorAlreadyExistsError (ValueError)    the name is taken
     │   ├── ActorHandleNotFoundError (ValueError)   the handle belongs to another session
+    │   ├── RuntimeEnvSetupError                    the runtime environment cannot be made
+    │   ├── ObjectRefStreamEndOfStreamError         the generator has no such item
     │   ├── TaskPlacementGroupRemoved               its placement group was removed
     │   └── ActorPlacementGroupRemoved
     ├── your own code raised: read ``.cause``
@@ -18,21 +20,30 @@
     │   └── TaskCancelledError
     ├── not yet: wait longer, or look at what it waits for
     │   ├── GetTimeoutError (TimeoutError)
+    │   ├── PendingCallsLimitExceeded               the actor has as many unanswered calls as it may have
     │   └── DeadlockError                           nothing that could finish it is left
     ├── a process died: the message says which, why, where
     │   ├── WorkerCrashedError
     │   │   └── OutOfMemoryError
     │   ├── ActorError
-    │   │   └── ActorDiedError
+    │   │   ├── ActorDiedError
+    │   │   └── ActorUnavailableError               it is being built again: the next call will find it
     │   ├── ObjectLostError
-    │   │   └── OwnerDiedError
+    │   │   ├── OwnerDiedError
+    │   │   ├── ObjectFreedError
+    │   │   ├── ObjectFetchTimedOutError
+    │   │   ├── ObjectReconstructionFailedError
+    │   │   └── ReferenceCountingAssertionError
+    │   ├── NodeDiedError
     │   └── LocalEngineDiedError                    the whole session is gone
     ├── the machine is full: free something
-    │   └── ObjectStoreFullError
+    │   ├── ObjectStoreFullError
+    │   └── OutOfDiskError
+    ├── SystemError                                 our own mistake: please report it
     └── SessionClosedError (RuntimeError)           shut down, or never opened
 
-``RayError``, ``RayTaskError``, ``RayActorError`` and ``LocalRayletDiedError`` are second names of the same classes, so
-that a program written for Ray catches what it expects.
+``RayError``, ``RayTaskError``, ``RayActorError``, ``RaySystemError`` and ``LocalRayletDiedError`` are second names of the same
+classes, so that a program written for Ray catches what it expects. Some classes are raised by clusters only.
 
 All errors can be pickled, and keep their cause on the way.
 """
@@ -73,6 +84,14 @@ class ActorAlreadyExistsError(HocketError, ValueError):
 
 class ActorHandleNotFoundError(HocketError, ValueError):
     """The handle belongs to a session that is closed."""
+
+
+class RuntimeEnvSetupError(HocketError):
+    """The runtime environment of a task or actor cannot be made. The message says which part, and why."""
+
+
+class ObjectRefStreamEndOfStreamError(HocketError):
+    """The reference stands behind the last item of a generator."""
 
 
 class TaskPlacementGroupRemoved(HocketError):  # noqa: N818 (Ray's name)
@@ -119,7 +138,8 @@ class TaskError(HocketError):
         dual_class = _build_dual_class(cause_class)  # type: ignore[arg-type]  # classes are hashable
         if dual_class is None:
             return self
-        error: BaseException = dual_class.__new__(dual_class)
+        parts = (self.cause.message, self.cause.exceptions) if isinstance(self.cause, BaseExceptionGroup) else ()
+        error: BaseException = dual_class.__new__(dual_class, *parts)
         TaskError.__init__(error, self.function_name, self.traceback_str, self.cause)  # type: ignore[arg-type]
         error.args = self.cause.args
         error.__cause__ = self.cause
@@ -154,13 +174,14 @@ class _DualError:
 @functools.lru_cache(maxsize=256)
 def _build_dual_class(cause_class: Any) -> type[BaseException] | None:
     """Return the class that inherits from both, or None where Python cannot lay it out."""
-    if issubclass(cause_class, BaseExceptionGroup):
-        return None
+    if issubclass(cause_class, BaseExceptionGroup) and not issubclass(cause_class, ExceptionGroup):
+        return None  # what it holds may not stand in an Exception
     name = f"TaskError({cause_class.__name__})"
     namespace = {"__module__": TaskError.__module__, "__qualname__": name}
     try:
         dual_class: type[BaseException] = type(name, (_DualError, TaskError, cause_class), namespace)
-        dual_class.__new__(dual_class)
+        if not issubclass(cause_class, ExceptionGroup):
+            dual_class.__new__(dual_class)
     except TypeError:
         return None
     return dual_class
@@ -179,6 +200,10 @@ class TaskCancelledError(HocketError):
 
 class GetTimeoutError(HocketError, TimeoutError):
     """The values were not there when the time-out ended. The tasks go on."""
+
+
+class PendingCallsLimitExceeded(HocketError):  # noqa: N818 (Ray's name)
+    """An actor's ``max_pending_calls`` is reached. Wait for some of its answers, then call again."""
 
 
 class DeadlockError(HocketError):
@@ -295,12 +320,36 @@ class ActorDiedError(ActorError):
     """The actor is dead and will not come back."""
 
 
+class ActorUnavailableError(ActorError):
+    """The actor's process died and is being built again; the call may have run, wholly or in part."""
+
+
 class ObjectLostError(HocketError):
     """The value is gone, and nothing can make it again."""
 
 
 class OwnerDiedError(ObjectLostError):
     """The process that was to make the value died first."""
+
+
+class ObjectFreedError(ObjectLostError):
+    """The value was freed by hand."""
+
+
+class ObjectFetchTimedOutError(ObjectLostError):
+    """The value could not be fetched from another machine in time. Clusters only."""
+
+
+class ObjectReconstructionFailedError(ObjectLostError):
+    """The task that made the value could not be run again. Clusters only."""
+
+
+class ReferenceCountingAssertionError(ObjectLostError):
+    """The value was freed although something still referred to it. Clusters only."""
+
+
+class NodeDiedError(HocketError):
+    """The machine that ran the task is gone. Clusters only."""
 
 
 class LocalEngineDiedError(HocketError):
@@ -314,6 +363,14 @@ class ObjectStoreFullError(HocketError):
     """There is no memory left for the object. The message gives needed, free and the largest holders."""
 
 
+class OutOfDiskError(HocketError):
+    """The disk that objects are spilled to is full."""
+
+
+class SystemError(HocketError):  # noqa: A001 (qualified by its module; Ray's name is RaySystemError)
+    """Something happened that never should. Please report it, with the output of ``hocket doctor``."""
+
+
 class SessionClosedError(HocketError, RuntimeError):
     """The session was shut down, or the reference belongs to an earlier session."""
 
@@ -323,7 +380,12 @@ class SessionClosedError(HocketError, RuntimeError):
 RayError = HocketError
 RayTaskError = TaskError
 RayActorError = ActorError
+RaySystemError = SystemError
 LocalRayletDiedError = LocalEngineDiedError
+
+
+class ActorExit(BaseException):
+    """How `exit_actor` leaves the method that calls it. No error: ``except Exception`` does not catch it."""
 
 
 @dataclass(frozen=True, kw_only=True)

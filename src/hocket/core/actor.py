@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
 
-from hocket.core import options, remote_function, session
+from hocket import exceptions
+from hocket.core import generators, options, placement, remote_function, session
 from hocket.engine import contract, values
 from hocket.kernel import records
 
 _METHOD_OPTIONS = "__hocket_method_options__"
+
+_SPECIAL_METHODS = ("__ray_ready__", "__ray_call__", "__ray_terminate__")
+"""What every actor can be asked: whether it is built; to run a function on itself; to end when it has done what it has."""
+
+_NAME_SECONDS = 0.001
+"""How long to wait before looking again for an actor that somebody else is just creating. A guess."""
 
 
 def method(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a method of an actor class its defaults.
 
     Args:
-        **given: ``num_returns``: how many references a call returns (default 1). ``name``: for messages.
+        **given: ``num_returns``: how many references a call returns (default 1, or as many as a generator yields).
+            ``concurrency_group``: which threads run it. ``max_task_retries``, ``retry_exceptions``: when it is tried again.
 
     Example:
         >>> import hocket
@@ -53,11 +64,13 @@ class ActorClass:
         self._signature = remote_function.Signature(
             inspect.getattr_static(cls, "__init__"), cls.__name__, skip_first=True
         )
+        self._names_nodes = placement.names_nodes(given)
         self._methods = tuple(
-            (name, getattr(function, _METHOD_OPTIONS, {}).get("num_returns", 1))
+            (name, options.build_method_options(getattr(function, _METHOD_OPTIONS, {}), function, name))
             for name, function in inspect.getmembers(cls, callable)
             if not name.startswith("__") or name == "__call__"
         )
+        self._record = dataclasses.replace(options.build_actor_options(given, cls, ""), methods=self._methods)
         self._exported: contract.RemoteFunction | None = None
         self.__name__ = cls.__name__
         self.__doc__ = cls.__doc__
@@ -72,14 +85,33 @@ class ActorClass:
             ActorUnschedulableError: It asks for more than the session can ever have.
         """
         engine = contract.get_optional_current_engine() or session.get_engine()
-        namespace = engine.get_context().namespace
-        record = options.build_actor_options(self._given, self._cls.__name__, namespace, self._methods)
-        if self._given.get("get_if_exists"):
-            if not record.name:
-                raise ValueError("get_if_exists=True needs a name: write .options(name='...', get_if_exists=True).")
+        record = self._record
+        if not record.namespace:
+            record = dataclasses.replace(record, namespace=engine.get_context().namespace)
+        if engine.inherited is not None:
+            record = dataclasses.replace(
+                record,
+                creation=options.inherit(record.creation, engine.inherited),
+                lifetime_shape=options.inherit_shape(record.lifetime_shape, engine.inherited),
+            )
+        if self._names_nodes:
+            placement.check_nodes(self._given, f"Actor `{record.class_name}`")
+        if not self._given.get("get_if_exists"):
+            return self._create(engine, args, kwargs, record)
+        if not record.name:
+            raise ValueError("get_if_exists=True needs a name: write .options(name='...', get_if_exists=True).")
+        while True:
             known = engine.find_actor(record.name, record.namespace)
             if known is not None:
                 return ActorHandle(known.ref, known.options)
+            try:
+                return self._create(engine, args, kwargs, record)
+            except exceptions.ActorAlreadyExistsError:  # somebody was faster: take that one
+                time.sleep(_NAME_SECONDS)
+
+    def _create(
+        self, engine: contract.Engine, args: tuple[Any, ...], kwargs: dict[str, Any], record: records.ActorOptions
+    ) -> ActorHandle:
         self._signature.check(args, kwargs)
         if self._exported is None:
             self._exported = values.encode_function(self._cls, f"actor class `{self._cls.__name__}`")
@@ -88,6 +120,7 @@ class ActorClass:
 
     def options(self, **given: Any) -> ActorClass:
         """Return the same class with other options; this one stays as it is."""
+        options.refuse_decorator_only(given, f"actor class `{self._cls.__name__}`")
         other = ActorClass(self._cls, {**self._given, **given})
         other._exported = self._exported
         return other
@@ -109,6 +142,19 @@ class ActorClass:
         return ActorClass, (self._cls, self._given)
 
 
+def exit_actor() -> NoReturn:
+    """End the actor that runs the calling method, after its ``__ray_shutdown__`` hook and its exit functions.
+
+    The call, and those behind it, fail with `ActorDiedError`; the actor is not built again.
+
+    Raises:
+        TypeError: The caller is no actor.
+    """
+    if session.get_engine().get_context().actor_id is None:
+        raise TypeError("exit_actor() is called inside a method of an actor. Elsewhere use hocket.kill(actor).")
+    raise exceptions.ActorExit
+
+
 class ActorHandle:
     """A handle on an actor. Its methods are called with ``handle.method.remote(...)``.
 
@@ -119,19 +165,23 @@ class ActorHandle:
         self._ref = ref
         self._record = record
         self._cls = cls
-        self._returns = dict(record.methods)
+        self._methods = dict(record.methods)
 
     def __getattr__(self, name: str) -> ActorMethod:
-        returns = self.__dict__.get("_returns")
-        if returns is None or name not in returns:
-            if returns is None or (name.startswith("__") and name.endswith("__")):
-                raise AttributeError(name)
+        methods = self.__dict__.get("_methods")
+        if methods is None:
+            raise AttributeError(name)
+        if name in methods:
+            found = ActorMethod(self._ref, self._cls, name, self._record, methods[name])
+        elif name in _SPECIAL_METHODS:
+            found = ActorMethod(self._ref, None, name, self._record, records.MethodOptions())
+        elif name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        else:
             raise AttributeError(
                 f"Actor class `{self._record.class_name}` has no method {name!r}. It has "
-                f"{sorted(known for known in returns if not known.startswith('_'))}."
+                f"{sorted(known for known in methods if not known.startswith('_'))}."
             )
-        label = f"{self._record.class_name}.{name}"
-        found = ActorMethod(self._ref, self._cls, name, returns[name], label)
         self.__dict__[name] = found
         return found
 
@@ -155,15 +205,25 @@ class ActorHandle:
 class ActorMethod:
     """One method of one actor. Holds the actor's reference and not its handle, which would be a cycle."""
 
-    __slots__ = ("_cls", "_name", "_options", "_ref", "_signature")
+    __slots__ = ("_actor", "_cls", "_is_limited", "_method", "_name", "_options", "_ref", "_signature")
 
     def __init__(
-        self, ref: contract.ObjectRef[None], cls: type | None, name: str, num_returns: int, label: str
+        self,
+        ref: contract.ObjectRef[None],
+        cls: type | None,
+        name: str,
+        actor: records.ActorOptions,
+        method: records.MethodOptions,
+        given: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._ref = ref
         self._cls = cls
         self._name = name
-        self._options = records.TaskOptions(name=label, num_returns=num_returns)
+        self._actor = actor
+        self._method = method
+        self._is_limited = actor.max_pending_calls >= 0
+        label = f"{actor.class_name}.{name}"
+        self._options = options.build_call_options(method, actor, label, given)
         function = inspect.getattr_static(cls, name, None) if cls is not None else None
         is_static = isinstance(function, staticmethod)
         if isinstance(function, staticmethod | classmethod):
@@ -173,19 +233,28 @@ class ActorMethod:
         )
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Start a call and return at once: one `ObjectRef`, a list of them, or None, by ``num_returns``."""
+        """Start a call and return at once: one `ObjectRef`, a list of them, a generator or None, by ``num_returns``.
+
+        Raises:
+            TypeError: The arguments do not fit the method, or one cannot travel.
+            PendingCallsLimitExceeded: The actor has ``max_pending_calls`` unanswered calls of this caller.
+        """
         if self._signature is not None:
             self._signature.check(args, kwargs)
         ref = self._ref
+        if self._is_limited:
+            ref._engine.check_pending(ref)
         refs = ref._engine.submit_call(ref, self._name, args, kwargs, self._options)
-        return refs[0] if len(refs) == 1 else refs or None
+        returns = self._options.num_returns
+        return refs[0] if returns == 1 else generators.wrap(refs, returns)
 
     def options(self, **given: Any) -> ActorMethod:
-        """Return the same method with other options (``num_returns``, ``name``)."""
+        """Return the same method with other options: those of `method`, and ``name``."""
         options.validate(given, options.METHOD_OPTIONS, f"method `{self._options.name}`")
-        returns = given.get("num_returns")
-        returns = self._options.num_returns if returns is None else returns
-        return ActorMethod(self._ref, self._cls, self._name, returns, given.get("name") or self._options.name)
+        return ActorMethod(self._ref, self._cls, self._name, self._actor, self._method, given)
+
+    def _remote(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **given: Any) -> Any:
+        return self.options(**given).remote(*args, **(kwargs or {}))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(

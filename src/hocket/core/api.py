@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from hocket import exceptions
-from hocket.core import actor, context, remote_function, session
+from hocket.core import actor, context, generators, remote_function, session
 from hocket.engine import contract
 
 T = TypeVar("T")
@@ -25,8 +25,10 @@ def remote(*targets: Any, **options: Any) -> Any:
     Args:
         *targets: The function or class; by decoration.
         **options: For both: ``num_cpus`` (default 1; an actor holds 0 while it lives), ``num_gpus``, ``resources``, ``name``,
-            ``scheduling_strategy``. For functions: ``num_returns`` (1), ``max_retries`` (3, after the death of a worker),
-            ``retry_exceptions`` (False). For classes: ``namespace``, ``lifetime``, ``max_concurrency`` (1), ``get_if_exists``.
+            ``scheduling_strategy``, ``runtime_env``. For functions: ``num_returns`` (1), ``max_retries`` (3, after the death of a
+            worker), ``retry_exceptions`` (False), ``max_calls``. For classes: ``namespace``, ``lifetime``, ``max_concurrency``
+            (1; 1,000 with coroutines), ``concurrency_groups``, ``max_restarts`` (0), ``max_task_retries`` (0),
+            ``max_pending_calls``, ``get_if_exists``. The page docs/core.md explains each.
 
     Raises:
         ValueError: An option is unknown or breaks a rule.
@@ -60,10 +62,10 @@ def _make_remote(target: Any, options: dict[str, Any]) -> Any:
     remote_function.raise_if_not_callable(target)
     if inspect.isclass(target):
         return actor.ActorClass(target, options)
-    if inspect.isgeneratorfunction(target) or inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
-        raise TypeError(
-            f"`{target.__name__}` is a generator or coroutine function, which this version does not run remotely. Return a list, "
-            "or call asyncio.run() inside an ordinary function."
+    if inspect.iscoroutinefunction(target):
+        raise ValueError(
+            f"`{target.__name__}` is a coroutine function, and a remote function must be an ordinary one. Call "
+            "asyncio.run(...) inside it, or make it a method of an actor."
         )
     if not hasattr(target, "__name__"):
         target.__name__ = type(target).__name__
@@ -111,6 +113,8 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         if timeout is not None:
             _check_timeout(timeout)
         return engine.get((refs,), timeout)[0]
+    if isinstance(refs, generators.ObjectRefGenerator):  # as Ray does
+        return refs
     if not isinstance(refs, list):
         raise ValueError(  # noqa: TRY004 (Ray's class)
             f"hocket.get() takes an ObjectRef or a list of them, but received a {type(refs).__name__}: {refs!r}. Write "
@@ -133,16 +137,16 @@ def _check_timeout(timeout: float) -> None:
 
 
 def wait(
-    refs: list[contract.ObjectRef[Any]],
+    refs: list[Any],
     *,
     num_returns: int = 1,
     timeout: float | None = None,
     fetch_local: bool = True,
-) -> tuple[list[contract.ObjectRef[Any]], list[contract.ObjectRef[Any]]]:
+) -> tuple[list[Any], list[Any]]:
     """Wait until some of the objects are there. An error counts as there.
 
     Args:
-        refs: References, without duplicates.
+        refs: References, without duplicates. A generator stands for its next item.
         num_returns: How many to wait for. Exactly so many are returned as ready, even if more are.
         timeout: Seconds to wait at most; then fewer may be ready. None waits without end.
         fetch_local: For Ray programs; has no meaning on one machine.
@@ -159,7 +163,9 @@ def wait(
             f"hocket.wait() takes a list of ObjectRefs, but received a {type(refs).__name__}. Write hocket.wait([ref])."
         )
     if any(type(ref) is not contract.ObjectRef for ref in refs):
-        wrong = next(ref for ref in refs if type(ref) is not contract.ObjectRef)
+        if all(type(ref) in (contract.ObjectRef, generators.ObjectRefGenerator) for ref in refs):
+            return _wait_for_generators(refs, num_returns, timeout)
+        wrong = next(ref for ref in refs if type(ref) not in (contract.ObjectRef, generators.ObjectRefGenerator))
         raise TypeError(
             f"hocket.wait() takes a list of ObjectRefs, but it holds {wrong!r}. Pass what .remote() returned."
         )
@@ -178,10 +184,21 @@ def wait(
     return ready, [ref for ref, is_there in zip(refs, there, strict=True) if not is_there]
 
 
-def cancel(ref: contract.ObjectRef[Any], *, force: bool = False, recursive: bool = True) -> None:
+def _wait_for_generators(given: list[Any], num_returns: int, timeout: float | None) -> tuple[list[Any], list[Any]]:
+    heads = [one.head if isinstance(one, generators.ObjectRefGenerator) else one for one in given]
+    ready = set(wait(heads, num_returns=num_returns, timeout=timeout)[0])
+    pairs = list(zip(given, heads, strict=True))
+    return [one for one, head in pairs if head in ready], [one for one, head in pairs if head not in ready]
+
+
+def cancel(
+    ref: contract.ObjectRef[Any] | generators.ObjectRefGenerator, *, force: bool = False, recursive: bool = True
+) -> None:
     """Stop the task that makes an object. `get` of it then raises `TaskCancelledError`.
 
-    A task that has not started never runs; one that runs gets a KeyboardInterrupt; one that is done stays done.
+    A task that has not started never runs; one that runs gets a KeyboardInterrupt; one that is done stays done. A call of an
+    asynchronous actor is cancelled as asyncio does it; one of an ordinary actor that runs already is only told
+    (`RuntimeContext.is_canceled`).
 
     Args:
         ref: What the task's `.remote()` returned.
@@ -190,7 +207,10 @@ def cancel(ref: contract.ObjectRef[Any], *, force: bool = False, recursive: bool
 
     Raises:
         TypeError: It is no reference.
+        ValueError: It is a call of an actor, and `force` is set.
     """
+    if isinstance(ref, generators.ObjectRefGenerator):
+        ref = ref.completed()
     if not isinstance(ref, contract.ObjectRef):
         raise TypeError(
             f"hocket.cancel() takes an ObjectRef, but received {ref!r}. To end an actor, use hocket.kill(actor)."
@@ -203,7 +223,7 @@ def kill(handle: actor.ActorHandle, *, no_restart: bool = True) -> None:
 
     Args:
         handle: The actor.
-        no_restart: For Ray programs; actors are not restarted by this version.
+        no_restart: Whether that is its end. If False, it is built again as often as ``max_restarts`` allows.
 
     Raises:
         ValueError: It is no actor handle.
@@ -212,7 +232,7 @@ def kill(handle: actor.ActorHandle, *, no_restart: bool = True) -> None:
         raise ValueError(  # noqa: TRY004 (Ray's class)
             f"hocket.kill() takes an actor handle, but received {handle!r}. To stop a task, use hocket.cancel(ref)."
         )
-    session.get_engine().kill_actor(handle._ref)
+    session.get_engine().kill_actor(handle._ref, no_restart=no_restart)
 
 
 def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
@@ -238,7 +258,8 @@ def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:
 
 def get_runtime_context() -> context.RuntimeContext:
     """Return where the calling code runs: ids, resources, names."""
-    return context.RuntimeContext(session.get_engine().get_context())
+    engine = session.get_engine()
+    return context.RuntimeContext(engine.get_context(), engine)
 
 
 def get_gpu_ids() -> list[int]:

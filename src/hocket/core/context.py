@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from hocket.core import actor, environments
 from hocket.engine import contract
 
 
 class RuntimeContext:
     """Facts about the calling task, actor or driver. Names are Ray's; what does not apply is None."""
 
-    def __init__(self, record: contract.WorkContext) -> None:
+    def __init__(self, record: contract.WorkContext, engine: contract.Engine) -> None:
         self._record = record
+        self._engine = engine
+
+    def get(self) -> dict[str, Any]:
+        """Return the most asked-for facts as a dict."""
+        facts = {
+            "job_id": self.get_job_id(),
+            "node_id": self.get_node_id(),
+            "worker_id": self.get_worker_id(),
+            "task_id": self.get_task_id(),
+            "actor_id": self.get_actor_id(),
+            "placement_group_id": self.get_placement_group_id(),
+            "namespace": self.namespace,
+        }
+        return {name: fact for name, fact in facts.items() if fact is not None}
 
     def get_job_id(self) -> str:
         """Return the session's id."""
@@ -30,6 +47,64 @@ class RuntimeContext:
     def get_task_name(self) -> str | None:
         """Return the name of the running task or call."""
         return self._record.task_name
+
+    def get_task_function_name(self) -> str | None:
+        """Return the name of the running function or method, as it was defined."""
+        return self._record.function_name if self._record.task_id is not None else None
+
+    def get_actor_name(self) -> str | None:
+        """Return the name under which `get_actor` finds the actor that this code belongs to; empty if it has none."""
+        return (self._record.actor_name or "") if self._record.actor_id is not None else None
+
+    @property
+    def current_actor(self) -> actor.ActorHandle:
+        """A handle on the actor that this code belongs to.
+
+        Raises:
+            RuntimeError: It belongs to none.
+        """
+        if self._record.actor_id is None:
+            raise RuntimeError("This code does not run in an actor, so there is no current actor.")
+        info = self._engine.describe_actor(int(self._record.actor_id, 16))
+        return actor.ActorHandle(info.ref, info.options)
+
+    @property
+    def was_current_actor_reconstructed(self) -> bool:
+        """Whether the actor that this code belongs to was built again after the death of its process.
+
+        Raises:
+            RuntimeError: It belongs to none.
+        """
+        if self._record.actor_id is None:
+            raise RuntimeError("This code does not run in an actor. Ask inside one of its methods.")
+        return self._record.actor_attempt > 0
+
+    @property
+    def should_capture_child_tasks_in_placement_group(self) -> bool:
+        """Whether tasks submitted here run in the same placement group."""
+        return self._record.captures_children
+
+    @property
+    def runtime_env(self) -> dict[str, Any]:
+        """The runtime environment of this code."""
+        return environments.parse_environment(self._record.environment)
+
+    def get_runtime_env_string(self) -> str:
+        """Return the runtime environment as JSON."""
+        return self._record.environment or "{}"
+
+    def get_node_labels(self) -> dict[str, str]:
+        """Return the labels of this machine."""
+        return dict(self._engine.list_nodes()[0]["Labels"])
+
+    def get_session_name(self) -> str:
+        """Return the session's name."""
+        return f"session_{self._record.job_id}"
+
+    @property
+    def gcs_address(self) -> str:
+        """Where a cluster keeps its state; empty, because a session on one machine has no address."""
+        return ""
 
     def get_actor_id(self) -> str | None:
         """Return the id of the actor that this code belongs to."""

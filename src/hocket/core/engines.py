@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hocket.engine import contract
 from hocket.engine.inprocess import engine as inprocess_engine
 from hocket.engine.local import client, hub
 from hocket.kernel import resources
 
 
-def open_engine(kind: str, node: resources.Demand, namespace: str) -> contract.Engine:
+def open_engine(kind: str, node: resources.Demand, namespace: str, labels: Mapping[str, str]) -> contract.Engine:
     """Open an engine by name."""
     if kind == "inprocess":
-        return inprocess_engine.InProcessEngine(node, namespace=namespace)
-    return hub.Hub(node, namespace=namespace)
+        return inprocess_engine.InProcessEngine(node, namespace=namespace, labels=labels)
+    return hub.Hub(node, namespace=namespace, labels=labels)
 
 
 def name_engine(engine: contract.Engine) -> str:

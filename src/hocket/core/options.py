@@ -5,12 +5,15 @@ The messages have the value, the rule and the remedy. Names and meanings are Ray
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hocket.core import placement
+from hocket.core import environments, placement
+from hocket.engine import contract
 from hocket.kernel import records, resources
 
 Check = Callable[[str, Any], str | None]
@@ -43,10 +46,26 @@ def _positive(name: str, value: Any) -> str | None:
     return None
 
 
+def _limit(name: str, value: Any) -> str | None:
+    if value < 1 and value != -1:
+        return f"The keyword {name!r} must be -1 (without limit), 1 or more, but received {value!r}."
+    return None
+
+
+def _check_returns(name: str, value: Any) -> str | None:
+    if isinstance(value, str):
+        if value not in ("streaming", "dynamic"):
+            return f"The keyword {name!r} must be a number, 'streaming' or 'dynamic', but received {value!r}."
+        return None
+    return _at_least_zero(name, value)
+
+
 def _check_resources(name: str, value: Mapping[str, Any]) -> str | None:
     for key, amount in value.items():
         if key in ("CPU", "GPU"):
             return f"Use the 'num_{key.lower()}s' keyword instead of {key!r} in 'resources': num_{key.lower()}s={amount!r}."
+        if key == "memory":
+            return f"Use the 'memory' keyword instead of 'memory' in 'resources': memory={amount!r}."
         if isinstance(amount, bool) or not isinstance(amount, int | float):
             return f"The amount of resource {key!r} must be a number, but received {amount!r}."
         if amount < 0:
@@ -77,34 +96,96 @@ def _check_exceptions(name: str, value: Any) -> str | None:
     return None
 
 
+def _check_groups(name: str, value: Any) -> str | None:
+    groups = list_groups(value)
+    for group, size in groups:
+        if not isinstance(group, str) or not group:
+            return f"The keyword {name!r} must name its groups with text, but received {group!r}."
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            return f"The size of concurrency group {group!r} must be 1 or more, but received {size!r}."
+    return None
+
+
+def list_groups(given: Any) -> list[tuple[Any, Any]]:
+    """Return concurrency groups as pairs of name and size; they are given as a dict, or as a list of dicts."""
+    if isinstance(given, Mapping):
+        return list(given.items())
+    return [(group.get("name"), group.get("max_concurrency")) for group in given or ()]
+
+
+def _check_tensor_transport(name: str, value: Any) -> str | None:
+    return f"The keyword {name!r} is not supported: values travel through shared memory. Leave it out."
+
+
 _NUMBER = (int, float)
-_RESOURCES = {
+_PLACING = {
     "num_cpus": Option(_NUMBER, _at_least_zero),
     "num_gpus": Option(_NUMBER, _at_least_zero),
     "resources": Option((dict,), _check_resources),
-    "scheduling_strategy": Option((str, placement.PlacementGroupSchedulingStrategy), placement.check_strategy),
+    "memory": Option(_NUMBER, _at_least_zero),
+    "accelerator_type": Option((str,), _non_empty),
+    "scheduling_strategy": Option(
+        (
+            str,
+            placement.PlacementGroupSchedulingStrategy,
+            placement.NodeAffinitySchedulingStrategy,
+            placement.NodeLabelSchedulingStrategy,
+        ),
+        placement.check_strategy,
+    ),
+    "placement_group": Option((placement.PlacementGroup, str), placement.check_group),
+    "placement_group_bundle_index": Option((int,)),
+    "placement_group_capture_child_tasks": Option((bool,)),
+    "label_selector": Option((dict,), placement.check_selector),
+    "fallback_strategy": Option((list,), placement.check_fallback),
+    "runtime_env": Option((dict,), environments.check_environment),
     "name": Option((str,), _non_empty),
+    "enable_task_events": Option((bool,)),
+    "enable_tensor_transport": Option((bool,), _check_tensor_transport),
+    "_labels": Option((dict,)),
+    "_metadata": Option((dict,)),
+}
+_RETURNING = {
+    "num_returns": Option((int, str), _check_returns),
+    "retry_exceptions": Option((bool, list, tuple), _check_exceptions),
+    "_generator_backpressure_num_objects": Option((int,), _limit),
+    "_num_objects_per_yield": Option((int,), _positive),
 }
 TASK_OPTIONS: dict[str, Option] = {
-    **_RESOURCES,
-    "num_returns": Option((int,), _at_least_zero),
+    **_PLACING,
+    **_RETURNING,
     "max_retries": Option((int,), _retry_count),
-    "retry_exceptions": Option((bool, list, tuple), _check_exceptions),
+    "max_calls": Option((int,), _at_least_zero),
 }
 ACTOR_OPTIONS: dict[str, Option] = {
-    **_RESOURCES,
+    **_PLACING,
     "namespace": Option((str,), _non_empty),
     "lifetime": Option((str,), _check_lifetime),
     "max_concurrency": Option((int,), _positive),
+    "concurrency_groups": Option((dict, list), _check_groups),
+    "max_restarts": Option((int,), _retry_count),
+    "max_task_retries": Option((int,), _retry_count),
+    "max_pending_calls": Option((int,), _limit),
+    "allow_out_of_order_execution": Option((bool,)),
     "get_if_exists": Option((bool,)),
 }
 METHOD_OPTIONS: dict[str, Option] = {
-    "num_returns": Option((int,), _at_least_zero),
+    **_RETURNING,
+    "max_task_retries": Option((int,), _retry_count),
+    "concurrency_group": Option((str,), _non_empty),
     "name": Option((str,), _non_empty),
+    "enable_task_events": Option((bool,)),
+    "tensor_transport": Option((str,), _check_tensor_transport),
 }
+
+DECORATOR_ONLY = {"max_calls": "remote function", "concurrency_groups": "actor class"}
+"""Options that `.options()` cannot change, and of what they are."""
 
 DEFAULT_MAX_RETRIES = 3
 """How often a task is started again after its worker died, unless it says otherwise. Ray's number."""
+
+ASYNC_CONCURRENCY = 1000
+"""How many calls of an asynchronous actor run at once, unless it says otherwise. Ray's number."""
 
 
 def validate(given: Mapping[str, Any], known: Mapping[str, Option], what: str) -> None:
@@ -130,42 +211,154 @@ def validate(given: Mapping[str, Any], known: Mapping[str, Option], what: str) -
         problem = option.check(name, value) if option.check is not None else None
         if problem is not None:
             raise ValueError(problem)
+    placement.check_conflicts(given, what)
 
 
-def build_task_options(given: Mapping[str, Any], name: str) -> records.TaskOptions:
+def refuse_decorator_only(given: Mapping[str, Any], what: str) -> None:
+    """Raise if `.options()` is given what only the decorator takes."""
+    for name in given:
+        if name in DECORATOR_ONLY:
+            raise ValueError(
+                f"The keyword {name!r} of {what} cannot be changed with .options(), because workers and threads are set up for it. "
+                f"Give it to the decorator: @hocket.remote({name}=...)."
+            )
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def is_generator(function: Any) -> bool:
+    """Tell whether calling it gives a generator."""
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _count_returns(given: Any, function: Any, name: str) -> int:
+    """Return the number of returns: a generator streams unless it says otherwise."""
+    if given is None:
+        return records.STREAMING if is_generator(function) else 1
+    if isinstance(given, str):
+        if function is not None and not is_generator(function):
+            raise ValueError(
+                f"num_returns={given!r} is for generators, and `{name}` is none. Use `yield` in it, or give a number."
+            )
+        return records.STREAMING if given == "streaming" else 1
+    return int(given)
+
+
+def _list_exceptions(given: Any) -> bool | tuple[type[BaseException], ...]:
+    return tuple(given) if isinstance(given, list | tuple) else bool(given)
+
+
+def _get_backpressure(given: Mapping[str, Any]) -> int:
+    return max(0, given.get("_generator_backpressure_num_objects") or 0)
+
+
+def build_task_options(given: Mapping[str, Any], function: Any) -> records.TaskOptions:
     """Return the record for a remote function's options."""
-    retry = given.get("retry_exceptions") or False
+    name = given.get("name") or function.__name__
     retries = given.get("max_retries")
-    returns = given.get("num_returns")
+    max_calls = given.get("max_calls")
+    if max_calls is None:  # a library in the process keeps the GPU's memory; only its end gives it back
+        max_calls = 1 if given.get("num_gpus") else 0
+    shape = _build_shape(given, default_cpus=1.0)
+    if max_calls:
+        shape = shape._replace(only=f"{function.__module__}.{function.__qualname__}")
     return records.TaskOptions(
-        name=given.get("name") or name,
-        num_returns=1 if returns is None else returns,
-        shape=_build_shape(given, default_cpus=1.0),
+        name=name,
+        num_returns=_count_returns(given.get("num_returns"), function, name),
+        shape=shape,
         max_retries=DEFAULT_MAX_RETRIES if retries is None else retries,
-        retry_exceptions=tuple(retry) if isinstance(retry, list | tuple) else retry,
+        retry_exceptions=_list_exceptions(given.get("retry_exceptions")),
+        max_calls=max_calls,
+        backpressure=_get_backpressure(given),
     )
 
 
-def build_actor_options(
-    given: Mapping[str, Any], class_name: str, namespace: str, methods: tuple[tuple[str, int], ...]
-) -> records.ActorOptions:
-    """Return the record for an actor's options.
+def build_method_options(given: Mapping[str, Any], function: Any, name: str) -> records.MethodOptions:
+    """Return the record for what `@method` says."""
+    return records.MethodOptions(
+        num_returns=_count_returns(given.get("num_returns"), function, name),
+        max_task_retries=given.get("max_task_retries"),
+        retry_exceptions=_list_exceptions(given.get("retry_exceptions")),
+        concurrency_group=given.get("concurrency_group") or "",
+        backpressure=_get_backpressure(given),
+    )
+
+
+def build_call_options(
+    method: records.MethodOptions, actor: records.ActorOptions, name: str, given: Mapping[str, Any]
+) -> records.TaskOptions:
+    """Return the record for a call: the method's defaults, the actor's, and what `.options` says.
+
+    Raises:
+        ValueError: The concurrency group does not exist.
+    """
+    returns = given.get("num_returns")
+    retries = given.get("max_task_retries", method.max_task_retries)
+    group = given.get("concurrency_group") or method.concurrency_group
+    known = [known for known, _ in actor.concurrency_groups]
+    if group and group not in known:
+        raise ValueError(
+            f"`{name}` names the concurrency group {group!r}, but actor class `{actor.class_name}` has {known}. Declare it: "
+            f"@hocket.remote(concurrency_groups={{{group!r}: 2}})."
+        )
+    return records.TaskOptions(
+        name=given.get("name") or name,
+        num_returns=method.num_returns if returns is None else _count_returns(returns, None, name),
+        max_retries=actor.max_task_retries if retries is None else retries,
+        retry_exceptions=_list_exceptions(given["retry_exceptions"])
+        if given.get("retry_exceptions") is not None
+        else method.retry_exceptions,
+        concurrency_group=group,
+        backpressure=_get_backpressure(given) or method.backpressure,
+    )
+
+
+def build_actor_options(given: Mapping[str, Any], cls: type, namespace: str) -> records.ActorOptions:
+    """Return the record for an actor's options, but for its methods.
 
     Like in Ray, an actor needs one CPU to be placed and none while it lives, unless it names any resource: then it holds what
     it names for as long as it lives.
+
+    Raises:
+        ValueError: The options contradict each other.
     """
-    names_any = any(given.get(key) is not None for key in ("num_cpus", "num_gpus", "resources"))
+    names_any = any(
+        given.get(key) is not None for key in ("num_cpus", "num_gpus", "resources", "memory", "accelerator_type")
+    )
     lifetime_shape = _build_shape(given, default_cpus=1.0 if names_any and given.get("num_cpus") is None else 0.0)
     placing = lifetime_shape if names_any else _build_shape(given, default_cpus=1.0)
+    is_async = has_coroutines(cls)
+    concurrency = given.get("max_concurrency") or (ASYNC_CONCURRENCY if is_async else 1)
+    is_plain = not is_async and concurrency == 1
+    disorder = given.get("allow_out_of_order_execution")
+    if disorder is False and not is_plain:
+        raise ValueError(
+            f"allow_out_of_order_execution=False does not go with actor class `{cls.__name__}`: its calls run at once, "
+            "in threads or on an event loop, so they have no order. Leave it out, or set max_concurrency=1 and use no coroutines."
+        )
     return records.ActorOptions(
-        class_name=class_name,
-        creation=records.TaskOptions(name=f"{class_name}.__init__", shape=placing),
+        class_name=cls.__name__,
+        creation=records.TaskOptions(name=f"{cls.__name__}.__init__", shape=placing),
         lifetime_shape=lifetime_shape,
         name=given.get("name") or "",
         namespace=given.get("namespace") or namespace,
         detached=given.get("lifetime") == "detached",
-        max_concurrency=given.get("max_concurrency") or 1,
-        methods=methods,
+        max_concurrency=concurrency,
+        is_async=is_async,
+        concurrency_groups=tuple(list_groups(given.get("concurrency_groups"))),
+        allows_disorder=not is_plain if disorder is None else disorder,
+        max_restarts=given.get("max_restarts") or 0,
+        max_task_retries=given.get("max_task_retries") or 0,
+        max_pending_calls=-1 if given.get("max_pending_calls") is None else given["max_pending_calls"],
+    )
+
+
+def has_coroutines(cls: type) -> bool:
+    """Tell whether a class has a coroutine function among its methods, which makes its actors asynchronous."""
+    return any(
+        inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+        for _, member in inspect.getmembers(cls, callable)
     )
 
 
@@ -174,11 +367,26 @@ def _build_shape(given: Mapping[str, Any], default_cpus: float) -> resources.Sha
     cpus = given.get("num_cpus")
     amounts["CPU"] = default_cpus if cpus is None else cpus
     amounts["GPU"] = given.get("num_gpus") or 0
+    amounts["memory"] = given.get("memory") or 0
+    if given.get("accelerator_type"):
+        amounts[f"accelerator_type:{given['accelerator_type']}"] = 0.001
     demand = resources.parse_demand(amounts)
-    strategy = given.get("scheduling_strategy")
-    if isinstance(strategy, placement.PlacementGroupSchedulingStrategy) and strategy.placement_group is not None:
-        group = strategy.placement_group
-        return resources.Shape(demand, group.group_id, strategy.placement_group_bundle_index)
-    if demand == records.DEFAULT_SHAPE.demand:
-        return records.DEFAULT_SHAPE
-    return resources.Shape(demand)
+    environment = environments.format_environment(given.get("runtime_env"))
+    group_id, bundle_index, captures = placement.find_group(given)
+    shape = resources.Shape(
+        demand, group_id, bundle_index, environment=environment, captures_children=captures and bool(group_id)
+    )
+    return records.DEFAULT_SHAPE if shape == records.DEFAULT_SHAPE else shape
+
+
+def inherit_shape(shape: resources.Shape, inherited: contract.Inherited) -> resources.Shape:
+    """Return the shape with what it takes over from the work that submits it."""
+    environment = environments.merge_environments(inherited.environment, shape.environment)
+    if inherited.group_id and not shape.group_id:
+        return shape._replace(environment=environment, group_id=inherited.group_id, captures_children=True)
+    return shape._replace(environment=environment)
+
+
+def inherit(options: records.TaskOptions, inherited: contract.Inherited) -> records.TaskOptions:
+    """Return a task's options with what it takes over from the work that submits it."""
+    return dataclasses.replace(options, shape=inherit_shape(options.shape, inherited))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hocket import exceptions
@@ -69,9 +71,15 @@ class PlacementGroupSchedulingStrategy:
     Args:
         placement_group: Where.
         placement_group_bundle_index: In which bundle, from 0; -1 is any that has room.
+        placement_group_capture_child_tasks: Whether what the task or actor submits runs there too, unless it says otherwise.
     """
 
-    def __init__(self, placement_group: PlacementGroup | None, placement_group_bundle_index: int = -1) -> None:
+    def __init__(
+        self,
+        placement_group: PlacementGroup | None,
+        placement_group_bundle_index: int = -1,
+        placement_group_capture_child_tasks: bool | None = None,
+    ) -> None:
         if placement_group is not None and not isinstance(placement_group, PlacementGroup):
             raise TypeError(
                 f"placement_group must be a PlacementGroup, but received {placement_group!r}. Make one with "
@@ -85,6 +93,94 @@ class PlacementGroupSchedulingStrategy:
             )
         self.placement_group = placement_group
         self.placement_group_bundle_index = placement_group_bundle_index
+        self.placement_group_capture_child_tasks = placement_group_capture_child_tasks
+
+
+class NodeAffinitySchedulingStrategy:
+    """Run a task or an actor on one node.
+
+    Args:
+        node_id: Its id, as `hocket.nodes()` and `get_runtime_context().get_node_id()` give it.
+        soft: Run it elsewhere if the node does not exist, instead of refusing it.
+    """
+
+    def __init__(self, node_id: str, soft: bool) -> None:
+        if not node_id or type(node_id) is not str:
+            raise TypeError(
+                f"node_id must be a node's id, but received {node_id!r}. Take one from hocket.nodes()[0]['NodeID']."
+            )
+        self.node_id = node_id
+        self.soft = soft
+
+
+@dataclass(frozen=True)
+class In:
+    """The label has one of these values."""
+
+    values: tuple[str, ...]
+
+    def __init__(self, *values: str) -> None:
+        object.__setattr__(self, "values", values)
+
+    def matches(self, label: str | None) -> bool:
+        """Tell whether a node's label (None: it has none) meets the condition."""
+        return label in self.values
+
+
+@dataclass(frozen=True)
+class NotIn:
+    """The label has none of these values."""
+
+    values: tuple[str, ...]
+
+    def __init__(self, *values: str) -> None:
+        object.__setattr__(self, "values", values)
+
+    def matches(self, label: str | None) -> bool:
+        """Tell whether a node's label (None: it has none) meets the condition."""
+        return label not in self.values
+
+
+@dataclass(frozen=True)
+class Exists:
+    """The node has the label."""
+
+    def matches(self, label: str | None) -> bool:
+        """Tell whether a node's label (None: it has none) meets the condition."""
+        return label is not None
+
+
+@dataclass(frozen=True)
+class DoesNotExist:
+    """The node does not have the label."""
+
+    def matches(self, label: str | None) -> bool:
+        """Tell whether a node's label (None: it has none) meets the condition."""
+        return label is None
+
+
+Condition = In | NotIn | Exists | DoesNotExist
+
+
+class NodeLabelSchedulingStrategy:
+    """Run a task or an actor on a node with certain labels.
+
+    Args:
+        hard: Conditions by label; a node that does not meet them is out.
+        soft: Conditions that are preferred.
+    """
+
+    def __init__(self, hard: Mapping[str, Condition] | None, *, soft: Mapping[str, Condition] | None = None) -> None:
+        if not hard and not soft:
+            raise ValueError("NodeLabelSchedulingStrategy needs conditions: write hard={'disk': In('ssd')}.")
+        for name, condition in {**(hard or {}), **(soft or {})}.items():
+            if not isinstance(condition, Condition):
+                raise ValueError(  # noqa: TRY004 (Ray's class)
+                    f"The condition on label {name!r} must be In, NotIn, Exists or DoesNotExist, but received {condition!r}. Write "
+                    f"{{{name!r}: In({condition!r})}}."
+                )
+        self.hard = dict(hard or {})
+        self.soft = dict(soft or {})
 
 
 def check_strategy(name: str, value: object) -> str | None:
@@ -94,8 +190,128 @@ def check_strategy(name: str, value: object) -> str | None:
     return None
 
 
+def check_group(name: str, value: object) -> str | None:
+    """Return what is wrong with the keyword `placement_group`, or None."""
+    if isinstance(value, str) and value != "default":
+        return f"{name!r} must be a PlacementGroup or 'default', but received {value!r}."
+    return None
+
+
+def check_selector(name: str, value: Mapping[Any, Any]) -> str | None:
+    """Return what is wrong with a label selector, or None."""
+    for label, wanted in value.items():
+        if not isinstance(label, str) or not isinstance(wanted, str):
+            return f"{name!r} must go from text to text, such as {{'disk': 'ssd'}}, but received {label!r}: {wanted!r}."
+        if wanted.lstrip("!").startswith("in(") and not wanted.endswith(")"):
+            return f"{name!r}: {wanted!r} lacks its closing bracket. Write 'in(a, b)' or '!in(a, b)'."
+    return None
+
+
+def check_fallback(name: str, value: list[Any]) -> str | None:
+    """Return what is wrong with a list of fallbacks, or None."""
+    for part in value:
+        if not isinstance(part, dict) or set(part) != {"label_selector"}:
+            return (
+                f"{name!r} must be a list of dicts such as {{'label_selector': {{'disk': 'ssd'}}}}, but holds {part!r}."
+            )
+        problem = check_selector("label_selector", part["label_selector"])
+        if problem is not None:
+            return problem
+    return None
+
+
+def check_conflicts(given: Mapping[str, Any], what: str) -> None:
+    """Raise if the old keyword `placement_group` stands beside the strategy that replaced it; warn of it alone."""
+    if given.get("placement_group") is None:
+        return
+    if given.get("scheduling_strategy") is not None:
+        raise ValueError(
+            f"The keywords 'placement_group' and 'scheduling_strategy' of {what} exclude each other. Leave out 'placement_group', and "
+            "write scheduling_strategy=PlacementGroupSchedulingStrategy(group)."
+        )
+    warnings.warn(
+        "The keyword 'placement_group' is deprecated. Write "
+        "scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle_index).",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+
+
+def find_group(given: Mapping[str, Any]) -> tuple[int, int, bool]:
+    """Return the placement group's id (0: none), the bundle, and whether children run there too."""
+    strategy = given.get("scheduling_strategy")
+    if isinstance(given.get("placement_group"), PlacementGroup):
+        strategy = PlacementGroupSchedulingStrategy(
+            given["placement_group"],
+            -1 if given.get("placement_group_bundle_index") is None else given["placement_group_bundle_index"],
+            given.get("placement_group_capture_child_tasks"),
+        )
+    if not isinstance(strategy, PlacementGroupSchedulingStrategy) or strategy.placement_group is None:
+        return 0, -1, False
+    captures = bool(strategy.placement_group_capture_child_tasks)
+    return strategy.placement_group.group_id, strategy.placement_group_bundle_index, captures
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def names_nodes(given: Mapping[str, Any]) -> bool:
+    """Tell whether the options choose among nodes, so that `check_nodes` is worth its time."""
+    strategy = given.get("scheduling_strategy")
+    return bool(given.get("label_selector")) or isinstance(
+        strategy, NodeAffinitySchedulingStrategy | NodeLabelSchedulingStrategy
+    )
+
+
+def check_nodes(given: Mapping[str, Any], what: str) -> None:
+    """Raise if no node is such as the options ask for.
+
+    Raises:
+        TaskUnschedulableError: None is.
+    """
+    nodes = session.get_engine().list_nodes()
+    strategy = given.get("scheduling_strategy")
+    if isinstance(strategy, NodeAffinitySchedulingStrategy):
+        if not strategy.soft and strategy.node_id not in [node["NodeID"] for node in nodes]:
+            raise exceptions.TaskUnschedulableError(
+                f"{what} is to run on node {strategy.node_id!r}, which is not there. Take an id from hocket.nodes(), or set soft=True."
+            )
+        return
+    if isinstance(strategy, NodeLabelSchedulingStrategy):
+        if not any(
+            all(condition.matches(node["Labels"].get(name)) for name, condition in strategy.hard.items())
+            for node in nodes
+        ):
+            raise exceptions.TaskUnschedulableError(
+                f"{what} needs a node with the labels {strategy.hard}, and none has them; there are "
+                f"{[node['Labels'] for node in nodes]}. Give labels with hocket.init(labels={{...}})."
+            )
+        return
+    selectors = [given["label_selector"]]
+    selectors += [part["label_selector"] for part in given.get("fallback_strategy") or ()]
+    if not any(_matches(selector, node["Labels"]) for selector in selectors for node in nodes):
+        raise exceptions.TaskUnschedulableError(
+            f"{what} needs a node with the labels {' or '.join(map(str, selectors))}, and none has them; there are "
+            f"{[node['Labels'] for node in nodes]}. Give labels with hocket.init(labels={{...}})."
+        )
+
+
+def _matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    for name, wanted in selector.items():
+        negated = wanted.startswith("!")
+        text = wanted.removeprefix("!")
+        values = [part.strip() for part in text[3:-1].split(",")] if text.startswith("in(") else [text]
+        if (labels.get(name) in values) == negated:
+            return False
+    return True
+
+
 def placement_group(
-    bundles: Sequence[Mapping[str, float]], strategy: str | None = "PACK", name: str = ""
+    bundles: Sequence[Mapping[str, float]],
+    strategy: str | None = "PACK",
+    name: str = "",
+    lifetime: str | None = None,
+    **ignored: Any,
 ) -> PlacementGroup:
     """Reserve bundles of resources, all together or not at all.
 
@@ -106,6 +322,9 @@ def placement_group(
         bundles: One dict a bundle, from resource name to amount: ``[{"CPU": 1}, {"CPU": 1, "GPU": 0.5}]``.
         strategy: ``"PACK"`` (default), ``"SPREAD"``, ``"STRICT_PACK"`` or ``"STRICT_SPREAD"``.
         name: For messages and `placement_group_table`.
+        lifetime: None or ``"detached"``; on one machine a group lives until it is removed or the session ends, either way.
+        **ignored: Ray's keywords that choose among nodes (``_soft_target_node_id``, ``bundle_label_selector``,
+            ``topology_strategy``): there is one.
 
     Raises:
         ValueError: A bundle is empty or has a negative amount, or the strategy is unknown.
@@ -122,6 +341,13 @@ def placement_group(
         >>> hocket.shutdown()
     """
     strategy = strategy or "PACK"
+    unknown = sorted(set(ignored) - {"_soft_target_node_id", "bundle_label_selector", "topology_strategy"})
+    if unknown:
+        raise TypeError(
+            f"placement_group() has no keyword {unknown[0]!r}. It takes bundles, strategy, name and lifetime."
+        )
+    if lifetime not in (None, "detached"):
+        raise ValueError(f"lifetime must be None or 'detached', but received {lifetime!r}.")
     if strategy not in node.STRATEGIES:
         raise ValueError(f"Invalid placement group strategy {strategy!r}. Valid ones are {list(node.STRATEGIES)}.")
     if not isinstance(bundles, list | tuple) or not bundles:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from hocket.core import options, session
+from hocket.core import generators, options, placement, session
 from hocket.engine import contract, values
 from hocket.kernel import records
 
@@ -25,7 +25,8 @@ class RemoteFunction(Generic[P, T]):
         options.validate(given, options.TASK_OPTIONS, f"remote function `{function.__name__}`")
         self._function = function
         self._given = given
-        self._options: records.TaskOptions = options.build_task_options(given, function.__name__)
+        self._options: records.TaskOptions = options.build_task_options(given, function)
+        self._names_nodes = placement.names_nodes(given)
         self._signature = Signature(function, function.__name__)
         self._exported: contract.RemoteFunction | None = None
         functools.update_wrapper(self, function)
@@ -34,7 +35,8 @@ class RemoteFunction(Generic[P, T]):
         """Start a call and return at once.
 
         Returns:
-            One `ObjectRef`; with ``num_returns`` of n > 1 a list of n; with 0 None.
+            One `ObjectRef`; with ``num_returns`` of n > 1 a list of n; with 0 None; for a generator an
+            `ObjectRefGenerator`.
 
         Raises:
             TypeError: The arguments do not fit the function's signature, or one cannot travel (`SerializationError`).
@@ -44,16 +46,27 @@ class RemoteFunction(Generic[P, T]):
         engine = contract.get_optional_current_engine() or session.get_engine()
         exported = self._exported
         if exported is None:
-            exported = self._exported = values.encode_function(
-                self._function, f"remote function `{self._options.name}`"
-            )
-        refs = engine.submit_task(exported, args, kwargs, self._options)
-        return refs[0] if len(refs) == 1 else refs or None
+            exported = self._exported = self._export()
+        record = self._options
+        if engine.inherited is not None:
+            record = options.inherit(record, engine.inherited)
+        if self._names_nodes:
+            placement.check_nodes(self._given, f"Task `{record.name}`")
+        refs = engine.submit_task(exported, args, kwargs, record)
+        return refs[0] if record.num_returns == 1 else generators.wrap(refs, record.num_returns)
+
+    def _export(self) -> contract.RemoteFunction:
+        function: Any = self._function
+        if self._given.get("num_returns") == "dynamic":
+            function = generators.collect(function)
+        return values.encode_function(function, f"remote function `{self._options.name}`")
 
     def options(self, **given: Any) -> RemoteFunction[P, T]:
         """Return the same function with other options; this one stays as it is."""
+        options.refuse_decorator_only(given, f"remote function `{self._function.__name__}`")
         other = RemoteFunction(self._function, {**self._given, **given})
-        other._exported = self._exported
+        if given.get("num_returns") != "dynamic" and self._given.get("num_returns") != "dynamic":
+            other._exported = self._exported
         return other
 
     def _remote(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **given: Any) -> Any:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hocket import exceptions
-from hocket.core import engines
+from hocket.core import engines, environments
 from hocket.engine import contract, node
 
 ENGINES = ("local", "inprocess")
@@ -61,6 +61,8 @@ def init(
     num_gpus: float | None = None,
     resources: Mapping[str, float] | None = None,
     namespace: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
     ignore_reinit_error: bool = False,
     engine: str | None = None,
     **ignored: Any,
@@ -75,6 +77,8 @@ def init(
         num_gpus: How many GPUs may be handed out. Default: those that the machine has.
         resources: Further resources by name, such as ``{"camera": 2}``.
         namespace: Where actors' names live. Default: one of the session's own.
+        labels: What can be said about this machine, for options that choose among nodes: ``{"disk": "ssd"}``.
+        runtime_env: The environment of all tasks and actors that name none: ``env_vars``, ``working_dir``, ``py_modules``.
         ignore_reinit_error: Return the open session instead of raising, if there is one.
         engine: ``"local"`` (worker processes; the default) or ``"inprocess"`` (everything in this process, for debugging).
             Default: the environment variable ``HOCKET_ENGINE``, then ``"local"``.
@@ -90,6 +94,10 @@ def init(
             raise ValueError(
                 f"{name} must be 0 or more, but received {amount!r}. Leave it out for what the machine has."
             )
+    if runtime_env is not None:
+        problem = environments.check_environment("runtime_env", runtime_env)
+        if problem is not None:
+            raise ValueError(problem)
     if address not in (None, "local"):
         raise ValueError(
             f"address must be None or 'local', but received {address!r}: this version runs on one machine. Leave it out."
@@ -106,8 +114,10 @@ def init(
                     "open session."
                 )
             return _describe(current)
-        demand = node.build_demand(num_cpus, num_gpus, resources)
-        opened = engines.open_engine(kind, demand, namespace or f"anonymous-{os.urandom(4).hex()}")
+        demand = node.build_demand(num_cpus, num_gpus, resources, ignored.get("_memory"))
+        opened = engines.open_engine(kind, demand, namespace or f"anonymous-{os.urandom(4).hex()}", labels or {})
+        if runtime_env:
+            opened.inherited = contract.Inherited(environments.format_environment(runtime_env))
         contract.set_current_engine(opened)
         return _describe(opened)
 
@@ -127,8 +137,8 @@ def _describe(engine: contract.Engine) -> SessionContext:
 
 _IGNORABLE = frozenset(
     {
-        "labels", "object_store_memory", "include_dashboard", "dashboard_host", "dashboard_port", "job_config",
-        "configure_logging", "logging_level", "logging_format", "logging_config", "log_to_driver", "runtime_env",
+        "object_store_memory", "include_dashboard", "dashboard_host", "dashboard_port", "job_config",
+        "configure_logging", "logging_level", "logging_format", "logging_config", "log_to_driver",
     }
 )  # fmt: skip
 
@@ -142,10 +152,6 @@ def _check_keywords(given: Mapping[str, Any]) -> None:
     if unknown:
         raise RuntimeError(
             f"Unknown keyword argument(s): {', '.join(unknown)}. See help(hocket.init) for those that exist."
-        )
-    if given.get("runtime_env"):
-        raise RuntimeError(
-            "runtime_env is not supported by this version. Set up the environment before starting Python."
         )
 
 

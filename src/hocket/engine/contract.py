@@ -10,12 +10,16 @@ import abc
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hocket import exceptions
 from hocket.kernel import records, resources
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent import futures
 
 T = TypeVar("T")
 
@@ -40,12 +44,65 @@ class ObjectRef(Generic[T]):
         return f"{self._id:016x}"
 
     def binary(self) -> bytes:
-        """Return the id as 8 bytes."""
-        return self._id.to_bytes(8, "big")
+        """Return the id as bytes: 16 of them."""
+        return self._id.to_bytes(16, "big")
 
     def task_id(self) -> str:
         """Return the id of the task that makes the value, in hexadecimal."""
         return self.hex()
+
+    def job_id(self) -> str:
+        """Return the id of the session."""
+        return self._engine.get_context().job_id
+
+    def future(self) -> futures.Future[T]:
+        """Return a `concurrent.futures.Future` of the value. Cancelling it does not cancel the task."""
+        from concurrent import futures  # here, because most programs need neither this nor asyncio (24 ms)
+
+        future: futures.Future[T] = futures.Future()
+
+        def settle() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                value = self._engine.get((self,), None)[0]
+            except BaseException as error:  # noqa: BLE001 (the future raises it)
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        self._engine.when_done(self, settle)
+        return future
+
+    def as_future(self) -> asyncio.Future[T]:
+        """Return an `asyncio.Future` of the value, on the running event loop. Cancelling it does not cancel the task."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        loop_thread = threading.get_ident()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle() -> None:
+            if future.done():
+                return
+            try:
+                value = self._engine.get((self,), None)[0]
+            except BaseException as error:  # noqa: BLE001 (the future raises it)
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        def call_settle() -> None:
+            if threading.get_ident() == loop_thread:
+                settle()
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(settle)
+
+        self._engine.when_done(self, call_settle)
+        return future
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.as_future().__await__()
 
     def __repr__(self) -> str:
         return f"ObjectRef({self.hex()})"
@@ -99,6 +156,19 @@ class ActorInfo:
     options: records.ActorOptions
 
 
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What work takes over from the work, or the session, that submits it."""
+
+    environment: str = ""
+    """The runtime environment, in the form that travels; empty is none."""
+    group_id: int = 0
+    """The placement group that children run in; 0 is none."""
+
+
+NOTHING_INHERITED = Inherited()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkContext:
     """Where the code that asks is running."""
@@ -109,13 +179,21 @@ class WorkContext:
     task_id: str | None = None
     """None in the driver's main program."""
     task_name: str | None = None
+    function_name: str | None = None
     actor_id: str | None = None
+    actor_name: str | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
     gpu_ids: tuple[int, ...] = ()
     placement_group_id: str | None = None
     namespace: str = ""
     attempt: int = 0
+    actor_attempt: int = 0
+    """How often the actor has been built again."""
     is_canceled: bool = False
+    environment: str = ""
+    """The runtime environment, in the form that travels; empty is none."""
+    captures_children: bool = False
+    """Whether tasks submitted here run in the same placement group, unless they say otherwise."""
 
 
 class Engine(abc.ABC):
@@ -148,6 +226,8 @@ class Engine(abc.ABC):
         self.interned: dict[int, weakref.ref[ObjectRef[Any]]] = {}
         #: Handles that were pickled by somebody else than us: kept until the session ends.
         self.pinned: list[ObjectRef[Any]] = []
+        #: What work submitted by this process inherits; None is nothing.
+        self.inherited: Inherited | None = None
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -197,8 +277,24 @@ class Engine(abc.ABC):
         """Return the living actor of that name, or None."""
 
     @abc.abstractmethod
-    def kill_actor(self, actor: ObjectRef[None]) -> None:
-        """End an actor now, without letting it finish anything."""
+    def describe_actor(self, actor_id: int) -> ActorInfo:
+        """Return what a handle on a living actor needs to know.
+
+        Raises:
+            ActorHandleNotFoundError: There is none of that id.
+        """
+
+    @abc.abstractmethod
+    def kill_actor(self, actor: ObjectRef[None], *, no_restart: bool = True) -> None:
+        """End an actor now, without letting it finish anything; it is built again if it may be and `no_restart` is False."""
+
+    @abc.abstractmethod
+    def check_pending(self, actor: ObjectRef[None]) -> None:
+        """Raise if the caller has as many unanswered calls on the actor as it may have.
+
+        Raises:
+            PendingCallsLimitExceeded: It has.
+        """
 
     @abc.abstractmethod
     def cancel(self, ref: ObjectRef[Any], *, force: bool, recursive: bool) -> None:
@@ -231,6 +327,27 @@ class Engine(abc.ABC):
 
         Exactly ``num_ready`` are told of as there, even if more are. An error counts as there.
         """
+
+    @abc.abstractmethod
+    def when_done(self, ref: ObjectRef[Any], callback: Callable[[], None]) -> None:
+        """Call back once the value, or an error, is there, or the session is closed; at once if it is.
+
+        The callback runs in any thread, must be quick and must not raise.
+        """
+
+    # --- generators ---------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def take_item(self, stream: ObjectRef[Any], index: int) -> ObjectRef[Any]:
+        """Return the handle on what a generator yields at this place.
+
+        `stream` is the reference that `submit_task` or `submit_call` returned for ``num_returns`` of `records.STREAMING`.
+        Items are taken in order, each once, and not before the one before it is there.
+        """
+
+    @abc.abstractmethod
+    def is_end(self, item: ObjectRef[Any], timeout_s: float | None) -> bool | None:
+        """Wait for an item; tell whether it is the end of the stream instead; None if it is not there in time."""
 
     # --- resources ----------------------------------------------------------------------------------------------------
 

@@ -51,10 +51,12 @@ def raise_descriptor_limit() -> None:
 
 
 def build_demand(
-    num_cpus: float | None, num_gpus: float | None, custom: Mapping[str, float] | None
+    num_cpus: float | None, num_gpus: float | None, custom: Mapping[str, float] | None, memory: float | None = None
 ) -> resources.Demand:
     """Return what a session has; what is not given is found out."""
     amounts = dict(custom or {})
+    if memory is not None:
+        amounts["memory"] = memory
     amounts["CPU"] = count_cpus() if num_cpus is None else num_cpus
     amounts["GPU"] = count_gpus() if num_gpus is None else num_gpus
     return resources.parse_demand(amounts)
@@ -108,7 +110,7 @@ def describe_group(group: records.GroupRecord) -> dict[str, Any]:
     }
 
 
-def describe_node(node_id: str, total: Mapping[str, float]) -> dict[str, Any]:
+def describe_node(node_id: str, total: Mapping[str, float], labels: Mapping[str, str]) -> dict[str, Any]:
     """Return this machine with Ray's keys."""
     return {
         "NodeID": node_id,
@@ -116,5 +118,5 @@ def describe_node(node_id: str, total: Mapping[str, float]) -> dict[str, Any]:
         "NodeManagerAddress": "127.0.0.1",
         "NodeManagerHostname": socket.gethostname(),
         "Resources": dict(total),
-        "Labels": {},
+        "Labels": {"ray.io/node-id": node_id, **labels},
     }

@@ -30,16 +30,14 @@ from hocket.kernel.records import (
     FunctionRecord,
     GroupRecord,
     ObjectRecord,
+    StreamRecord,
     TaskKind,
     TaskRecord,
     TaskState,
+    Wait,
     WorkerRecord,
     WorkerState,
 )
-
-ACTOR_WINDOW = 512
-"""Calls sent to one actor and not answered; more wait here, where they can be cancelled. A guess: enough to hide a
-round trip of 50 us at 5 us a call fifty times over."""
 
 MAX_DEPTH = 128
 """Tasks in one worker's queue at most. Measured: no gain beyond."""
@@ -67,6 +65,8 @@ class Op(enum.IntEnum):
     """``(FREE, object_id, value)``: nothing needs the value any more."""
     TELL = 7
     """``(TELL, worker_id, object_id)``: the object it asked for is there."""
+    CONSUMED = 8
+    """``(CONSUMED, worker, task_id, index)``: the generator's items up to this place have been taken."""
 
 
 class Kernel:
@@ -79,12 +79,15 @@ class Kernel:
         max_idle_workers: int,
         encode_error: Callable[[BaseException], tuple[object, ...]],
         none_value: tuple[object, ...],
+        end_value: tuple[object, ...] = (),
     ) -> None:
         self.pool = resources.Pool.build(node)
         #: Turns an exception of ours into a value; a pure function that the engine brings.
         self.encode_error = encode_error
         #: The encoded None, which a reservation returns.
         self.none_value = none_value
+        #: What stands at the end of a stream.
+        self.end_value = end_value
         #: Idle workers beyond this many are stopped.
         self.max_idle_workers = max_idle_workers
         self.instructions: list[tuple[object, ...]] = []
@@ -95,6 +98,9 @@ class Kernel:
         self.actors: dict[int, ActorRecord] = {}
         self.groups: dict[int, GroupRecord] = {}
         self.names: dict[tuple[str, str], ActorRecord] = {}
+        #: Names promised to workers that are about to create the actor.
+        self.name_claims: dict[tuple[str, str], int] = {}
+        self.streams: dict[int, StreamRecord] = {}
         self.queues: dict[resources.Shape, deque[TaskRecord]] = {}
         self.leases: dict[resources.Shape, dict[int, WorkerRecord]] = {}
         self.idle: list[WorkerRecord] = []
@@ -148,6 +154,8 @@ class Kernel:
             self.release(inner)
         if record.id in self.actors:
             self._forget_actor(self.actors[record.id])
+        if record.id in self.streams:
+            self._drop_stream(self.streams.pop(record.id))
 
     def _retain_all(self, object_ids: tuple[int, ...]) -> None:
         for object_id in object_ids:
@@ -194,23 +202,15 @@ class Kernel:
         objects = self.objects
         caller = task.caller
         returns = task.options.num_returns
-        for object_id in (task.id,) if returns == 1 else range(task.id, task.id + returns):
+        for object_id in (task.id,) if returns == 1 else range(task.id, task.id + abs(returns)):
             record = objects[object_id] = ObjectRecord(object_id, task)
             if caller:
                 record.holders = {caller: 1}
+        if returns == records.STREAMING:
+            self._open_stream(task)
         if task.borrowed:
             self._retain_all(task.borrowed)
-        failed_value = None
-        for object_id in task.dependencies:
-            record = objects[object_id]
-            record.count += 1
-            if record.value is None:
-                task.unresolved += 1
-                if record.dependents is None:
-                    record.dependents = []
-                record.dependents.append(task)
-            elif record.failed and failed_value is None:
-                failed_value = record.value
+        failed_value = self._depend(task) if task.dependencies else None
         if task.kind == TaskKind.CREATION:
             self._add_actor(task)
         elif task.kind == TaskKind.CALL and not self._join_actor(task):
@@ -222,12 +222,29 @@ class Kernel:
         else:
             self._make_ready(task)
 
+    def _depend(self, task: TaskRecord) -> tuple[object, ...] | None:
+        """Let the task wait for its arguments; return the error of one that has failed already."""
+        failed_value = None
+        for object_id in task.dependencies:
+            record = self.objects[object_id]
+            record.count += 1
+            if record.value is None:
+                task.unresolved += 1
+                if record.dependents is None:
+                    record.dependents = []
+                record.dependents.append(task)
+            elif record.failed and failed_value is None:
+                failed_value = record.value
+        return failed_value
+
     def _make_ready(self, task: TaskRecord) -> None:
         task.state = TaskState.READY
         if task.kind == TaskKind.CALL:
             actor = task.actor
             assert actor is not None
-            self._send_calls(actor, task.caller)
+            if actor.waiting and actor.waiting.pop(task.id, None) is not None:
+                _find_row(actor, task).append(task)
+            self._send_calls(actor, _get_row_key(task))
             return
         shape = task.options.shape
         if self._fail_if_group_is_gone(task):
@@ -293,7 +310,7 @@ class Kernel:
         """Return the leased worker with the shortest row, if there is room in it."""
         assert task.function is not None
         depth = task.function.depth
-        if depth <= 1:
+        if depth <= 1 or shape.only:
             return None
         best = None
         for worker in self.leases.get(shape, {}).values():
@@ -303,7 +320,7 @@ class Kernel:
         return best
 
     def _start_on_idle(self, task: TaskRecord, shape: resources.Shape, pool: resources.Pool) -> None:
-        worker = self.idle.pop() if self.idle else self._start_worker()
+        worker = self._take_idle(shape.environment)
         worker.allocation = pool.take(shape.demand)
         if task.kind == TaskKind.CREATION:
             worker.state = WorkerState.ACTOR
@@ -312,16 +329,33 @@ class Kernel:
             worker.actor = actor
             actor.worker = worker
             self._run(worker, task)
-            for caller in list(actor.queues):
-                self._send_calls(actor, caller)
+            for key in list(actor.queues):
+                self._send_calls(actor, key)
             return
         worker.state = WorkerState.LEASED
         worker.shape = shape
         self.leases.setdefault(shape, {})[worker.id] = worker
         self._run(worker, task)
 
-    def _start_worker(self) -> WorkerRecord:
+    def _take_idle(self, environment: str) -> WorkerRecord:
+        """Return an idle worker of that runtime environment, or a new one."""
+        idle = self.idle
+        if idle and idle[-1].environment == environment:
+            return idle.pop()
+        for worker in idle:
+            if worker.environment == environment:
+                idle.remove(worker)
+                return worker
+        return self._start_worker(environment)
+
+    def trim_idle(self, most: int) -> None:
+        """Stop idle workers beyond so many, those idle for longest first."""
+        while len(self.idle) > most:
+            self._stop(self.idle.pop(0))
+
+    def _start_worker(self, environment: str) -> WorkerRecord:
         worker = WorkerRecord(self._next_worker_id)
+        worker.environment = environment
         self._next_worker_id += 1
         self.workers[worker.id] = worker
         self.instructions.append((Op.START, worker))
@@ -358,11 +392,13 @@ class Kernel:
             record = objects.get(object_id)
             if record is None:
                 self.instructions.append((Op.FREE, object_id, value))
-            else:
+            elif record.value is None:  # an actor that is built again has its value already
                 self._store(record, value, contained, False)
             object_id += 1
+        if task.stream is not None:
+            self._end_stream(task.stream)
         self._close_task(task)
-        self._go_on(worker)
+        self._go_on(worker, task)
 
     def fail(self, worker: WorkerRecord, task_id: int, error: tuple[object, ...], *, retryable: bool) -> None:
         """The user's code raised; `retryable` says whether its options ask for another try of this exception."""
@@ -376,7 +412,7 @@ class Kernel:
             if task.kind == TaskKind.CREATION:
                 self._bury_constructor(task)
             self._fail_with(task, error)
-        self._go_on(worker)
+        self._go_on(worker, task)
 
     def hand_back(self, worker: WorkerRecord, task_ids: list[int]) -> None:
         """The worker did not start these tasks and never will."""
@@ -412,18 +448,26 @@ class Kernel:
         if worker.actor is not None and task.kind == TaskKind.CALL:
             worker.actor.inflight -= 1
 
-    def _go_on(self, worker: WorkerRecord) -> None:
-        """Give the worker its next work, or return it to the idle ones."""
+    def _count_run(self, worker: WorkerRecord, function: str, task: TaskRecord) -> bool:
+        """Count a run of a function with ``max_calls``; tell whether that was the worker's last."""
+        worker.runs[function] = worker.runs.get(function, 0) + 1
+        worker.killed = worker.killed or worker.runs[function] >= task.options.max_calls
+        return worker.killed
+
+    def _go_on(self, worker: WorkerRecord, task: TaskRecord) -> None:
+        """Give the worker its next work, or return it to the idle ones; `task` is what it has just done."""
         actor = worker.actor
         if actor is not None:
-            for caller in list(actor.queues):
-                self._send_calls(actor, caller)
+            for key in list(actor.queues):
+                self._send_calls(actor, key)
             self._end_if_unreachable(actor)
             return
         shape = worker.shape
         if shape is None:
             return
         queue = self.queues.get(shape)
+        if shape.only and self._count_run(worker, shape.only, task):
+            queue = None
         if queue and (len(self.queues) == 1 or not self._others_wait(shape)):
             self._refill(worker, shape, queue)
         if not worker.inflight:
@@ -446,7 +490,7 @@ class Kernel:
             if task.kind != TaskKind.FUNCTION:
                 return
             assert task.function is not None
-            if inflight and len(inflight) >= task.function.depth:
+            if inflight and (len(inflight) >= task.function.depth or shape.only):
                 return
             queue.popleft()
             self._run(worker, task)
@@ -463,32 +507,40 @@ class Kernel:
             worker.allocation = None
         if worker.state == WorkerState.LEASED:
             worker.state = WorkerState.IDLE
-            if len(self.idle) < self.max_idle_workers:
-                self.idle.append(worker)
-            else:
+            if worker.killed:  # by ``max_calls``
                 self._stop(worker)
+                return
+            self.idle.append(worker)
+            self.trim_idle(self.max_idle_workers)
 
     def _stop(self, worker: WorkerRecord) -> None:
-        worker.killed = True
+        worker.killed = worker.stopped = True
         self.instructions.append((Op.STOP, worker))
 
     def _retry(self, task: TaskRecord) -> None:
         if task.retries_left > 0:
             task.retries_left -= 1
         task.attempt += 1
+        if task.kind == TaskKind.CALL:
+            self._put_back_call(task)
         self._make_ready(task)
 
     def _close_task(self, task: TaskRecord) -> None:
         task.state = TaskState.DONE
         self.tasks.pop(task.id, None)
+        actor = task.actor
+        if actor is None or actor.creation is not task:  # else its arguments are needed again
+            self._release_arguments(task)
+        if task.kind == TaskKind.CALL and actor is not None:
+            self.release(actor.id)
+
+    def _release_arguments(self, task: TaskRecord) -> None:
         for object_id in task.dependencies:
             self.release(object_id)
         for object_id in task.borrowed:
             self.release(object_id)
         if task.args is not None:
             self.instructions.append((Op.FREE, 0, task.args))
-        if task.kind == TaskKind.CALL and task.actor is not None:
-            self.release(task.actor.id)
 
     def _fail_with(self, task: TaskRecord, error: tuple[object, ...]) -> None:
         """Give every object of the task this (encoded) error."""
@@ -498,6 +550,8 @@ class Kernel:
             self._bury_constructor(task)
         self._leave_queue(task)
         self._close_task(task)
+        if task.stream is not None:
+            self._fail_stream(task.stream, error)
         for object_id in range(task.id, task.id + max(1, task.options.num_returns)):
             record = self.objects.get(object_id)
             if record is not None and record.value is None:
@@ -538,16 +592,26 @@ class Kernel:
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
-    def block(self, worker: WorkerRecord, returned: list[int]) -> None:
-        """A thread of the worker waits in `get`: its CPU is free for others, and so are the tasks it had not started."""
+    def block(self, worker: WorkerRecord, returned: list[int], number: int = 0, wait: Wait | None = None) -> None:
+        """A thread of the worker waits in `get`: its CPU is free for others, and so are the tasks it had not started.
+
+        Args:
+            worker: Which.
+            returned: The tasks that it had not started.
+            number: The worker's name for the wait.
+            wait: What it waits for; None if its end does not depend on it alone, as with a time-out.
+        """
         worker.blocked += 1
+        if wait is not None:
+            worker.waits[number] = wait
         if worker.blocked == 1 and worker.allocation is not None:
             worker.allocation.lend_cpu()
         self.hand_back(worker, returned)
 
-    def unblock(self, worker: WorkerRecord) -> None:
+    def unblock(self, worker: WorkerRecord, number: int = 0) -> None:
         """The thread goes on; its CPU share is taken again, overbooking if need be."""
         worker.blocked -= 1
+        worker.waits.pop(number, None)
         if worker.blocked == 0 and worker.allocation is not None:
             worker.allocation.reclaim_cpu()
 
@@ -576,7 +640,7 @@ class Kernel:
         worker.state = WorkerState.DEAD
         del self.workers[worker.id]
         if was_actor is not None:
-            self._bury(was_actor, death, f"its process (pid {death.pid}) was {death.describe()}")
+            self._lose_actor(was_actor, worker, death, running_id)
         else:
             inflight, worker.inflight = list(worker.inflight.values()), {}
             started = next((at for at, task in enumerate(inflight) if task.id == running_id), 0)
@@ -585,6 +649,8 @@ class Kernel:
         for record in [record for record in self.objects.values() if record.holders and worker.id in record.holders]:
             assert record.holders is not None
             self.release(record.id, worker.id, record.holders[worker.id])
+        for key in [key for key, claimant in self.name_claims.items() if claimant == worker.id]:
+            del self.name_claims[key]
         self._dispatch()
 
     def _end_lease_of_dead(self, worker: WorkerRecord) -> None:
@@ -614,11 +680,23 @@ class Kernel:
         actor = ActorRecord(task.id, options)
         self.actors[task.id] = actor
         task.actor = actor
+        if options.max_restarts:
+            actor.creation = task
         if options.name:
-            self.names[options.namespace, options.name] = actor
+            key = (options.namespace, options.name)
+            self.name_claims.pop(key, None)
+            self.names[key] = actor
         if options.detached:
             actor.holds_itself = True
             self.objects[task.id].count += 1
+
+    def claim_name(self, namespace: str, name: str, holder: int) -> bool:
+        """Promise a name to whoever is about to create an actor; False if it is taken."""
+        key = (namespace, name)
+        if key in self.names or self.name_claims.get(key, holder) != holder:
+            return False
+        self.name_claims[key] = holder
+        return True
 
     def find_actor(self, namespace: str, name: str) -> ActorRecord | None:
         """Return the living actor of that name."""
@@ -646,30 +724,49 @@ class Kernel:
         if actor.state == ActorState.DEAD:
             self._fail_exception(task, self.explain_death(actor))
             return False
-        row = actor.queues.get(task.caller)
-        if row is None:
-            row = actor.queues[task.caller] = deque()
-        row.append(task)
+        if task.unresolved and actor.options.allows_disorder:
+            actor.waiting[task.id] = task
+        else:
+            _find_row(actor, task).append(task)
         return True
+
+    def count_pending(self, actor: ActorRecord, caller: int) -> int:
+        """Return how many calls of one caller are unanswered."""
+        rows = sum(len(row) for key, row in actor.queues.items() if key[0] == caller)
+        waiting = sum(task.caller == caller for task in actor.waiting.values())
+        sent = actor.worker.inflight.values() if actor.worker is not None else ()
+        return rows + waiting + sum(task.caller == caller and task.kind == TaskKind.CALL for task in sent)
 
     def _leave_queue(self, task: TaskRecord) -> None:
         """A call has ended one way or another: drop it from its row and give back its hold on the actor."""
         actor = task.actor
         if actor is None or task.kind != TaskKind.CALL:
             return
-        row = actor.queues.get(task.caller)
-        if row and task in row:
+        key = _get_row_key(task)
+        row = actor.queues.get(key)
+        if actor.waiting.pop(task.id, None) is not None:
+            self._end_if_unreachable(actor)
+        elif row and task in row:
             row.remove(task)
-            self._send_calls(actor, task.caller)
+            if not row:
+                del actor.queues[key]
+            self._send_calls(actor, key)
             self._end_if_unreachable(actor)
 
-    def _send_calls(self, actor: ActorRecord, caller: int) -> None:
-        """Send what stands at the head of a caller's row and has its arguments."""
+    def _put_back_call(self, task: TaskRecord) -> None:
+        """Put a call that is to be tried again at the head of its row."""
+        task.state = TaskState.READY
+        assert task.actor is not None
+        _find_row(task.actor, task).appendleft(task)
+
+    def _send_calls(self, actor: ActorRecord, key: records.RowKey) -> None:
+        """Send what stands at the head of a row and has its arguments."""
         worker = actor.worker
-        row = actor.queues.get(caller)
+        row = actor.queues.get(key)
         if worker is None or row is None or actor.state == ActorState.DEAD:
             return
-        while row and actor.inflight < ACTOR_WINDOW:
+        window = actor.window
+        while row and actor.inflight < window:
             task = row[0]
             if task.state == TaskState.WAITING:
                 return
@@ -678,14 +775,81 @@ class Kernel:
                 actor.inflight += 1
                 self._run(worker, task)
         if not row:
-            del actor.queues[caller]
+            del actor.queues[key]
 
-    def kill_actor(self, actor_id: int, message: str = "it was killed by `kill`.") -> None:
+    def _can_restart(self, actor: ActorRecord) -> bool:
+        most = actor.options.max_restarts
+        return actor.creation is not None and (most < 0 or actor.restarts < most)
+
+    def _lose_actor(self, actor: ActorRecord, worker: WorkerRecord, death: exceptions.Death, running_id: int) -> None:
+        """Its process is dead: build it again if its options say so.
+
+        Calls that had not started stay in their rows. Those that had are tried again as often as they may be; the others fail,
+        because nobody knows how far they came.
+        """
+        if not self._can_restart(actor):
+            self._bury(actor, death, f"its process (pid {death.pid}) was {death.describe()}")
+            return
+        creation = actor.creation
+        assert creation is not None
+        actor.restarts += 1
+        actor.state = ActorState.RESTARTING
+        actor.worker = None
+        actor.inflight = 0
+        worker.actor = None
+        inflight, worker.inflight = list(worker.inflight.values()), {}
+        last = next((at for at, task in enumerate(inflight) if task.id == running_id), len(inflight))
+        last = len(inflight) if actor.options.allows_disorder else last  # several may run at once
+        lost = []
+        for at, task in reversed(list(enumerate(inflight))):
+            task.worker = None
+            if task is creation:
+                continue
+            if at > last and not task.cancelled:
+                self._put_back_call(task)
+            elif task.retries_left and not task.cancelled:
+                task.retries_left -= task.retries_left > 0
+                task.attempt += 1
+                self._put_back_call(task)
+            else:
+                lost.append(task)
+        for task in reversed(lost):
+            self._fail_exception(task, self._explain_lost_call(actor, task, death))
+        creation.attempt += 1
+        self.tasks[creation.id] = creation
+        self._make_ready(creation)
+
+    def _explain_lost_call(
+        self, actor: ActorRecord, task: TaskRecord, death: exceptions.Death
+    ) -> exceptions.HocketError:
+        if task.cancelled:
+            return exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled, and its actor ended.")
+        return exceptions.ActorUnavailableError(
+            f"Call `{task.options.name}` was lost: the process (pid {death.pid}) of its actor was {death.describe()} The actor is "
+            f"being built again (restart {actor.restarts}). Nobody knows how far the call came; to have calls tried "
+            "again, set max_task_retries.",
+            actor_id=f"{actor.id:016x}",
+            death=death,
+        )
+
+    def exit_actor(self, worker: WorkerRecord) -> None:
+        """The actor ends itself: it is not built again, and nothing it had to do is done."""
+        actor = worker.actor
+        if actor is not None:
+            worker.killed = True
+            self._bury(actor, exceptions.Death(pid=0, expected=True), "it ended itself with `exit_actor`.")
+
+    def kill_actor(self, actor_id: int, message: str = "it was killed by `kill`.", *, no_restart: bool = True) -> None:
         """End the actor now; its calls fail, and the message says why."""
         actor = self.actors.get(actor_id)
         if actor is None or actor.state == ActorState.DEAD:
             return
         worker = actor.worker
+        if not no_restart and self._can_restart(actor):
+            if worker is not None and not worker.killed:
+                worker.killed = True
+                self.instructions.append((Op.KILL, worker))
+            return
         death = exceptions.Death(pid=0, expected=True)
         if worker is not None:
             worker.killed = True
@@ -698,7 +862,9 @@ class Kernel:
         self._end_if_unreachable(actor)
 
     def _end_if_unreachable(self, actor: ActorRecord) -> None:
-        if not actor.unreachable or actor.inflight or actor.queues or actor.state == ActorState.PENDING:
+        if not actor.unreachable or actor.inflight or actor.queues or actor.waiting:
+            return
+        if actor.state in (ActorState.PENDING, ActorState.RESTARTING):
             return
         if actor.state == ActorState.ALIVE:
             worker = actor.worker
@@ -707,6 +873,7 @@ class Kernel:
             actor.state = ActorState.DEAD
             actor.death_message = "its last handle went out of scope."
             self._drop_name(actor)
+            self._drop_creation(actor)
         if actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD:
             self.actors.pop(actor.id, None)
 
@@ -717,6 +884,12 @@ class Kernel:
         if actor.holds_itself:
             actor.holds_itself = False
             self.release(actor.id)
+
+    def _drop_creation(self, actor: ActorRecord) -> None:
+        """It will not be built again: give its arguments back."""
+        creation, actor.creation = actor.creation, None
+        if creation is not None and creation.state == TaskState.DONE:
+            self._release_arguments(creation)
 
     def _bury_constructor(self, task: TaskRecord) -> None:
         actor = task.actor
@@ -737,10 +910,12 @@ class Kernel:
         actor.death = actor.death or death
         actor.death_message = message
         self._drop_name(actor)
+        self._drop_creation(actor)
         worker, actor.worker = actor.worker, None
         actor.inflight = 0
-        calls = [task for row in actor.queues.values() for task in row]
+        calls = [*(task for row in actor.queues.values() for task in row), *actor.waiting.values()]
         actor.queues = {}
+        actor.waiting = {}
         if worker is not None:
             calls = [*worker.inflight.values(), *calls]
             worker.inflight = {}
@@ -766,6 +941,72 @@ class Kernel:
             actor_init_failed=actor.init_failed,
             death=actor.death,
         )
+
+    # --- streams ------------------------------------------------------------------------------------------------------
+
+    def _open_stream(self, task: TaskRecord) -> None:
+        task.stream = self.streams[task.id] = StreamRecord(task.id)
+        self._add_place(task.stream, task)
+
+    def _add_place(self, stream: StreamRecord, task: TaskRecord | None) -> ObjectRecord:
+        item_id = records.build_item_id(stream.task_id, stream.produced)
+        record = self.objects[item_id] = ObjectRecord(item_id, task)
+        return record
+
+    def yield_item(
+        self, worker: WorkerRecord, task_id: int, index: int, value: tuple[object, ...], contained: tuple[int, ...]
+    ) -> None:
+        """A generator has yielded the item at this place; one that an earlier attempt yielded already is dropped."""
+        task = worker.inflight.get(task_id)
+        stream = task.stream if task is not None else None
+        if stream is None or task_id not in self.streams or index != stream.produced:
+            self.instructions.append((Op.FREE, records.build_item_id(task_id, index), value))
+            return
+        self._fill_place(stream, value, contained, False)
+        self._add_place(stream, task)
+
+    def _fill_place(
+        self, stream: StreamRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool
+    ) -> None:
+        """Give the next item its value. Its reader may have taken and dropped it already."""
+        item_id = records.build_item_id(stream.task_id, stream.produced)
+        record = self.objects.get(item_id)
+        stream.produced += 1
+        if record is None:
+            self.instructions.append((Op.FREE, item_id, value))
+        else:
+            self._store(record, value, contained, failed)
+
+    def _end_stream(self, stream: StreamRecord) -> None:
+        if stream.task_id in self.streams:
+            self._fill_place(stream, self.end_value, (), False)
+
+    def _fail_stream(self, stream: StreamRecord, error: tuple[object, ...]) -> None:
+        """The last item is the error; then the stream ends."""
+        if stream.task_id in self.streams:
+            self._fill_place(stream, error, (), True)
+            self._add_place(stream, None)
+            self._end_stream(stream)
+
+    def take_item(self, task_id: int, index: int, holder: int = records.DRIVER) -> int:
+        """Hand the stream's count on an item to a reader; items are taken in order. Returns the item's id."""
+        stream = self.streams[task_id]
+        stream.taken = index + 1
+        item_id = records.build_item_id(task_id, index)
+        record = self.objects[item_id]
+        if holder:
+            if record.holders is None:
+                record.holders = {}
+            record.holders[holder] = record.holders.get(holder, 0) + 1
+        task = record.task or (self.objects[task_id].task if task_id in self.objects else None)
+        if task is not None and task.options.backpressure and task.worker is not None:
+            self.instructions.append((Op.CONSUMED, task.worker, task_id, index))
+        return item_id
+
+    def _drop_stream(self, stream: StreamRecord) -> None:
+        """Nobody reads it any more: what was not taken is freed, and what is still to come will be."""
+        for index in range(stream.taken, stream.produced + 1):
+            self.release(records.build_item_id(stream.task_id, index))
 
     # --- placement groups ---------------------------------------------------------------------------------------------
 
@@ -862,6 +1103,19 @@ class Kernel:
         for record in self.objects.values():
             assert record.count > 0, record.id
             assert sum((record.holders or {}).values()) <= record.count, record.id
+
+
+def _get_row_key(task: TaskRecord) -> records.RowKey:
+    return (task.caller, task.options.concurrency_group)
+
+
+def _find_row(actor: ActorRecord, task: TaskRecord) -> deque[TaskRecord]:
+    """Return the row that the call stands in."""
+    key = (task.caller, task.options.concurrency_group)
+    row = actor.queues.get(key)
+    if row is None:
+        row = actor.queues[key] = deque()
+    return row
 
 
 def all_fit(pool: resources.Pool, bundles: tuple[resources.Demand, ...]) -> bool:

@@ -17,6 +17,17 @@ from hocket.kernel import resources
 DRIVER = 0
 """The worker id under which the driver submits."""
 
+STREAMING = -1
+"""The ``num_returns`` of a generator: as many objects as it yields."""
+
+_STREAM_BIT = 1 << 120
+_INDEX_BITS = 32
+
+
+def build_item_id(task_id: int, index: int) -> int:
+    """Return the id of the object that a generator yields at this place; no other object can have it."""
+    return _STREAM_BIT | task_id << _INDEX_BITS | index
+
 
 class TaskKind(enum.IntEnum):
     """What a task record stands for."""
@@ -39,6 +50,10 @@ class TaskState(enum.IntEnum):
     DONE = 3
 
 
+ACTOR_WINDOW = 512
+"""Calls sent to one actor and not answered; more wait in the kernel, where they can be cancelled. A guess: enough to hide a
+round trip of 50 us at 5 us a call fifty times over."""
+
 DEFAULT_SHAPE = resources.Shape((("CPU", resources.UNIT),))
 """One CPU, anywhere: what most tasks ask for."""
 
@@ -55,6 +70,23 @@ class TaskOptions:
     """How often a task is started again after its worker died; -1 is without end."""
     retry_exceptions: bool | tuple[type[BaseException], ...] = False
     """Which exceptions of the user's code are tried again."""
+    max_calls: int = 0
+    """After so many runs of it a worker ends; 0 is without limit."""
+    concurrency_group: str = ""
+    """The group of the actor's threads that runs the call; empty is the default one."""
+    backpressure: int = 0
+    """How many items of a generator may lie unread before it pauses; 0 is without limit."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class MethodOptions:
+    """What `@method` says about a method. None leaves it to the actor's own options."""
+
+    num_returns: int = 1
+    max_task_retries: int | None = None
+    retry_exceptions: bool | tuple[type[BaseException], ...] = False
+    concurrency_group: str = ""
+    backpressure: int = 0
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -72,9 +104,27 @@ class ActorOptions:
     detached: bool = False
     """Whether it outlives its last handle."""
     max_concurrency: int = 1
-    """How many of its calls run at once, in threads."""
-    methods: tuple[tuple[str, int], ...] = ()
-    """Names of its methods, each with its number of returns."""
+    """How many of its calls run at once, in threads or on its event loop."""
+    is_async: bool = False
+    """Whether a method is a coroutine function: then all run on one event loop."""
+    concurrency_groups: tuple[tuple[str, int], ...] = ()
+    """Further groups of threads, each with its size."""
+    allows_disorder: bool = False
+    """Whether a call may overtake another one of the same caller that waits for an argument."""
+    max_restarts: int = 0
+    """How often it is built again after its process died; -1 is without end."""
+    max_task_retries: int = 0
+    """How often a call is tried again after the process died, unless the method says otherwise; -1 is without end."""
+    max_pending_calls: int = -1
+    """How many calls of one caller may be unanswered; -1 is without limit."""
+    methods: tuple[tuple[str, MethodOptions], ...] = ()
+    """Names of its methods, each with its defaults."""
+
+    @property
+    def window(self) -> int:
+        """How many calls may be sent to it and not yet answered."""
+        total = self.max_concurrency + sum(size for _, size in self.concurrency_groups)
+        return max(ACTOR_WINDOW, 2 * total) if total > 1 else ACTOR_WINDOW
 
 
 class FunctionRecord:
@@ -137,6 +187,7 @@ class TaskRecord:
         "parent",
         "retries_left",
         "state",
+        "stream",
         "unresolved",
         "worker",
     )
@@ -177,6 +228,23 @@ class TaskRecord:
         self.actor: ActorRecord | None = None
         self.actor_options: ActorOptions | None = None
         self.method = ""
+        self.stream: StreamRecord | None = None
+
+
+class StreamRecord:
+    """The objects that a generator task yields, as far as nobody has taken them.
+
+    The object at place `produced` exists already, so that it can be waited for: it becomes the next item, or an error, or
+    the end of the stream.
+    """
+
+    __slots__ = ("produced", "taken", "task_id")
+
+    def __init__(self, task_id: int) -> None:
+        self.task_id = task_id
+        self.produced = 0
+        #: The items before this place belong to their reader; the stream holds one count on each of the others.
+        self.taken = 0
 
 
 class WorkerState(enum.IntEnum):
@@ -192,7 +260,21 @@ class WorkerState(enum.IntEnum):
 class WorkerRecord:
     """A process that runs tasks, or one actor."""
 
-    __slots__ = ("actor", "allocation", "blocked", "id", "inflight", "killed", "recalled", "shape", "state")
+    __slots__ = (
+        "actor",
+        "allocation",
+        "blocked",
+        "environment",
+        "id",
+        "inflight",
+        "killed",
+        "recalled",
+        "runs",
+        "shape",
+        "state",
+        "stopped",
+        "waits",
+    )
 
     def __init__(self, worker_id: int) -> None:
         self.id = worker_id
@@ -208,20 +290,46 @@ class WorkerRecord:
         #: Whether it has been asked to hand back what it has not started.
         self.recalled = False
         self.actor: ActorRecord | None = None
+        #: The runtime environment that it has taken on, for good.
+        self.environment = ""
+        #: How often it has run each function with ``max_calls``.
+        self.runs: dict[str, int] = {}
+        #: Whether it has been told to end when it has done what it has.
+        self.stopped = False
+        #: What its threads wait for, by a number that the worker chose.
+        self.waits: dict[int, Wait] = {}
+
+
+@dataclass(slots=True, frozen=True)
+class Wait:
+    """A thread of a worker waits in `get` or `wait`."""
+
+    task_id: int
+    """What the thread runs."""
+    object_ids: tuple[int, ...]
+    needs_all: bool
+    """Whether one missing object is enough to hold it up."""
 
 
 class ActorState(enum.IntEnum):
-    """``PENDING -> ALIVE -> DEAD``; a failed constructor goes straight to DEAD."""
+    """``PENDING -> ALIVE <-> RESTARTING -> DEAD``; a failed constructor goes straight to DEAD."""
 
     PENDING = 0
     ALIVE = 1
-    DEAD = 2
+    RESTARTING = 2
+    """Its process died, and it is being built again."""
+    DEAD = 3
+
+
+RowKey = tuple[int, str]
+"""A caller, and the concurrency group that it calls."""
 
 
 class ActorRecord:
     """An object living in a worker process."""
 
     __slots__ = (
+        "creation",
         "death",
         "death_message",
         "holds_itself",
@@ -230,8 +338,11 @@ class ActorRecord:
         "init_failed",
         "options",
         "queues",
+        "restarts",
         "state",
         "unreachable",
+        "waiting",
+        "window",
         "worker",
     )
 
@@ -240,8 +351,14 @@ class ActorRecord:
         self.options = options
         self.state = ActorState.PENDING
         self.worker: WorkerRecord | None = None
-        #: Calls not yet sent, by caller: order is kept for each caller, and between callers there is none.
-        self.queues: dict[int, deque[TaskRecord]] = {}
+        #: Calls not yet sent, by caller and concurrency group: order is kept in each row, and between rows there is none.
+        self.queues: dict[RowKey, deque[TaskRecord]] = {}
+        #: Calls that wait for an argument and may be overtaken.
+        self.waiting: dict[int, TaskRecord] = {}
+        self.window = options.window
+        #: How it is built again; None if it never is.
+        self.creation: TaskRecord | None = None
+        self.restarts = 0
         #: Calls sent and not yet answered.
         self.inflight = 0
         self.init_failed = False

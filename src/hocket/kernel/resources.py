@@ -35,6 +35,12 @@ class Shape(NamedTuple):
     """The placement group; 0 is none."""
     bundle_index: int = -1
     """The bundle in it; -1 is any."""
+    environment: str = ""
+    """The runtime environment, in the form that travels; workers of one do not run tasks of another."""
+    only: str = ""
+    """The function with ``max_calls``, which keeps to itself: its workers end after so many runs."""
+    captures_children: bool = False
+    """Whether what its tasks submit runs in the same placement group."""
 
 
 @dataclass(slots=True)

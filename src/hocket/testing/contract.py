@@ -10,19 +10,22 @@ To test an engine, inherit and say how to open it::
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hocket import exceptions
-from hocket.core import actor, api, placement, session
+from hocket.core import actor, api, generators, placement, session
 from hocket.testing import leftovers
 
 CPUS = 2
@@ -40,6 +43,12 @@ class _Counter:
         self.value += amount
         return self.value
 
+    def reset(self, value: int) -> None:
+        self.value = value
+
+    def get_value(self) -> int:
+        return self.value
+
     def fail(self) -> None:
         raise KeyError("missing")
 
@@ -47,7 +56,415 @@ class _Counter:
         return os.getpid()
 
 
-class EngineContract:
+class _AsyncGate:
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    async def wait(self) -> str:
+        await self.event.wait()
+        return "through"
+
+    async def open(self) -> None:
+        self.event.set()
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> list[str]:
+        self.notes.append(text)
+        return list(self.notes)
+
+
+def wait_until(is_done: Callable[[], bool], limit_s: float = 20.0) -> None:
+    """Wait for what no reference tells of; fails after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    while not is_done():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def _try_add(counter: Any) -> int | None:
+    try:
+        return int(api.get(counter.add.remote()))
+    except exceptions.ActorUnavailableError:
+        return None
+
+
+def _is_dead(counter: Any) -> bool:
+    try:
+        api.get(counter.get_value.remote())
+    except exceptions.ActorDiedError:
+        return True
+    return False
+
+
+class GeneratorContract:
+    """What every engine must do with generators. Part of `EngineContract`."""
+
+    def test_generator_gives_its_items_one_by_one(self) -> None:
+        @api.remote
+        def count(n: int) -> Iterator[int]:
+            yield from range(n)
+
+        items = count.remote(5)
+        assert isinstance(items, generators.ObjectRefGenerator)
+        assert [api.get(ref) for ref in items] == [0, 1, 2, 3, 4]
+        assert items.is_finished()
+        assert api.get(items.completed()) is None
+
+    def test_large_items_travel(self) -> None:
+        @api.remote
+        def make(n: int) -> Iterator[Any]:
+            for size in range(1, n + 1):
+                yield np.full(size * 100_000, size, dtype=np.float64)
+
+        assert [float(api.get(ref).sum()) for ref in make.remote(3)] == [1e5, 4e5, 9e5]
+
+    def test_error_of_a_generator_is_its_last_item(self) -> None:
+        @api.remote
+        def break_off() -> Iterator[int]:
+            yield 1
+            raise KeyError("broken")
+
+        items = break_off.remote()
+        assert api.get(next(items)) == 1
+        with pytest.raises(KeyError, match="broken"):
+            api.get(next(items))
+        with pytest.raises(StopIteration):
+            next(items)
+        with pytest.raises(KeyError, match="broken"):
+            api.get(items.completed())
+
+    def test_generator_method_and_number_of_returns(self) -> None:
+        class Source:
+            def count(self, n: int) -> Iterator[int]:
+                yield from range(n)
+
+        source = api.remote(Source).remote()
+        assert [api.get(ref) for ref in source.count.remote(3)] == [0, 1, 2]
+        assert api.get(source.count.options(num_returns=2).remote(2)) == [0, 1]
+
+    def test_wait_takes_generators(self) -> None:
+        @api.remote
+        def count() -> Iterator[int]:
+            yield 7
+
+        items = count.remote()
+        ready, rest = api.wait([items], num_returns=1)
+        assert (ready, rest) == ([items], [])
+        assert items.next_ready()
+        assert api.get(next(items)) == 7
+
+    def test_items_that_nobody_took_are_freed(self) -> None:
+        @api.remote
+        def count(n: int) -> Iterator[int]:
+            yield from range(n)
+
+        items = count.remote(50)
+        next(items)
+        api.get(items.completed())
+        del items
+        assert session.get_engine().statistics()["objects"] == 0
+
+    def test_dynamic_generator_returns_all_at_once(self) -> None:
+        @api.remote(num_returns="dynamic")
+        def count(n: int) -> Iterator[int]:
+            yield from range(n)
+
+        refs = api.get(count.remote(3))
+        assert [api.get(ref) for ref in refs] == [0, 1, 2]
+
+    def test_asynchronous_generator(self) -> None:
+        class Source:
+            async def count(self, n: int) -> AsyncIterator[int]:
+                for i in range(n):
+                    await asyncio.sleep(0)
+                    yield i
+
+        source = api.remote(Source).remote()
+        assert [api.get(ref) for ref in source.count.remote(3)] == [0, 1, 2]
+
+    def test_generator_that_is_tried_again_repeats_no_item(self) -> None:
+        tries = api.remote(_Counter).remote()
+
+        @api.remote(retry_exceptions=True, max_retries=1)
+        def count(tries: Any) -> Iterator[int]:
+            first = api.get(tries.add.remote()) == 1
+            for i in range(4):
+                if first and i == 2:
+                    raise ValueError("once")
+                yield i
+
+        assert [api.get(ref) for ref in count.remote(tries)] == [0, 1, 2, 3]
+
+    def test_end_of_a_generator_can_be_asked_for_only_once_more(self) -> None:
+        @api.remote
+        def nothing() -> Iterator[int]:
+            yield from ()
+
+        items = nothing.remote()
+        assert list(items) == []
+        with pytest.raises(StopIteration):
+            next(items)
+
+
+class AsyncContract:
+    """What every engine must do with coroutines and futures. Part of `EngineContract`."""
+
+    def test_calls_of_an_asynchronous_actor_wait_for_each_other(self) -> None:
+        gate = api.remote(_AsyncGate).remote()
+        waiting = [gate.wait.remote() for _ in range(20)]
+        api.get(gate.open.remote())
+        assert api.get(waiting) == ["through"] * 20
+
+    def test_asynchronous_actor_awaits_references(self) -> None:
+        square = api.remote(_square)
+
+        class Adder:
+            async def add(self, x: int) -> int:
+                first, second = await asyncio.gather(square.remote(x), square.remote(x + 1))
+                return int(first + second)
+
+        assert api.get(api.remote(Adder).remote().add.remote(2)) == 13
+
+    def test_error_of_a_coroutine(self) -> None:
+        class Broken:
+            async def fail(self) -> None:
+                await asyncio.sleep(0)
+                raise KeyError("async")
+
+        with pytest.raises(KeyError, match="async"):
+            api.get(api.remote(Broken).remote().fail.remote())
+
+    def test_max_concurrency_bounds_coroutines(self) -> None:
+        class Busy:
+            def __init__(self) -> None:
+                self.now = self.most = 0
+
+            async def work(self) -> int:
+                self.now += 1
+                self.most = max(self.most, self.now)
+                await asyncio.sleep(0.01)
+                self.now -= 1
+                return self.most
+
+        busy = api.remote(max_concurrency=2)(Busy).remote()
+        assert max(api.get([busy.work.remote() for _ in range(8)])) == 2
+
+    def test_reference_is_a_future(self) -> None:
+        square = api.remote(_square)
+        assert square.remote(4).future().result(timeout=30) == 16
+
+    def test_reference_can_be_awaited(self) -> None:
+        square = api.remote(_square)
+
+        async def main() -> list[int]:
+            return list(await asyncio.gather(*[square.remote(i) for i in range(5)]))
+
+        assert asyncio.run(main()) == [0, 1, 4, 9, 16]
+
+    def test_awaited_error_is_raised(self) -> None:
+        counter = api.remote(_Counter).remote()
+
+        async def main() -> None:
+            await counter.fail.remote()
+
+        with pytest.raises(KeyError, match="missing"):
+            asyncio.run(main())
+
+    def test_generator_can_be_read_asynchronously(self) -> None:
+        @api.remote
+        def count(n: int) -> Iterator[int]:
+            yield from range(n)
+
+        async def main() -> list[int]:
+            return [await ref async for ref in count.remote(3)]
+
+        assert asyncio.run(main()) == [0, 1, 2]
+
+
+class ActorLifeContract:
+    """What every engine must do with the life of actors. Part of `EngineContract`."""
+
+    def test_every_actor_has_the_special_methods(self) -> None:
+        counter = api.remote(_Counter).remote(5)
+        assert api.get(counter.__ray_ready__.remote()) is True
+        assert api.get(counter.__ray_call__.remote(lambda self, x: self.value + x, 2)) == 7
+
+    def test_terminated_actor_runs_its_hook_and_what_was_asked_before(self, tmp_path: Path) -> None:
+        class Polite:
+            def __init__(self, path: Path) -> None:
+                self.path = path
+
+            def ping(self) -> str:
+                return "pong"
+
+            def __ray_shutdown__(self) -> None:
+                self.path.write_text("bye")
+
+        polite = api.remote(Polite).remote(tmp_path / "hook")
+        before = polite.ping.remote()
+        with pytest.raises(exceptions.ActorDiedError, match="exit_actor"):
+            api.get(polite.__ray_terminate__.remote())
+        assert api.get(before) == "pong"
+        wait_until((tmp_path / "hook").exists)
+
+    def test_exit_actor_ends_it_past_except_exception(self) -> None:
+        class Quitter:
+            def quit(self) -> None:
+                with contextlib.suppress(Exception):
+                    actor.exit_actor()
+
+        quitter = api.remote(max_restarts=5)(Quitter).remote()
+        with pytest.raises(exceptions.ActorDiedError, match="ended itself"):
+            api.get(quitter.quit.remote())
+        with pytest.raises(exceptions.ActorDiedError, match="ended itself"):
+            api.get(quitter.quit.remote())
+
+    def test_exit_actor_outside_an_actor(self) -> None:
+        with pytest.raises(TypeError, match="inside a method of an actor"):
+            actor.exit_actor()
+
+    def test_killed_actor_is_built_again_if_asked(self) -> None:
+        counter = api.remote(_Counter).options(max_restarts=1).remote(10)
+        assert api.get(counter.add.remote()) == 11
+        api.kill(counter, no_restart=False)
+        wait_until(lambda: _try_add(counter) == 11)
+        api.kill(counter, no_restart=True)
+        with pytest.raises(exceptions.ActorDiedError, match="killed"):
+            api.get(counter.add.remote())
+
+    def test_pending_calls_are_limited(self) -> None:
+        gate = api.remote(_AsyncGate).options(max_pending_calls=2).remote()
+        waiting = [gate.wait.remote(), gate.wait.remote()]
+        with pytest.raises(exceptions.PendingCallsLimitExceeded, match="max_pending_calls=2"):
+            gate.open.remote()
+        del waiting
+
+    def test_concurrency_groups_do_not_hold_each_other_up(self) -> None:
+        class Mixed:
+            async def wait(self) -> str:
+                self.event = asyncio.Event()
+                await self.event.wait()
+                return "done"
+
+            @actor.method(concurrency_group="io")
+            async def ping(self) -> str:
+                return "pong"
+
+        mixed = api.remote(concurrency_groups={"io": 1})(Mixed).remote()
+        waiting = mixed.wait.remote()
+        assert api.get(mixed.ping.remote()) == "pong"
+        assert api.get(mixed.ping.options(concurrency_group="io").remote()) == "pong"
+        del waiting
+
+    def test_call_that_waits_for_an_argument_is_overtaken_only_if_allowed(self) -> None:
+        gate = api.remote(_AsyncGate).remote()
+        late = gate.wait.remote()
+        quick = api.remote(_Recorder).options(allow_out_of_order_execution=True).remote()
+        first, second = quick.note.remote(late), quick.note.remote("second")
+        assert api.get(second) == ["second"]
+        api.get(gate.open.remote())
+        assert api.get(first) == ["second", "through"]
+
+    def test_retry_exceptions_of_methods(self) -> None:
+        class Flaky:
+            def __init__(self) -> None:
+                self.tries = 0
+
+            @actor.method(retry_exceptions=[ValueError])
+            def work(self) -> int:
+                self.tries += 1
+                if self.tries < 3:
+                    raise ValueError(self.tries)
+                return self.tries
+
+        assert api.get(api.remote(max_task_retries=2)(Flaky).remote().work.remote()) == 3
+
+    def test_get_if_exists(self) -> None:
+        made = [api.remote(_Counter).options(name="shared", get_if_exists=True).remote(3) for _ in range(3)]
+        assert len(set(made)) == 1
+        assert api.get([one.add.remote() for one in made]) == [4, 5, 6]
+
+    def test_current_actor(self) -> None:
+        class Selfish:
+            def me(self) -> Any:
+                return api.get_runtime_context().current_actor
+
+            def name(self) -> Any:
+                return api.get_runtime_context().get_actor_name()
+
+        selfish = api.remote(Selfish).options(name="me").remote()
+        assert api.get(selfish.me.remote()) == selfish
+        assert api.get(selfish.name.remote()) == "me"
+
+
+class EnvironmentContract:
+    """What every engine must do with runtime environments and groups. Part of `EngineContract`."""
+
+    def test_variables_are_seen_and_inherited(self) -> None:
+        @api.remote
+        def read(name: str) -> str | None:
+            return os.environ.get(name)
+
+        @api.remote(runtime_env={"env_vars": {"HOCKET_OUTER": "1", "HOCKET_BOTH": "outer"}})
+        def nest() -> list[Any]:
+            inner = read.options(runtime_env={"env_vars": {"HOCKET_BOTH": "inner"}})
+            refs = [read.remote("HOCKET_OUTER"), inner.remote("HOCKET_OUTER"), inner.remote("HOCKET_BOTH")]
+            return list(api.get(refs))
+
+        assert api.get(nest.remote()) == ["1", "1", "inner"]
+        assert api.get(read.remote("HOCKET_OUTER")) is None
+
+    def test_folder_and_modules(self, tmp_path: Path) -> None:
+        (tmp_path / "work").mkdir()
+        (tmp_path / "work" / "note.txt").write_text("here")
+        (tmp_path / "hocket_extra_module.py").write_text("answer = 42")
+        environment = {"working_dir": str(tmp_path / "work"), "py_modules": [str(tmp_path / "hocket_extra_module.py")]}
+
+        @api.remote(runtime_env=environment)
+        def look() -> tuple[str, int]:
+            import hocket_extra_module  # type: ignore[import-not-found]
+
+            return Path("note.txt").read_text(), hocket_extra_module.answer
+
+        assert api.get(look.remote()) == ("here", 42)
+
+    def test_children_run_in_the_captured_group(self) -> None:
+        group = placement.placement_group([{"CPU": 1}])
+        strategy = placement.PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+
+        @api.remote
+        def where() -> str | None:
+            return api.get_runtime_context().get_placement_group_id()
+
+        @api.remote
+        def nest() -> Any:
+            return api.get(where.remote())
+
+        assert api.get(nest.options(scheduling_strategy=strategy).remote()) == group.id
+        assert api.get(where.remote()) is None
+
+    def test_nodes_are_chosen_by_id_and_label(self) -> None:
+        square = api.remote(_square)
+        here = api.get_runtime_context().get_node_id()
+        affinity = placement.NodeAffinitySchedulingStrategy
+        assert api.get(square.options(scheduling_strategy=affinity(here, soft=False)).remote(2)) == 4
+        assert api.get(square.options(scheduling_strategy=affinity("elsewhere", soft=True)).remote(2)) == 4
+        with pytest.raises(exceptions.TaskUnschedulableError, match="'elsewhere', which is not there"):
+            square.options(scheduling_strategy=affinity("elsewhere", soft=False)).remote(2)
+        assert api.get(square.options(label_selector={"ray.io/node-id": here}).remote(2)) == 4
+        with pytest.raises(exceptions.TaskUnschedulableError, match="none has them"):
+            square.options(label_selector={"disk": "ssd"}).remote(2)
+        label = placement.NodeLabelSchedulingStrategy
+        assert api.get(square.options(scheduling_strategy=label({"disk": placement.DoesNotExist()})).remote(2)) == 4
+        with pytest.raises(exceptions.TaskUnschedulableError, match="none has them"):
+            square.options(scheduling_strategy=label({"disk": placement.In("ssd")})).remote(2)
+
+
+class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, EnvironmentContract):
     """What every engine must do."""
 
     engine = ""
@@ -656,6 +1073,208 @@ class ProcessEngineContract(EngineContract):
         for _ in range(3):
             api.put(np.zeros(1_000_000, dtype=np.int64))
         assert int(view.min()) == 7
+
+    # --- the life of actors ---
+
+    def test_actor_is_built_again_as_often_as_asked(self) -> None:
+        counter = api.remote(_Counter).options(max_restarts=2).remote(100)
+        for _ in range(2):
+            assert api.get(counter.add.remote()) == 101
+            os.kill(api.get(counter.get_pid.remote()), signal.SIGKILL)
+            wait_until(lambda: _try_add(counter) == 101)
+            api.get(counter.reset.remote(100))
+        os.kill(api.get(counter.get_pid.remote()), signal.SIGKILL)
+        wait_until(lambda: _is_dead(counter))
+        with pytest.raises(exceptions.ActorDiedError, match=r"SIGKILL"):
+            api.get(counter.add.remote())
+
+    def test_running_call_of_a_restarted_actor_is_lost_or_tried_again_and_the_others_wait(self, tmp_path: Path) -> None:
+        class Fragile:
+            def __init__(self, path: Path) -> None:
+                self.path = path
+
+            def die_once(self) -> str:
+                if not self.path.exists():
+                    self.path.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return "alive"
+
+            def ping(self) -> str:
+                return "pong"
+
+        fragile = api.remote(Fragile).options(max_restarts=1).remote(tmp_path / "once")
+        dying, behind = fragile.die_once.remote(), fragile.ping.remote()
+        with pytest.raises(exceptions.ActorUnavailableError, match=r"was lost: .*SIGKILL(.|\n)*max_task_retries"):
+            api.get(dying)
+        assert api.get(behind) == "pong"
+        (tmp_path / "once").unlink()
+        again = api.remote(Fragile).options(max_restarts=1, max_task_retries=1).remote(tmp_path / "once")
+        assert api.get([again.die_once.remote(), again.ping.remote()]) == ["alive", "pong"]
+
+    def test_restarted_actor_knows_it_and_keeps_its_name_and_arguments(self) -> None:
+        class Phoenix:
+            def __init__(self, array: Any) -> None:
+                self.total = float(array.sum())
+
+            def look(self) -> tuple[float, bool]:
+                return self.total, api.get_runtime_context().was_current_actor_reconstructed
+
+            def die(self) -> None:
+                os._exit(1)
+
+        argument = api.put(np.ones(200_000))
+        phoenix = api.remote(Phoenix).options(max_restarts=-1, max_task_retries=-1, name="phoenix").remote(argument)
+        del argument
+        assert api.get(phoenix.look.remote()) == (200_000.0, False)
+        with pytest.raises(exceptions.ActorUnavailableError):
+            api.get(phoenix.die.options(max_task_retries=0).remote())
+        assert api.get(api.get_actor("phoenix").look.remote()) == (200_000.0, True)
+
+    def test_threads_of_concurrency_groups(self) -> None:
+        class Mixed:
+            def __init__(self) -> None:
+                self.event = threading.Event()
+
+            def wait(self) -> str:
+                self.event.wait()
+                return "through"
+
+            @actor.method(concurrency_group="io")
+            def open(self) -> None:
+                self.event.set()
+
+        mixed = api.remote(concurrency_groups={"io": 2})(Mixed).remote()
+        waiting = mixed.wait.remote()
+        api.get(mixed.open.remote())
+        assert api.get(waiting) == "through"
+
+    def test_cancelled_coroutine_gets_asyncios_error(self) -> None:
+        class Sleeper:
+            def __init__(self) -> None:
+                self.log: list[str] = []
+
+            async def sleep(self) -> None:
+                self.log.append("started")
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    self.log.append("cancelled")
+                    raise
+
+            async def look(self) -> list[str]:
+                return self.log
+
+        sleeper = api.remote(Sleeper).remote()
+        sleeping = sleeper.sleep.remote()
+        wait_until(lambda: bool(api.get(sleeper.look.remote())))
+        api.cancel(sleeping)
+        with pytest.raises(exceptions.TaskCancelledError):
+            api.get(sleeping)
+        assert api.get(sleeper.look.remote()) == ["started", "cancelled"]
+        with pytest.raises(ValueError, match="force=True is not supported"):
+            api.cancel(sleeper.sleep.remote(), force=True)
+
+    def test_running_call_of_a_plain_actor_is_only_told(self, tmp_path: Path) -> None:
+        class Patient:
+            def work(self) -> str:
+                (tmp_path / "started").touch()
+                context = api.get_runtime_context
+                while not context().is_canceled():
+                    time.sleep(0.001)
+                return "heard"
+
+        ref = api.remote(Patient).remote().work.remote()
+        wait_until((tmp_path / "started").exists)
+        api.cancel(ref)
+        assert api.get(ref) == "heard"
+
+    def test_generator_pauses_for_its_reader(self) -> None:
+        counter = api.remote(_Counter).remote()
+
+        def produce(counter: Any) -> Iterator[int]:
+            for _ in range(20):
+                yield api.get(counter.add.remote())
+
+        items = api.remote(_generator_backpressure_num_objects=3)(produce).remote(counter)
+        assert api.get(next(items)) == 1
+        wait_until(lambda: bool(api.get(counter.get_value.remote()) >= 4))
+        assert api.get(counter.get_value.remote()) <= 6
+        assert [api.get(ref) for ref in items] == list(range(2, 21))
+
+    def test_generator_survives_its_worker(self, tmp_path: Path) -> None:
+        def count(path: Path) -> Iterator[int]:
+            for i in range(6):
+                if i == 3 and not path.exists():
+                    path.touch()
+                    time.sleep(0.05)  # so that the first items are on their way
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield i
+
+        assert [api.get(ref) for ref in api.remote(count).remote(tmp_path / "died")] == list(range(6))
+
+    def test_items_can_be_taken_while_the_generator_runs(self) -> None:
+        gate = api.remote(_AsyncGate).remote()
+
+        def produce(gate: Any) -> Iterator[str]:
+            yield "early"
+            yield api.get(gate.wait.remote())
+
+        items = api.remote(produce).remote(gate)
+        assert api.get(next(items)) == "early"
+        assert api.wait([items], timeout=0.05) == ([], [items])
+        api.get(gate.open.remote())
+        assert api.get(next(items)) == "through"
+
+    # --- processes ---
+
+    def test_worker_ends_after_max_calls(self) -> None:
+        pids = [api.get(api.remote(max_calls=2)(_get_pid).remote()) for _ in range(6)]
+        assert len(set(pids)) == 3
+        assert all(pids.count(pid) == 2 for pid in pids)
+
+    def test_environment_has_its_own_processes(self) -> None:
+        get_pid = api.remote(_get_pid)
+        other = get_pid.options(runtime_env={"env_vars": {"HOCKET_A": "1"}})
+        plain = {api.get(get_pid.remote()) for _ in range(3)}
+        assert not plain & {api.get(other.remote()) for _ in range(3)}
+
+    @pytest.mark.parametrize(("cpus", "threads"), [(1, "1"), (2, "2"), (0.5, "1")])
+    def test_libraries_get_as_many_threads_as_cpus(self, cpus: float, threads: str) -> None:
+        read = api.remote(num_cpus=cpus)(lambda: os.environ.get("OMP_NUM_THREADS"))
+        assert api.get(read.remote()) == os.environ.get("OMP_NUM_THREADS", threads)
+
+    def test_wait_in_a_circle_is_found(self) -> None:
+        class Node:
+            def set_peer(self, peer: Any) -> None:
+                self.peer = peer
+
+            def ask(self) -> Any:
+                return api.get(self.peer.answer.remote())
+
+            def answer(self) -> Any:
+                return api.get(self.peer.ask.remote())
+
+        first, second = api.remote(Node).remote(), api.remote(Node).remote()
+        api.get([first.set_peer.remote(second), second.set_peer.remote(first)])
+        with pytest.raises(
+            exceptions.DeadlockError, match=r"Node\.ask(.|\n)*Node\.answer|Node\.answer(.|\n)*Node\.ask"
+        ):
+            api.get(first.ask.remote())
+
+    def test_actor_that_waits_for_itself_is_found(self) -> None:
+        class Selfish:
+            def ask(self) -> Any:
+                return api.get(api.get_runtime_context().current_actor.answer.remote())
+
+            def answer(self) -> int:
+                return 1
+
+        with pytest.raises(exceptions.DeadlockError, match=r"Selfish\.ask"):
+            api.get(api.remote(Selfish).remote().ask.remote())
+
+
+def _get_pid() -> int:
+    return os.getpid()
 
 
 class _Gate:

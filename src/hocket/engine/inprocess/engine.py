@@ -10,6 +10,8 @@ that nothing can end raises `DeadlockError` at once, where processes would wait 
 
 from __future__ import annotations
 
+import contextvars
+import inspect
 import itertools
 import os
 import threading
@@ -17,11 +19,13 @@ import time
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, node, values
+from hocket.engine import contract, node, rules, values
+from hocket.engine.inprocess import coroutines, surroundings
 from hocket.kernel import machine, records, resources
 from hocket.kernel.machine import Op
 from hocket.kernel.records import TaskKind, TaskRecord, WorkerRecord
@@ -33,19 +37,28 @@ Payload = tuple[Any, ...]
 class InProcessEngine(contract.Engine):
     """The engine of ``hocket.init(engine="inprocess")``."""
 
-    def __init__(self, node_demand: resources.Demand, *, namespace: str) -> None:
+    def __init__(
+        self, node_demand: resources.Demand, *, namespace: str, labels: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         super().__init__()
         self._lock = threading.RLock()
         self._namespace = namespace
+        self._labels = dict(labels)
         self._job_id = uuid.uuid4().hex[:8]
         self._node_id = uuid.uuid4().hex
         self._kernel = machine.Kernel(
-            node_demand, max_idle_workers=1 << 30, encode_error=_encode_error, none_value=_encode(None)[0]
+            node_demand,
+            max_idle_workers=1 << 30,
+            encode_error=_encode_error,
+            none_value=_encode(None)[0],
+            end_value=_encode_error(exceptions.ObjectRefStreamEndOfStreamError("The generator has ended.")),
         )
         self._ids = itertools.count(1)
         self._runnable: deque[tuple[WorkerRecord, TaskRecord]] = deque()
         self._instances: dict[int, Any] = {}
         self._stack: list[tuple[WorkerRecord, TaskRecord]] = []
+        self._loops: dict[int, coroutines.Loop] = {}
+        self._callbacks: dict[int, list[Callable[[], None]]] = {}
         self._errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
         self._is_closed = False
 
@@ -96,7 +109,7 @@ class InProcessEngine(contract.Engine):
         with self._lock:
             self._check_open()
             task = TaskRecord(*self._encode_call(None, args, kwargs, options.name), options=options, kind=TaskKind.CALL)
-            task.actor = self._kernel.actors[actor._id]
+            task.actor = rules.get_actor(self._kernel, actor._id)
             task.method = method
             return self._submit(task)
 
@@ -129,11 +142,12 @@ class InProcessEngine(contract.Engine):
         returns = task.options.num_returns
         for _ in range(returns - 1):
             next(self._ids)
-        if self._stack:
-            task.parent = self._stack[-1][1].id
+        found = self._find_current()
+        if found is not None:
+            task.parent = found[1].id
         self._kernel.submit(task)
         refs: list[contract.ObjectRef[Any]] = [
-            contract.ObjectRef(object_id, self) for object_id in range(task.id, task.id + returns)
+            contract.ObjectRef(object_id, self) for object_id in range(task.id, task.id + abs(returns))
         ]
         self._carry_out()
         self._run_all()
@@ -146,13 +160,25 @@ class InProcessEngine(contract.Engine):
                 return None
             return contract.ActorInfo(ref=self.intern(actor.id), options=actor.options)
 
-    def kill_actor(self, actor: contract.ObjectRef[None]) -> None:
+    def describe_actor(self, actor_id: int) -> contract.ActorInfo:
         with self._lock:
-            self._kernel.kill_actor(actor._id)
+            actor = rules.get_actor(self._kernel, actor_id)
+            return contract.ActorInfo(ref=self.intern(actor_id), options=actor.options)
+
+    def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
+        with self._lock:
+            self._kernel.kill_actor(actor._id, no_restart=no_restart)
             self._carry_out()
+            self._run_all()
+
+    def check_pending(self, actor: contract.ObjectRef[None]) -> None:
+        with self._lock:
+            rules.check_pending(self._kernel, actor._id, records.DRIVER)
 
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
         with self._lock:
+            if force:
+                rules.check_forcible(self._kernel, ref._id)
             self._kernel.cancel(ref._id, force=force, recursive=recursive)
             self._carry_out()
 
@@ -166,13 +192,30 @@ class InProcessEngine(contract.Engine):
                 match instruction:
                     case (Op.RUN, WorkerRecord() as worker, TaskRecord() as task):
                         self._runnable.append((worker, task))
-                    case (Op.STOP | Op.KILL, WorkerRecord() as worker):
-                        self._instances.pop(worker.id, None)
+                    case (Op.TELL, 0, int(object_id)):
+                        for callback in self._callbacks.pop(object_id, ()):
+                            callback()
+                    case (Op.STOP | Op.KILL as op, WorkerRecord() as worker):
+                        self._end_worker(worker, op == Op.STOP)
                         kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
                     case (Op.CANCEL, WorkerRecord() as worker, int(task_id)):
                         self._cancel_runnable(worker, task_id)
 
+    def _end_worker(self, worker: WorkerRecord, is_graceful: bool) -> None:
+        instance = self._instances.pop(worker.id, None)
+        loop = self._loops.pop(worker.id, None)
+        hook = getattr(instance, "__ray_shutdown__", None) if is_graceful else None
+        if hook is not None:
+            farewell = hook()
+            if inspect.isawaitable(farewell) and loop is not None:
+                loop.complete(farewell)
+        if loop is not None:
+            loop.close()
+
     def _cancel_runnable(self, worker: WorkerRecord, task_id: int) -> None:
+        loop = self._loops.get(worker.id)
+        if loop is not None:
+            loop.cancel(task_id)
         for entry in list(self._runnable):
             if entry[1].id == task_id:
                 self._runnable.remove(entry)
@@ -189,32 +232,113 @@ class InProcessEngine(contract.Engine):
                 self._run(worker, task)
             self._drain_dropped()
             self._carry_out()
+            if not self._runnable:
+                self._spin()
+
+    def _spin(self) -> None:
+        """Let coroutines run as far as they come."""
+        for worker_id, loop in list(self._loops.items()):
+            loop.spin()
+            worker = self._kernel.workers.get(worker_id)
+            if worker is not None and worker.actor is None:  # it ended itself
+                self._end_worker(worker, is_graceful=True)
+                self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
+        self._carry_out()
 
     def _run(self, worker: WorkerRecord, task: TaskRecord) -> None:
+        loop = self._loops.get(worker.id)
+        if loop is not None and task.kind == TaskKind.CALL:
+            loop.start(task.id, self._run_coroutine(worker, task))
+            return
         started = time.perf_counter()
+        inherited, self.inherited = self.inherited, self._build_inherited(task)
         self._stack.append((worker, task))
         try:
-            results = self._call(worker, task)
-            encoded = [_encode(value, f"the result of `{task.options.name}`") for value in results]
+            with surroundings.take_on(task.options.shape.environment):
+                result = self._call(worker, task)
+                if task.options.num_returns < 0:
+                    for index, item in enumerate(coroutines.iterate(result)):
+                        self._yield_item(worker, task, index, item)
+                    result = None
+        except exceptions.ActorExit:
+            self._kernel.exit_actor(worker)
+            self._end_worker(worker, is_graceful=True)
+            self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
         except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             self._fail(worker, task, error)
         else:
-            self._kernel.finish(worker, task.id, time.perf_counter() - started, encoded)
+            self._finish(worker, task, result, started)
         finally:
+            self.inherited = inherited
             self._stack.pop()
 
-    def _call(self, worker: WorkerRecord, task: TaskRecord) -> tuple[Any, ...]:
+    def _build_inherited(self, task: TaskRecord) -> contract.Inherited | None:
+        shape = task.options.shape if task.actor is None else task.actor.options.lifetime_shape
+        inherited = contract.Inherited(shape.environment, shape.group_id if shape.captures_children else 0)
+        return inherited if inherited != contract.NOTHING_INHERITED else None
+
+    async def _run_coroutine(self, worker: WorkerRecord, task: TaskRecord) -> None:
+        """Run a call of an asynchronous actor; it may wait in the middle while others run."""
+        _current.set((worker, task))
+        started = time.perf_counter()
+        try:
+            result = self._call(worker, task)
+            if inspect.isawaitable(result):
+                result = await result
+            if task.options.num_returns < 0:
+                index = 0
+                async for item in coroutines.iterate_async(result):
+                    self._yield_item(worker, task, index, item)
+                    index += 1
+                result = None
+        except exceptions.ActorExit:
+            self._kernel.exit_actor(worker)
+        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+            cancelled = exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled while it ran.")
+            self._fail(worker, task, cancelled if task.cancelled else error)
+        else:
+            self._finish(worker, task, result, started)
+
+    def _yield_item(self, worker: WorkerRecord, task: TaskRecord, index: int, item: Any) -> None:
+        payload, contained = _encode(item, f"item {index} of `{task.options.name}`")
+        self._kernel.yield_item(worker, task.id, index, payload, contained)
+        self._carry_out()
+
+    def _finish(self, worker: WorkerRecord, task: TaskRecord, result: Any, started: float) -> None:
+        """Store what a task returned; what cannot travel is its error."""
+        try:
+            results = self._split(task, result)
+            encoded = [_encode(value, f"the result of `{task.options.name}`") for value in results]
+        except Exception as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+            self._fail(worker, task, error)
+        else:
+            self._kernel.finish(worker, task.id, time.perf_counter() - started, encoded)
+
+    def _call(self, worker: WorkerRecord, task: TaskRecord) -> Any:
         args, kwargs = self._open_arguments(task)
         if task.kind == TaskKind.CALL:
-            result = getattr(self._instances[worker.id], task.method)(*args, **kwargs)
-        else:
-            assert task.function is not None
-            result = values.decode(task.function.blob)(*args, **kwargs)
+            return self._find_method(self._instances[worker.id], task.method)(*args, **kwargs)
+        assert task.function is not None
+        result = values.decode(task.function.blob)(*args, **kwargs)
         if task.kind == TaskKind.CREATION:
             self._instances[worker.id] = result
-            return (None,)
+            if task.actor_options is not None and task.actor_options.is_async:
+                self._loops[worker.id] = coroutines.Loop(task.actor_options.max_concurrency)
+            return None
+        return result
+
+    def _find_method(self, instance: Any, name: str) -> Any:
+        if name == "__ray_ready__":
+            return lambda: True
+        if name == "__ray_call__":
+            return lambda function, *args, **kwargs: function(instance, *args, **kwargs)
+        if name == "__ray_terminate__":
+            return _terminate
+        return getattr(instance, name)
+
+    def _split(self, task: TaskRecord, result: Any) -> tuple[Any, ...]:
         count = task.options.num_returns
-        if count == 1:
+        if abs(count) == 1:
             return (result,)
         results = tuple(result) if count else ()
         if len(results) != count:
@@ -230,7 +354,7 @@ class InProcessEngine(contract.Engine):
         found = [_decode(self._kernel.objects[object_id].value or ()) for object_id in task.dependencies]
         return values.fill_slots(args, kwargs, found)
 
-    def _fail(self, worker: WorkerRecord, task: TaskRecord, error: Exception) -> None:
+    def _fail(self, worker: WorkerRecord, task: TaskRecord, error: BaseException) -> None:
         cause = error.cause if isinstance(error, exceptions.TaskError) else error
         asked = task.options.retry_exceptions
         retryable = asked is True or (asked is not False and isinstance(cause, asked))
@@ -282,6 +406,7 @@ class InProcessEngine(contract.Engine):
         try:
             self._carry_out()
             self._run_all()
+            self._wait_for_coroutines(wanted, timeout_s)
         finally:
             if worker is not None:
                 self._kernel.unblock(worker)
@@ -299,6 +424,18 @@ class InProcessEngine(contract.Engine):
                 "itself, or for a placement group that is not reserved."
             )
 
+    def _wait_for_coroutines(self, wanted: list[records.ObjectRecord], timeout_s: float | None) -> None:
+        """Wait for timers and sockets that coroutines wait for, until the objects are there."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while any(record.value is None for record in wanted) and not any(record.failed for record in wanted):
+            loops = [loop for loop in self._loops.values() if loop.can_go_on()]
+            if not loops or (deadline is not None and time.monotonic() > deadline):
+                return
+            for loop in loops:
+                loop.spin(wait_s=0.01)
+            self._carry_out()
+            self._run_all()
+
     def _open(self, record: records.ObjectRecord) -> Any:
         assert record.value is not None
         if record.failed:
@@ -308,6 +445,13 @@ class InProcessEngine(contract.Engine):
     def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
         with self._lock:
             self._run_all()
+            missing = [self._kernel.objects[ref._id] for ref in refs if self._kernel.objects[ref._id].value is None]
+            while missing and len(refs) - len(missing) < num_ready and timeout_s is None:
+                before = len(missing)
+                self._wait_for_coroutines(missing[:1], 0.02)
+                missing = [record for record in missing if record.value is None]
+                if len(missing) == before and not any(loop.can_go_on() for loop in self._loops.values()):
+                    break
             left = num_ready
             there = []
             for ref in refs:
@@ -317,6 +461,28 @@ class InProcessEngine(contract.Engine):
             if left and timeout_s is None:
                 raise exceptions.DeadlockError(f"Only {num_ready - left} of {num_ready} objects can ever be there.")
             return there
+
+    def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
+        with self._lock:
+            record = self._kernel.objects.get(ref._id)
+            if record is not None and record.value is None and not self._is_closed:
+                self._callbacks.setdefault(ref._id, []).append(callback)
+                self._kernel.watch(ref._id, records.DRIVER)
+                return
+        callback()
+
+    # --- generators ---------------------------------------------------------------------------------------------------
+
+    def take_item(self, stream: contract.ObjectRef[Any], index: int) -> contract.ObjectRef[Any]:
+        with self._lock:
+            return contract.ObjectRef(self._kernel.take_item(stream._id, index), self)
+
+    def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
+        with self._lock:
+            record = self._kernel.objects[item._id]
+            if record.value is None and timeout_s != 0:
+                self._make([record], timeout_s)
+            return None if record.value is None else record.value is self._kernel.end_value
 
     # --- resources ----------------------------------------------------------------------------------------------------
 
@@ -340,7 +506,7 @@ class InProcessEngine(contract.Engine):
         return [node.describe_group(group) for group in self._kernel.groups.values()]
 
     def list_nodes(self) -> list[dict[str, Any]]:
-        return [node.describe_node(self._node_id, self.get_total_resources())]
+        return [node.describe_node(self._node_id, self.get_total_resources(), self._labels)]
 
     def get_total_resources(self) -> dict[str, float]:
         return {name: units / resources.UNIT for name, units in self._kernel.pool.total.items()}
@@ -352,9 +518,13 @@ class InProcessEngine(contract.Engine):
 
     def get_context(self) -> contract.WorkContext:
         common: dict[str, Any] = {"job_id": self._job_id, "node_id": self._node_id}
-        if not self._stack:
-            return contract.WorkContext(**common, worker_id=f"{0:016x}", namespace=self._namespace)
-        worker, task = self._stack[-1]
+        found = self._find_current()
+        if found is None:
+            environment = self.inherited.environment if self.inherited is not None else ""
+            return contract.WorkContext(
+                **common, worker_id=f"{0:016x}", namespace=self._namespace, environment=environment
+            )
+        worker, task = found
         actor = worker.actor
         shape = task.options.shape if actor is None else actor.options.lifetime_shape
         return contract.WorkContext(
@@ -362,6 +532,12 @@ class InProcessEngine(contract.Engine):
             worker_id=f"{worker.id:016x}",
             task_id=f"{task.id:016x}",
             task_name=task.options.name,
+            function_name=task.method or task.options.name,
+            actor_name=actor.options.name if actor is not None else None,
+            actor_attempt=actor.restarts if actor is not None else 0,
+            is_canceled=task.cancelled,
+            environment=shape.environment,
+            captures_children=shape.captures_children,
             actor_id=f"{actor.id:016x}" if actor is not None else None,
             resources={name: units / resources.UNIT for name, units in shape.demand},
             gpu_ids=worker.allocation.gpu_ids if worker.allocation is not None else (),
@@ -401,10 +577,28 @@ class InProcessEngine(contract.Engine):
             self._kernel.release(object_id)
         self._carry_out()
 
+    def _find_current(self) -> tuple[WorkerRecord, TaskRecord] | None:
+        """Return what the calling code belongs to; None for the main program."""
+        return _current.get(None) or (self._stack[-1] if self._stack else None)
+
     def close(self) -> None:
         self._is_closed = True
+        for callbacks in list(self._callbacks.values()):
+            for callback in callbacks:
+                callback()
+        self._callbacks.clear()
+        for worker in list(self._kernel.workers.values()):
+            self._end_worker(worker, is_graceful=True)
         self._instances.clear()
         self.pinned.clear()
+
+
+_current: contextvars.ContextVar[tuple[WorkerRecord, TaskRecord]] = contextvars.ContextVar("current")
+"""What the coroutine belongs to; not set in ordinary code."""
+
+
+def _terminate() -> None:
+    raise exceptions.ActorExit
 
 
 def _encode(value: Any, what: str = "value") -> tuple[Payload, tuple[int, ...]]:

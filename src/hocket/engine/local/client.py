@@ -10,6 +10,7 @@ made on arrival and kept with the work, so that a `DROP` can never give back a r
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import os
 import pickle
@@ -39,13 +40,25 @@ class Arrived:
         self.held = held
 
 
-class Running(threading.local):
-    """What the current thread runs."""
+class Running:
+    """What a thread, or a coroutine of an asynchronous actor, runs."""
 
-    task_id: int = 0
-    name: str = ""
-    method: str = ""
-    extra: dict[str, Any] | None = None
+    __slots__ = ("extra", "function", "name", "task_id")
+
+    def __init__(self) -> None:
+        self.task_id = 0
+        self.name = ""
+        self.function = ""
+        self.extra: dict[str, Any] | None = None
+
+
+class _ThreadState(threading.local):
+    def __init__(self) -> None:
+        self.running = Running()
+
+
+current: contextvars.ContextVar[Running] = contextvars.ContextVar("current")
+"""What the coroutine runs; not set in ordinary threads."""
 
 
 class Client(contract.Engine):
@@ -56,12 +69,14 @@ class Client(contract.Engine):
         self.worker_id = worker_id
         self.lock = threading.RLock()
         self.channel = channel.Channel(sock)
-        self.running = Running()
-        self.setup: dict[str, str] = {"job_id": "", "node_id": "", "namespace": ""}
+        self._thread_state = _ThreadState()
+        self.setup: dict[str, Any] = {"job_id": "", "node_id": "", "namespace": ""}
         self.actor_id: int = 0
         self.actor_extra: dict[str, Any] = {}
         self.cancelled: set[int] = set()
         self.last_flush = 0.0
+        #: Sends what is unsent: now, or, on an event loop, at the end of its round.
+        self.flush_soon: Callable[[], None] = self._flush_locked
         #: Handles messages that are work for this process rather than answers.
         self.on_work: Callable[[channel.Message], None] = lambda message: None
         #: Called without the lock when something may have to be raised in the thread that uses the engine.
@@ -75,6 +90,8 @@ class Client(contract.Engine):
         self._ready: set[int] = set()
         self._answers: dict[int, tuple[bool, bytes, list[contract.ObjectRef[Any]]]] = {}
         self._receipts: dict[int, int] = {}
+        self._callbacks: dict[int, list[Callable[[], None]]] = {}
+        self._deadlocks: dict[int, str] = {}
         self._unmapped: deque[int] = deque()
         self._exported: set[bytes] = set()
         self._options_blobs: dict[Any, bytes] = {}
@@ -86,6 +103,11 @@ class Client(contract.Engine):
             name="hocket-steward",
         )
         self.pump.watch(self.channel.fd)
+
+    @property
+    def running(self) -> Running:
+        """What the calling thread or coroutine runs."""
+        return current.get(None) or self._thread_state.running
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -104,6 +126,10 @@ class Client(contract.Engine):
             _wait_writable(self.channel.sock)
         self.last_flush = time.perf_counter()
 
+    def _flush_locked(self) -> None:
+        with self.lock:
+            self.flush()
+
     def _handle(self, fd: int, mask: int) -> None:
         received = self.channel.receive()
         if received is None:
@@ -118,6 +144,8 @@ class Client(contract.Engine):
                 self._answers[message[1]] = (message[2], message[3], self.hold(message[4]))
             elif op == messages.RECYCLE:
                 self._pool.recycle(message[1])
+            elif op == messages.DEADLOCK:
+                self._deadlocks[message[1]] = message[2]
             else:
                 self.on_work(message)
 
@@ -133,6 +161,8 @@ class Client(contract.Engine):
             payload = (*payload, fd)
         if object_id in self._receipts:
             self._arrived[object_id] = Arrived(payload, held)
+            if self._callbacks:
+                self.pump.due.extend(self._callbacks.pop(object_id, ()))
 
     def intern(self, object_id: int) -> contract.ObjectRef[Any]:
         with self.lock:  # the steward must not give receipts back between the look and the new handle
@@ -198,7 +228,7 @@ class Client(contract.Engine):
             options.creation.shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`"
         )
         if options.name:
-            self._ask("check_name_free", options.name, options.namespace)
+            self._ask("claim_name", options.name, options.namespace)
         ref = self.remember(self._submit(actor_class, args, kwargs, options, 1)[0])
         return contract.ActorInfo(ref=ref, options=options)
 
@@ -225,7 +255,7 @@ class Client(contract.Engine):
             self.channel.outbox.append(
                 (messages.SUBMIT, task_id, function.id, payload, dependencies, borrowed, options_blob, parent)
             )
-            refs = [self._own(object_id) for object_id in range(task_id, task_id + num_returns)]
+            refs = [self._own(object_id) for object_id in range(task_id, task_id + abs(num_returns))]
             self.flush()
         self.check()
         return refs
@@ -239,12 +269,15 @@ class Client(contract.Engine):
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
         encoded, top = values.encode_arguments(args, kwargs, f"the arguments of `{options.name}`")
+        options_blob = self._options_blobs.get(options)
+        if options_blob is None:
+            options_blob = self._options_blobs[options] = cloudpickle.dumps(options)
         with self.lock:
             task_id = self._make_ids(max(1, options.num_returns))
             payload, dependencies, borrowed = self._send_arguments(encoded, top)
             call = (messages.SUBMIT_CALL, task_id, actor._id, method, payload, dependencies, borrowed)
-            self.channel.outbox.append((*call, options.num_returns, options.name, self.running.task_id))
-            refs = [self._own(object_id) for object_id in range(task_id, task_id + options.num_returns)]
+            self.channel.outbox.append((*call, options_blob, self.running.task_id))
+            refs = [self._own(object_id) for object_id in range(task_id, task_id + abs(options.num_returns))]
             self.flush()
         self.check()
         return refs
@@ -281,8 +314,15 @@ class Client(contract.Engine):
         info: contract.ActorInfo | None = self._ask("find_actor", name, namespace)
         return info
 
-    def kill_actor(self, actor: contract.ObjectRef[None]) -> None:
-        self._ask("kill_actor", actor)
+    def describe_actor(self, actor_id: int) -> contract.ActorInfo:
+        info: contract.ActorInfo = self._ask("describe_actor", actor_id)
+        return info
+
+    def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
+        self._ask("kill_actor", actor, no_restart=no_restart)
+
+    def check_pending(self, actor: contract.ObjectRef[None]) -> None:
+        self._ask("check_pending", actor)
 
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
         self._ask("cancel", ref, force=force, recursive=recursive)
@@ -307,24 +347,38 @@ class Client(contract.Engine):
 
     def _fetch(self, missing: set[int], timeout_s: float | None) -> None:
         """Wait until the hub has sent these, or one of them is an error."""
+        number = next(self._ids)
+        wanted = tuple(missing) if timeout_s is None else ()
         with self.lock:
-            self.channel.outbox.append((messages.BLOCK, self.take_unstarted()))
+            task_id = self.running.task_id
+            self.channel.outbox.append((messages.BLOCK, self.take_unstarted(), number, task_id, wanted, True))
         try:
-            if not self.pump.wait_until(lambda: self._have_arrived(missing), timeout_s):
+            if not self.pump.wait_until(lambda: self._is_over(number) or self._have_arrived(missing), timeout_s):
                 raise exceptions.GetTimeoutError(
                     f"{len(missing)} of the objects were not there after {timeout_s} s. The tasks go on; call get again, or "
                     "give a longer timeout."
                 )
         finally:
-            with self.lock:
-                self.channel.outbox.append((messages.UNBLOCK,))
+            self._unblock(number)
+
+    def _is_over(self, number: int) -> bool:
+        """Tell whether the wait of that number is known never to end. Called with the lock held."""
+        return number in self._deadlocks
+
+    def _unblock(self, number: int) -> None:
+        """A wait is over."""
+        with self.lock:
+            self.channel.outbox.append((messages.UNBLOCK, number))
+            text = self._deadlocks.pop(number, None)
+        if text is not None:
+            raise exceptions.DeadlockError(text)
 
     def _have_arrived(self, missing: set[int]) -> bool:
         """Tell whether the wait is over; ask for what nobody has asked for. Called with the lock held."""
         for object_id in list(missing):
             found = self._arrived.get(object_id)
             if found is not None:
-                if found.payload[0] == payloads.ERROR:
+                if found.payload[0] >= payloads.ERROR:
                     return True
                 missing.discard(object_id)
             elif object_id not in self._wanted:  # also when another thread has taken what had arrived
@@ -344,7 +398,7 @@ class Client(contract.Engine):
                 return self.open_payload(object_id, found)
             for ref in refs:
                 other = self._arrived.get(ref._id)
-                if other is not None and other.payload[0] == payloads.ERROR:
+                if other is not None and other.payload[0] >= payloads.ERROR:
                     return self.open_payload(ref._id, other)
             self._fetch({object_id}, None if deadline is None else max(0.0, deadline - time.monotonic()))
 
@@ -357,29 +411,55 @@ class Client(contract.Engine):
                 return payloads.open_payload(payload, fd, lambda: self._unmapped.append(object_id))
             finally:
                 os.close(fd)
-        if payload[0] == payloads.ERROR:
-            exceptions.raise_stored(values.decode(payload[1]))
         return payloads.open_payload(payload, None, _do_nothing)
 
     def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
         with self.lock:
             unknown = [ref._id for ref in refs if not self._is_there(ref._id)]
             enough = num_ready - (len(refs) - len(unknown))
+            number = next(self._ids)
             if enough > 0:
-                self.channel.outbox.append((messages.BLOCK, self.take_unstarted()))
+                wanted = tuple(unknown) if timeout_s is None else ()
+                task_id, needs_all = self.running.task_id, enough == len(unknown)
+                self.channel.outbox.append((messages.BLOCK, self.take_unstarted(), number, task_id, wanted, needs_all))
                 self.channel.outbox += [(messages.WATCH, object_id) for object_id in unknown]
         if enough > 0:
             try:
-                self.pump.wait_until(lambda: sum(map(self._is_there, unknown)) >= enough, timeout_s)
+                self.pump.wait_until(
+                    lambda: self._is_over(number) or sum(map(self._is_there, unknown)) >= enough, timeout_s
+                )
             finally:
-                with self.lock:
-                    self.channel.outbox.append((messages.UNBLOCK,))
+                self._unblock(number)
         with self.lock:
             there = [self._is_there(ref._id) for ref in refs]
         return limit_true(there, num_ready)
 
     def _is_there(self, object_id: int) -> bool:
         return object_id in self._arrived or object_id in self._ready
+
+    def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
+        with self.lock:
+            if ref._id not in self._arrived:
+                self._callbacks.setdefault(ref._id, []).append(callback)
+                self._have_arrived({ref._id})
+                callback = self.flush_soon
+        callback()
+
+    # --- generators ---------------------------------------------------------------------------------------------------
+
+    def take_item(self, stream: contract.ObjectRef[Any], index: int) -> contract.ObjectRef[Any]:
+        with self.lock:
+            self.channel.outbox.append((messages.TAKE, stream._id, index))
+            return self._own(records.build_item_id(stream._id, index))
+
+    def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
+        if item._id not in self._arrived:
+            try:
+                self._fetch({item._id}, timeout_s)
+            except exceptions.GetTimeoutError:
+                return None
+        found = self._arrived.get(item._id)
+        return found is not None and found.payload[0] == payloads.END
 
     # --- asking the hub -----------------------------------------------------------------------------------------------
 
@@ -426,7 +506,7 @@ class Client(contract.Engine):
 
     def get_context(self) -> contract.WorkContext:
         running = self.running
-        extra = running.extra if running.extra is not None else self.actor_extra
+        extra = {**self.actor_extra, **(running.extra or {})}
         task_id = running.task_id
         group_id = extra.get("group_id", 0)
         return contract.WorkContext(
@@ -435,12 +515,17 @@ class Client(contract.Engine):
             worker_id=f"{self.worker_id:016x}",
             task_id=f"{task_id:016x}" if task_id else None,
             task_name=running.name or None,
+            function_name=running.function or running.name or None,
             actor_id=f"{self.actor_id:016x}" if self.actor_id else None,
             resources=extra.get("resources", {"CPU": 1.0}),
             gpu_ids=tuple(extra.get("gpu_ids", ())),
             placement_group_id=f"{group_id:016x}" if group_id else None,
             namespace=extra.get("namespace", self.setup["namespace"]),
             attempt=extra.get("attempt", 0),
+            actor_attempt=self.actor_extra.get("attempt", 0),
+            actor_name=extra.get("actor_name"),
+            environment=extra.get("environment", ""),
+            captures_children=extra.get("captures_children", False),
             is_canceled=task_id in self.cancelled,
         )
 

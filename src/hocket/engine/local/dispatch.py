@@ -15,11 +15,13 @@ from hocket.kernel.records import TaskKind, TaskRecord
 
 ASKABLE = frozenset(
     {
-        "check_name_free",
+        "claim_name",
+        "describe_actor",
         "check_feasible",
         "find_actor",
         "kill_actor",
         "cancel",
+        "check_pending",
         "reserve",
         "remove_group",
         "list_groups",
@@ -31,6 +33,9 @@ ASKABLE = frozenset(
     }
 )
 """Methods of the hub that a worker may call with `ASK`."""
+
+ASKED_BY_NAME = frozenset({"claim_name", "check_pending"})
+"""Those of them that want to know which worker asks."""
 
 
 def _decode_foreign(payload: payloads.Payload) -> BaseException | None:
@@ -89,10 +94,19 @@ class Dispatcher:
                 self._fail(worker, task_id, payload, error_type, text)
             case (messages.BACK, task_ids):
                 kernel.hand_back(worker, task_ids)
-            case (messages.BLOCK, task_ids):
-                kernel.block(worker, task_ids)
-            case (messages.UNBLOCK,):
-                kernel.unblock(worker)
+            case (messages.BLOCK, task_ids, number, running_id, object_ids, needs_all):
+                wait = records.Wait(running_id, object_ids, needs_all) if object_ids else None
+                kernel.block(worker, task_ids, number, wait)
+            case (messages.UNBLOCK, number):
+                kernel.unblock(worker, number)
+            case (messages.YIELD, task_id, index, payload, contained):
+                if payload[0] == payloads.SEGMENT:
+                    self._take_segment(link, payload)
+                kernel.yield_item(worker, task_id, index, payload, contained)
+            case (messages.TAKE, task_id, index):
+                kernel.take_item(task_id, index, worker.id)
+            case (messages.EXITING,):
+                kernel.exit_actor(worker)
             case (messages.EXPORT, function_id, blob, _):
                 if function_id not in kernel.functions:
                     kernel.functions[function_id] = records.FunctionRecord(function_id, blob)
@@ -190,12 +204,13 @@ class Dispatcher:
         args: payloads.Payload | None,
         dependencies: tuple[int, ...],
         borrowed: tuple[int, ...],
-        num_returns: int,
-        name: str,
+        options_blob: bytes,
         parent: int,
     ) -> None:
         self._take_arguments(link, args)
-        options = records.TaskOptions(name=name, num_returns=num_returns)
+        options = self._options.get(options_blob)
+        if options is None:
+            options = self._options[options_blob] = pickle.loads(options_blob)
         task = TaskRecord(task_id, None, args, dependencies, borrowed, options, link.worker.id, parent, TaskKind.CALL)
         task.method = method
         task.actor = self._kernel.actors[actor_id]
@@ -234,6 +249,8 @@ class Dispatcher:
             if method not in ASKABLE:
                 raise AttributeError(f"a worker may not call {method!r}")
             args, kwargs = pickle.loads(data)
+            if method in ASKED_BY_NAME:
+                kwargs["caller"] = link.worker.id
             answer, ok = getattr(self._hub, method)(*args, **kwargs), True
         except Exception as error:  # noqa: BLE001 (the worker that asked raises it)
             answer, ok = error, False
@@ -252,12 +269,29 @@ class Dispatcher:
             "group_id": shape.group_id,
             "attempt": task.attempt,
         }
+        if shape.captures_children:
+            extra["captures_children"] = True
+        if shape.environment:
+            extra["environment"] = shape.environment
+        if task.options.backpressure:
+            extra["backpressure"] = task.options.backpressure
         if allocation is not None and allocation.gpu_ids:
             extra["gpu_ids"] = list(allocation.gpu_ids)
         options = task.actor_options
         if options is not None:
             extra["creates_actor"] = True
             extra["max_concurrency"] = options.max_concurrency
+            extra["is_async"] = options.is_async
+            extra["groups"] = list(options.concurrency_groups)
             extra["namespace"] = options.namespace
+            extra["actor_name"] = options.name
             extra["resources"] = {name: units / resources.UNIT for name, units in options.lifetime_shape.demand}
         return extra
+
+
+def build_call_extra(task: TaskRecord) -> dict[str, Any] | None:
+    """Return what a worker must know of a call that is not an ordinary one."""
+    options = task.options
+    if not (task.attempt or options.concurrency_group or options.backpressure):
+        return None
+    return {"attempt": task.attempt, "group": options.concurrency_group, "backpressure": options.backpressure}

@@ -17,11 +17,12 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, node, values
+from hocket.engine import contract, node, rules, values
 from hocket.engine.local import (
     client,
     dispatch,
@@ -32,6 +33,7 @@ from hocket.engine.local import (
     processes,
     pump,
     segments,
+    watch,
 )
 from hocket.kernel import machine, records, resources
 from hocket.kernel.machine import Op
@@ -53,17 +55,25 @@ class Hub(contract.Engine):
     Args:
         node_demand: What the machine has.
         namespace: Where actors' names live unless said otherwise.
+        labels: What `hocket.init` says about the machine, for options that choose among nodes.
     """
 
-    def __init__(self, node_demand: resources.Demand, *, namespace: str) -> None:
+    def __init__(
+        self, node_demand: resources.Demand, *, namespace: str, labels: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         super().__init__()
         self.lock = threading.RLock()
         self.namespace = namespace
+        self.labels = dict(labels)
         self.job_id = uuid.uuid4().hex[:8]
         self.node_id = uuid.uuid4().hex
         cpus = dict(node_demand).get("CPU", 0) // resources.UNIT
         self.kernel = machine.Kernel(
-            node_demand, max_idle_workers=max(1, cpus), encode_error=payloads.encode_error, none_value=payloads.NONE
+            node_demand,
+            max_idle_workers=max(1, cpus),
+            encode_error=payloads.encode_error,
+            none_value=payloads.NONE,
+            end_value=payloads.STREAM_END,
         )
         self.links: dict[int, links.Link] = {}
         self.errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
@@ -73,6 +83,7 @@ class Hub(contract.Engine):
         #: Why the session is over, if it is.
         self.end: exceptions.HocketError | None = None
         self.failures = 0
+        self._callbacks: dict[int, list[Callable[[], None]]] = {}
         self._owner_pid = os.getpid()
         self._ids = itertools.count(1)
         self._since_pump = 0
@@ -87,9 +98,12 @@ class Hub(contract.Engine):
             name="hocket-steward",
         )
         self._dispatcher = dispatch.Dispatcher(self)
+        has_gpus = "GPU" in self.kernel.pool.total
+        self._setup = processes.build_setup(self.job_id, self.node_id, self.namespace, has_gpus=has_gpus)
         #: Shapes that have been found feasible; the answer does not change during a session.
         self._feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
         self.guardian: processes.GuardianProcess | None = None
+        self.watch = watch.Watch(self)
         self.guard.install()
         node.raise_descriptor_limit()
 
@@ -153,7 +167,7 @@ class Hub(contract.Engine):
         self.kernel.submit(task)
         if self.kernel.instructions:
             self.carry_out(urgent=False)
-        if returns == 1:
+        if returns in (1, records.STREAMING):
             return [contract.ObjectRef(task.id, self)]
         return [contract.ObjectRef(object_id, self) for object_id in range(task.id, task.id + returns)]
 
@@ -182,7 +196,7 @@ class Hub(contract.Engine):
             for shape in shapes:
                 self.check_feasible(shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
             if options.name:
-                self.check_name_free(options.name, options.namespace)
+                self.claim_name(options.name, options.namespace)
             record = self.kernel.functions.get(actor_class.id) or self._add_function(actor_class)
             arguments = self._register(encoded, top)
             task = TaskRecord(next(self._ids), record, *arguments, options.creation, kind=TaskKind.CREATION)
@@ -214,9 +228,9 @@ class Hub(contract.Engine):
         self._after_submit()
         return refs
 
-    def check_name_free(self, name: str, namespace: str) -> None:
-        """Raise if a living actor has the name."""
-        if self.kernel.find_actor(namespace, name) is not None:
+    def claim_name(self, name: str, namespace: str, *, caller: int = DRIVER) -> None:
+        """Keep the name for the actor that the caller is about to create; raise if another has it."""
+        if not self.kernel.claim_name(namespace, name, caller):
             raise exceptions.ActorAlreadyExistsError(
                 f"The name {name!r} is taken by another actor in namespace {namespace!r}. Choose another name, or get the "
                 f"existing one with hocket.get_actor({name!r})."
@@ -239,14 +253,27 @@ class Hub(contract.Engine):
                 return None
             return contract.ActorInfo(ref=self.intern(actor.id), options=actor.options)
 
-    def kill_actor(self, actor: contract.ObjectRef[None]) -> None:
+    def describe_actor(self, actor_id: int) -> contract.ActorInfo:
         with self.lock:
-            self.kernel.kill_actor(actor._id)
+            actor = rules.get_actor(self.kernel, actor_id)
+            return contract.ActorInfo(ref=self.intern(actor_id), options=actor.options)
+
+    def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
+        with self.lock:
+            self.kernel.kill_actor(actor._id, no_restart=no_restart)
             self._finish_change()
         self.guard.check()
 
+    def check_pending(self, actor: contract.ObjectRef[None], *, caller: int = DRIVER) -> None:
+        with self.lock:
+            if caller == DRIVER:
+                self.pump.handle_arrived()
+            rules.check_pending(self.kernel, actor._id, caller)
+
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
         with self.lock:
+            if force:
+                rules.check_forcible(self.kernel, ref._id)
             self.kernel.cancel(ref._id, force=force, recursive=recursive)
             self._finish_change()
         self.guard.check()
@@ -335,8 +362,6 @@ class Hub(contract.Engine):
                 fd = self.get_descriptor(record.id)
                 object_id = record.id
                 return payloads.open_payload(payload, fd, lambda: self.dropped.append(object_id))
-        if kind == payloads.ERROR:
-            exceptions.raise_stored(values.decode(payload[1]))  # type: ignore[arg-type]
         return payloads.open_payload(payload, None, _do_nothing)
 
     def get_descriptor(self, object_id: int) -> int:
@@ -361,6 +386,33 @@ class Hub(contract.Engine):
         self.pump.wait_until(is_done, timeout_s)
         return client.limit_true([record.value is not None for record in waited], num_ready)
 
+    def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
+        with self.lock:
+            record = self.kernel.objects.get(ref._id)
+            if record is not None and record.value is None and self.end is None:
+                self._callbacks.setdefault(ref._id, []).append(callback)
+                self.kernel.watch(ref._id, DRIVER)
+                return
+        callback()
+
+    # --- generators ---------------------------------------------------------------------------------------------------
+
+    def take_item(self, stream: contract.ObjectRef[Any], index: int) -> contract.ObjectRef[Any]:
+        with self.lock:
+            ref: contract.ObjectRef[Any] = contract.ObjectRef(self.kernel.take_item(stream._id, index), self)
+            if self.kernel.instructions:
+                self.carry_out()
+            return ref
+
+    def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
+        record = self.kernel.objects[item._id]
+        if not self.pump.wait_until(lambda: record.value is not None or self.end is not None, timeout_s):
+            return None
+        if record.value is None:
+            assert self.end is not None
+            raise self.end
+        return record.value[0] == payloads.END
+
     # --- resources ----------------------------------------------------------------------------------------------------
 
     def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> contract.ObjectRef[None]:
@@ -382,7 +434,7 @@ class Hub(contract.Engine):
             return [node.describe_group(group) for group in self.kernel.groups.values()]
 
     def list_nodes(self) -> list[dict[str, Any]]:
-        return [node.describe_node(self.node_id, self.get_total_resources())]
+        return [node.describe_node(self.node_id, self.get_total_resources(), self.labels)]
 
     def get_total_resources(self) -> dict[str, float]:
         return {name: units / resources.UNIT for name, units in self.kernel.pool.total.items()}
@@ -396,7 +448,11 @@ class Hub(contract.Engine):
 
     def get_context(self) -> contract.WorkContext:
         return contract.WorkContext(
-            job_id=self.job_id, node_id=self.node_id, worker_id=f"{DRIVER:016x}", namespace=self.namespace
+            job_id=self.job_id,
+            node_id=self.node_id,
+            worker_id=f"{DRIVER:016x}",
+            namespace=self.namespace,
+            environment=self.inherited.environment if self.inherited is not None else "",
         )
 
     def list_errors(self) -> list[exceptions.ErrorRecord]:
@@ -471,6 +527,9 @@ class Hub(contract.Engine):
             return
         if op == Op.TELL:
             _, worker_id, object_id = instruction
+            if worker_id == DRIVER:
+                self.pump.due.extend(self._callbacks.pop(object_id, ()))
+                return
             link = self.links.get(abs(worker_id))
             if link is not None:
                 self._dispatcher.tell(link, object_id, wants_value=worker_id > 0)
@@ -483,7 +542,9 @@ class Hub(contract.Engine):
             assert self.guardian is not None
             self.guardian.kill(link.worker.id)
         else:
-            number = {Op.CANCEL: messages.CANCEL, Op.RECALL: messages.RECALL, Op.STOP: messages.STOP}[op]
+            number = _MESSAGES[op]
+            if op == Op.STOP:
+                link.stopped_at = time.monotonic()
             link.channel.outbox.append((number, *instruction[2:]))
             self._dirty.add(link)
 
@@ -512,6 +573,7 @@ class Hub(contract.Engine):
                     task.borrowed,
                     options.num_returns,
                     options.name,
+                    dispatch.build_call_extra(task),
                 )
             )
             return
@@ -547,7 +609,7 @@ class Hub(contract.Engine):
     def _free(self, object_id: int, payload: payloads.Payload) -> None:
         if payload[0] != payloads.SEGMENT:
             return
-        if object_id == 0:  # arguments: their task is over; the segment goes when nobody looks into it
+        if object_id != payload[2]:  # arguments: their task is over; the segment goes when nobody looks into it
             self.kernel.release(payload[2])
             return
         foreign = self.foreign.pop(object_id, None)
@@ -560,6 +622,17 @@ class Hub(contract.Engine):
         if link is not None:
             link.channel.outbox.append((messages.RECYCLE, object_id))
             self._dirty.add(link)
+
+    def send(self, link: links.Link, message: tuple[Any, ...]) -> None:
+        """Put a message in a worker's outbox, to be sent before the next wait."""
+        link.channel.outbox.append(message)
+        self._dirty.add(link)
+        self.flush(link)
+
+    def kill_worker(self, worker_id: int) -> None:
+        """Have a worker killed."""
+        if self.guardian is not None:
+            self.guardian.kill(worker_id)
 
     def flush(self, link: links.Link) -> None:
         """Send what a worker is to get; what its socket does not take is sent when it does."""
@@ -582,10 +655,11 @@ class Hub(contract.Engine):
             self.flush(link)
         if self.end is not None:
             return 0.05
+        now = time.monotonic()
+        limit_s = self.watch.look(now)
         stalled = self.kernel.find_stalled()
         if not stalled:
-            return None
-        now = time.monotonic()
+            return limit_s
         for worker in stalled:
             if now - self.links[worker.id].heard_at > STALL_SECONDS:
                 self.kernel.recall(worker)
@@ -603,6 +677,8 @@ class Hub(contract.Engine):
             self.flush(link)
         if mask & pump.READABLE:
             self._hear_worker(link)
+            if link.channel.outbox:  # answers to what it asked
+                self._dirty.add(link)
         if self.kernel.instructions or self._dirty:
             self.carry_out()
 
@@ -677,7 +753,7 @@ class Hub(contract.Engine):
         self.links[worker.id] = link
         self._by_fd[link.channel.fd] = link
         self.pump.watch(link.channel.fd)
-        link.channel.outbox.append(processes.build_setup(self.job_id, self.node_id, self.namespace))
+        link.channel.outbox.append(self._setup)
         self.guardian.spawn(worker.id, theirs)
         self._dirty.add(link)
 
@@ -686,6 +762,13 @@ class Hub(contract.Engine):
         self.failures += 1
         for link in list(self.links.values()):
             self._close_link(link)
+        self._call_back_all()
+
+    def _call_back_all(self) -> None:
+        """The session is over: whoever waits for a future is to learn it."""
+        for callbacks in self._callbacks.values():
+            self.pump.due.extend(callbacks)
+        self._callbacks.clear()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -699,8 +782,10 @@ class Hub(contract.Engine):
                 for link in ended:
                     link.channel.outbox.append((messages.STOP,))
                     self.flush(link)
+                self._call_back_all()
         if os.getpid() != self._owner_pid:  # a fork of the driver: the session is not its own to end
             return
+        self.pump.run_due()
         if self.guardian is not None:
             self.guardian.end()
         self.pump.close()
@@ -715,6 +800,14 @@ class Hub(contract.Engine):
         self.interned.clear()
         self.pinned.clear()
 
+
+_MESSAGES = {
+    Op.CANCEL: messages.CANCEL,
+    Op.RECALL: messages.RECALL,
+    Op.STOP: messages.STOP,
+    Op.CONSUMED: messages.CONSUMED,
+}
+"""Instructions that are passed on to the worker as they are."""
 
 _NOTHING: list[contract.ObjectRef[Any]] = []
 

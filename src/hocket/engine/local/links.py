@@ -12,7 +12,7 @@ from hocket.kernel import records
 class Link:
     """The hub's end of a worker."""
 
-    __slots__ = ("channel", "functions", "heard_at", "is_closed", "is_writable_watched", "pid", "worker")
+    __slots__ = ("channel", "functions", "heard_at", "is_closed", "is_writable_watched", "pid", "stopped_at", "worker")
 
     def __init__(self, worker: records.WorkerRecord, sock: socket.socket) -> None:
         self.worker = worker
@@ -21,6 +21,8 @@ class Link:
         self.functions: set[bytes] = set()
         self.pid = 0
         self.heard_at = time.monotonic()
+        #: When it was told to stop.
+        self.stopped_at = 0.0
         self.is_writable_watched = False
         #: Whether its socket has ended.
         self.is_closed = False

@@ -10,7 +10,7 @@ has the slot of its id modulo this; so many workers at once are out of reach of 
 
 # hub -> worker
 SETUP = 1
-"""``(SETUP, sys_path, cwd, job_id, node_id, namespace)``: the first message to each worker."""
+"""``(SETUP, facts)``: the first message to each worker; the keys are those of `processes.build_setup`."""
 FUNCTION = 2
 """``(FUNCTION, function_id, blob)``: the code of a remote function or class, once to each worker that needs it."""
 RUN = 3
@@ -19,7 +19,7 @@ RUN = 3
 ``args``: payload or None. ``dependencies``: ``(object_id, payload)`` of each top-level reference. ``borrowed``: ids of
 references that the arguments contain. ``extra``: None, or a dict with what only some tasks have."""
 CALL = 4
-"""``(CALL, task_id, method, args, dependencies, borrowed, num_returns, name)``"""
+"""``(CALL, task_id, method, args, dependencies, borrowed, num_returns, name, extra)``"""
 CANCEL = 5
 """``(CANCEL, task_id)``"""
 RECALL = 6
@@ -34,6 +34,10 @@ ANSWER = 10
 """``(ANSWER, question_id, ok, data, contained)``: the pickled answer to an `ASK`, or the pickled error."""
 RECYCLE = 11
 """``(RECYCLE, object_id)``: nobody reads that segment any more; it may be used again."""
+CONSUMED = 12
+"""``(CONSUMED, task_id, index)``: the reader of a generator has taken the items up to this place."""
+DEADLOCK = 13
+"""``(DEADLOCK, number, text)``: that wait of the worker can never end."""
 
 # worker -> hub
 DONE = 20
@@ -45,7 +49,7 @@ BACK = 22
 SUBMIT = 23
 """``(SUBMIT, task_id, function_id, args, dependencies, borrowed, options, parent)``: `options` as a pickle of ours."""
 SUBMIT_CALL = 24
-"""``(SUBMIT_CALL, task_id, actor_id, method, args, dependencies, borrowed, num_returns, name, parent)``"""
+"""``(SUBMIT_CALL, task_id, actor_id, method, args, dependencies, borrowed, options, parent)``"""
 PUT = 25
 """``(PUT, object_id, payload, contained)``"""
 WANT = 26
@@ -53,9 +57,12 @@ WANT = 26
 WATCH = 27
 """``(WATCH, object_id)``: tell when it is there."""
 BLOCK = 28
-"""``(BLOCK, [task_id, ...])``: a thread waits; these tasks were not started and are handed back."""
+"""``(BLOCK, [task_id, ...], number, running_id, object_ids, needs_all)``
+
+A thread waits; these tasks were not started and are handed back. `number` names the wait; `running_id` is what the thread
+runs; `object_ids` is what it waits for, and empty if the wait has a time-out."""
 UNBLOCK = 29
-"""``(UNBLOCK,)``"""
+"""``(UNBLOCK, number)``"""
 DROP = 30
 """``(DROP, object_id, count)``: so many of this worker's counts on the object are gone."""
 ADOPT = 31
@@ -64,6 +71,12 @@ ASK = 32
 """``(ASK, question_id, method, data)``: call a method of the engine; `data` is a pickle of its arguments."""
 EXPORT = 33
 """``(EXPORT, function_id, blob, name)``: the code of a remote function, before its first `SUBMIT`."""
+YIELD = 34
+"""``(YIELD, task_id, index, payload, contained)``: a generator's next item."""
+TAKE = 35
+"""``(TAKE, task_id, index)``: the worker reads a generator, and holds its item at this place from now on."""
+EXITING = 36
+"""``(EXITING,)``: the worker's actor ends itself."""
 
 # hub -> guardian
 SPAWN = 40

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from hocket import exceptions
 from hocket.engine import values
 from hocket.engine.local import segments
 
@@ -21,6 +22,8 @@ SEGMENT = 2
 """``(SEGMENT, pickle, object_id, size, layout)``: buffers in shared memory; a descriptor comes with it."""
 ERROR = 3
 """``(ERROR, pickle)``: an exception instead of a value."""
+END = 4
+"""``(END, pickle)``: no value, but the end of a stream; whoever opens it gets the error that says so."""
 
 Payload = tuple[Any, ...]
 
@@ -51,9 +54,19 @@ def open_payload(payload: Payload, fd: int | None, on_unmapped: Callable[[], Non
     if kind == SEGMENT:
         assert fd is not None
         return values.decode(payload[1], segments.map_private(fd, payload[3], payload[4], on_unmapped))
+    if kind >= ERROR:
+        exceptions.raise_stored(values.decode(payload[1]))
     return values.decode(payload[1])
 
 
 def encode_error(error: BaseException) -> Payload:
     """Return the payload of an exception."""
     return (ERROR, values.encode_error(error))
+
+
+STREAM_END: Payload = (
+    END,
+    values.encode_error(
+        exceptions.ObjectRefStreamEndOfStreamError("The generator has ended: there is no further item.")
+    ),
+)

@@ -87,9 +87,17 @@ class GuardianProcess:
         os.close(self._status_fd)
 
 
-def build_setup(job_id: str, node_id: str, namespace: str) -> channel.Message:
+def build_setup(job_id: str, node_id: str, namespace: str, *, has_gpus: bool) -> channel.Message:
     """Return the first message to a worker: what it must know to import what the driver imports."""
-    return (messages.SETUP, list(sys.path), _get_cwd(), job_id, node_id, namespace)
+    facts = {
+        "sys_path": list(sys.path),
+        "cwd": _get_cwd(),
+        "job_id": job_id,
+        "node_id": node_id,
+        "namespace": namespace,
+        "has_gpus": has_gpus,
+    }
+    return (messages.SETUP, facts)
 
 
 def parse_death(message: channel.Message) -> exceptions.Death:

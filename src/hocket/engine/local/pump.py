@@ -23,6 +23,7 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 TICK_SECONDS = 0.01
@@ -73,6 +74,9 @@ class Pump:
         self._closed = False
         self._steward = threading.Thread(target=self._run_steward, name=name, daemon=True)
         self._steward_id: int | None = None
+        self._is_retired = False
+        #: What is to be called without the lock after the round of messages that brought it about; must be quick.
+        self.due: deque[Callable[[], None]] = deque()
 
     # --- the set ------------------------------------------------------------------------------------------------------
 
@@ -123,6 +127,8 @@ class Pump:
             finally:
                 if is_mine:
                     self._pass_on()
+            if self.due:
+                self.run_due()
             self._check()
             if timeout_s == 0:
                 with self._lock:
@@ -133,6 +139,28 @@ class Pump:
         with self._lock:
             if self._holder is None:
                 self._handle_all(self._epoll.poll(0))
+
+    def run_due(self) -> None:
+        """Call what is due. Called without the lock."""
+        while self.due:
+            try:
+                callback = self.due.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            callback()
+
+    def get_pollable(self) -> int:
+        """Return a descriptor that is readable when something has arrived; for an event loop, together with `retire`."""
+        return self._epoll.fileno()
+
+    def retire(self) -> None:
+        """Send the steward away: from now on an event loop calls `handle_arrived`."""
+        with self._lock:
+            self._is_retired = True
+            self._unparked.set()
+            os.eventfd_write(self._wake_fd, 1)
+        if self._steward.is_alive():
+            self._steward.join()
 
     def poke(self) -> None:
         """Have the holder of the role look again: `before_wait`, then its wish. Called with the lock held."""
@@ -178,7 +206,7 @@ class Pump:
         self._steward_id = threading.get_ident()
         seen_rounds = -1
         quiet_ticks = 0
-        while not self._closed:
+        while not (self._closed or self._is_retired):
             with self._lock:
                 is_free = self._holder is None and self._rounds == seen_rounds and not self._sleepers
                 if is_free:
@@ -199,12 +227,14 @@ class Pump:
     def _steer(self) -> None:
         """Hold the role until a thread that waits asks for it."""
         try:
-            while not self._closed:
+            while not (self._closed or self._is_retired):
                 with self._lock:
                     if self._sleepers:
                         break
                     limit_s = self._before_wait()
                 self._wait_and_handle(limit_s)
+                if self.due:
+                    self.run_due()
         finally:
             self._pass_on()
 

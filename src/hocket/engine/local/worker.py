@@ -10,8 +10,11 @@ steward. What a task prints is flushed before its result is sent.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
+import functools
+import inspect
 import os
 import signal
 import socket
@@ -25,7 +28,8 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.engine import contract, values
-from hocket.engine.local import channel, client, messages, payloads
+from hocket.engine.local import channel, client, event_loop, messages, payloads, surroundings
+from hocket.kernel import records
 
 FLUSH_SECONDS = 0.001
 """How long a result may wait for company."""
@@ -34,7 +38,18 @@ FLUSH_SECONDS = 0.001
 class Work:
     """One task or call that stands in the row."""
 
-    __slots__ = ("args", "dependencies", "extra", "function_id", "held", "method", "name", "num_returns", "task_id")
+    __slots__ = (
+        "args",
+        "consumed",
+        "dependencies",
+        "extra",
+        "function_id",
+        "held",
+        "method",
+        "name",
+        "num_returns",
+        "task_id",
+    )
 
     def __init__(self, task_id: int, name: str, num_returns: int) -> None:
         self.task_id = task_id
@@ -46,6 +61,8 @@ class Work:
         self.args: client.Arrived | None = None
         self.dependencies: list[tuple[int, client.Arrived]] = []
         self.held: list[contract.ObjectRef[Any]] = []
+        #: How many items of a generator have been taken; counted only if it is to wait for its reader.
+        self.consumed = 0
 
 
 class Worker:
@@ -61,6 +78,10 @@ class Worker:
         self._actor: Any = None
         self._actor_error: payloads.Payload | None = None
         self._threads: futures.ThreadPoolExecutor | None = None
+        self._groups: dict[str, futures.ThreadPoolExecutor] = {}
+        self._loop: event_loop.Loop | None = None
+        self._streams: dict[int, Work] = {}
+        self._environment = ""
         self._is_stopping = False
         self._interruptible_id = 0
         self._cancelling_id = 0
@@ -93,13 +114,31 @@ class Worker:
                 del work
                 if code is not None:
                     return code
+                if self._loop is not None:
+                    return self._loop.run(row)
             if self._is_stopping and not row:
-                if self._threads is not None:
-                    self._threads.shutdown()
-                self._finish()
+                for pool in (self._threads, *self._groups.values()):
+                    if pool is not None:
+                        pool.shutdown()
+                self.finish()
                 return 0
 
-    def _finish(self) -> None:
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the process is to end when it has done what it has."""
+        return self._is_stopping
+
+    def finish(self) -> None:
+        """Say goodbye: the actor's own hook, the interpreter's exit functions, and what is unsent."""
+        hook = getattr(self._actor, "__ray_shutdown__", None) or getattr(self._actor, "__hocket_shutdown__", None)
+        try:
+            if hook is not None:
+                farewell = hook()
+                if inspect.isawaitable(farewell) and self._loop is not None:
+                    self._loop.complete(farewell)
+            atexit._run_exitfuncs()
+        except Exception:  # noqa: BLE001 (the process ends all the same, and the user sees why the hook did not work)
+            traceback.print_exc()
         with self._engine.lock:
             self._engine.before_wait()
         _flush_streams()
@@ -115,9 +154,10 @@ class Worker:
             work.extra = extra
             self._complete(work, args, dependencies, borrowed)
         elif op == messages.CALL:
-            _, task_id, method, args, dependencies, borrowed, num_returns, name = message
+            _, task_id, method, args, dependencies, borrowed, num_returns, name, extra = message
             work = Work(task_id, name, num_returns)
             work.method = method
+            work.extra = extra
             self._complete(work, args, dependencies, borrowed)
         elif op == messages.FUNCTION:
             self._blobs[message[1]] = message[2]
@@ -128,16 +168,23 @@ class Worker:
             self._engine.flush()
         elif op == messages.STOP:
             self._is_stopping = True
+        elif op == messages.CONSUMED:
+            stream = self._streams.get(message[1])
+            if stream is not None:
+                stream.consumed = message[2] + 1
         elif op == messages.SETUP:
-            self._set_up(*message[1:])
+            self._set_up(message[1])
         else:
             raise channel.FrameError(f"a worker cannot handle message {op}")
 
-    def _set_up(self, sys_path: list[str], cwd: str, job_id: str, node_id: str, namespace: str) -> None:
-        sys.path[:] = sys_path
-        if cwd:
-            os.chdir(cwd)
-        self._engine.setup.update(job_id=job_id, node_id=node_id, namespace=namespace)
+    def _set_up(self, facts: dict[str, Any]) -> None:
+        sys.path[:] = facts["sys_path"]
+        if facts["cwd"]:
+            os.chdir(facts["cwd"])
+        self._engine.setup.update(facts)
+        surroundings.set_threads(1.0)
+        if facts["has_gpus"]:
+            surroundings.set_gpus(())
 
     def _complete(self, work: Work, args: Any, dependencies: Any, borrowed: Any) -> None:
         engine = self._engine
@@ -147,7 +194,19 @@ class Worker:
             work.dependencies = [(object_id, self._arrive(payload)) for object_id, payload in dependencies]
         if args is not None:
             work.args = self._arrive(args)
+        if self._groups and self._give_to_group(work):
+            return
         self._row.append(work)
+        if self._loop is not None:
+            self._loop.notice()
+
+    def _give_to_group(self, work: Work) -> bool:
+        """Give the call to the threads of its concurrency group; False if it belongs to none."""
+        group = (work.extra or {}).get("group")
+        if not group or work.function_id:
+            return False
+        self._groups[group].submit(self._run_in_thread, work)
+        return True
 
     def _arrive(self, payload: payloads.Payload) -> client.Arrived:
         if payload[0] == payloads.SEGMENT:
@@ -195,6 +254,8 @@ class Worker:
                 self._send_error(work, error)
                 self._engine.flush()
                 return
+        if self._loop is not None:
+            self._loop.cancel(task_id)
         if self._interruptible_id == task_id:
             self._cancelling_id = task_id
             signal.pthread_kill(self._main_id, signal.SIGINT)
@@ -226,31 +287,40 @@ class Worker:
         if code is not None:
             os._exit(code)
 
+    def note_start(self, work: Work) -> client.Running:
+        """Write down, for ourselves and for whoever has to explain our death, what runs now."""
+        running = self._engine.running
+        running.task_id = work.task_id
+        running.name = work.name
+        running.function = work.method
+        running.extra = work.extra
+        self._status[self._slot] = work.task_id
+        return running
+
     def _run_work(self, work: Work) -> int | None:
         """Run it and put its results in the outbox; return an exit code if it ends the process."""
         engine = self._engine
-        running = engine.running
-        running.task_id = work.task_id
-        running.name = work.name
-        running.extra = work.extra
-        self._status[self._slot] = work.task_id
+        running = self.note_start(work)
         started = time.perf_counter()
         if started - engine.last_flush > FLUSH_SECONDS and engine.channel.outbox:
             with engine.lock:
                 engine.flush()
         try:
             result = self._call(work)
+            if work.num_returns < 0:
+                self._send_items(work, result)
+                result = None
+        except exceptions.ActorExit:
+            self.exit_actor()
+            return 0
         except SystemExit as request:
             self._send_exit(request)
             return request.code if isinstance(request.code, int) else 0 if request.code is None else 1
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             self._interruptible_id = 0
-            self._report(work, error)
+            self.report(work, error)
         else:
-            try:
-                self._send_result(work, result, time.perf_counter() - started)
-            except Exception as error:  # noqa: BLE001 (a result that cannot travel is the task's error)
-                self._report(work, error)
+            self.send_result(work, result, started)
         finally:
             running.task_id = 0
             running.extra = None
@@ -258,11 +328,23 @@ class Worker:
             _flush_streams()
         return None
 
+    def find_method(self, work: Work) -> Any:
+        """Return what the call is to run."""
+        if self._actor_error is not None:
+            raise values.decode(self._actor_error[1])
+        if work.method in _SPECIAL_METHODS:
+            return functools.partial(_SPECIAL_METHODS[work.method], self._actor)
+        return getattr(self._actor, work.method)
+
+    def exit_actor(self) -> None:
+        """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
+        with self._engine.lock:
+            self._engine.channel.outbox.append((messages.EXITING,))
+        self.finish()
+
     def _call(self, work: Work) -> Any:
         if work.method:
-            if self._actor_error is not None:
-                raise values.decode(self._actor_error[1])
-            function = getattr(self._actor, work.method)
+            function = self.find_method(work)
         else:
             try:
                 function = self._load(work.function_id)
@@ -270,13 +352,16 @@ class Worker:
                 with self._engine.lock:
                     self._close_unopened(work)
                 raise
-        args, kwargs = self._open_arguments(work)
         extra = work.extra
-        if extra is not None:
-            if "gpu_ids" in extra:
-                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, extra["gpu_ids"]))
+        if extra is not None and not work.method:
+            self._prepare(extra)
+            args, kwargs = self.open_arguments(work)
             if extra.get("creates_actor"):
                 return self._create_actor(work, function, args, kwargs)
+        else:
+            if not work.method:
+                self._engine.inherited = None
+            args, kwargs = self.open_arguments(work)
         if self._threads is None and threading.get_ident() == self._main_id and not work.method:
             self._interruptible_id = work.task_id
         try:
@@ -293,7 +378,19 @@ class Worker:
             function = self._functions[function_id] = values.decode(self._blobs[function_id])
         return function
 
-    def _open_arguments(self, work: Work) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _prepare(self, extra: dict[str, Any]) -> None:
+        """Take on what the task asks of the process around it."""
+        environment = extra.get("environment", "")
+        if environment and environment != self._environment:
+            self._environment = environment
+            surroundings.apply_environment(environment)
+        inherited = contract.Inherited(environment, extra["group_id"] if extra.get("captures_children") else 0)
+        self._engine.inherited = inherited if inherited != contract.NOTHING_INHERITED else None
+        surroundings.set_threads(extra.get("resources", {}).get("CPU", 1.0))
+        if "gpu_ids" in extra:
+            surroundings.set_gpus(extra["gpu_ids"])
+
+    def open_arguments(self, work: Work) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if work.args is None:
             return (), {}
         args, kwargs = self._open_once(work.args, work.args.payload[2] if len(work.args.payload) > 2 else 0)
@@ -316,14 +413,62 @@ class Worker:
         except BaseException as error:
             self._actor_error = payloads.encode_error(self._explain(work, error))
             raise
+        if extra.get("is_async"):
+            self._loop = event_loop.Loop(self, self._engine, extra["max_concurrency"], dict(extra["groups"]))
+            return
+        for name, size in extra.get("groups", ()):
+            self._groups[name] = futures.ThreadPoolExecutor(size, f"hocket-{name}")
+        if self._groups:
+            with self._engine.lock:  # what came while it was being built
+                remaining = [work for work in self._row if not self._give_to_group(work)]
+                self._row.clear()
+                self._row.extend(remaining)
         if extra.get("max_concurrency", 1) > 1:
             self._threads = futures.ThreadPoolExecutor(extra["max_concurrency"], "hocket-call")
 
     # --- answering ----------------------------------------------------------------------------------------------------
 
+    def send_result(self, work: Work, result: Any, started: float) -> None:
+        """Put the result in the outbox; one that cannot travel is the task's error."""
+        try:
+            self._send_result(work, result, time.perf_counter() - started)
+        except Exception as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+            self.report(work, error)
+
+    def _send_items(self, work: Work, items: Any) -> None:
+        """Run a generator and send what it yields."""
+        if hasattr(items, "__aiter__"):
+            items = event_loop.iterate(items)
+        limit = (work.extra or {}).get("backpressure", 0)
+        if limit:
+            self._streams[work.task_id] = work
+        try:
+            if threading.get_ident() == self._main_id and self._threads is None and not work.method:
+                self._interruptible_id = work.task_id
+            for index, item in enumerate(iter(items)):
+                self.send_item(work, index, item)
+                if limit and index + 1 - work.consumed >= limit:
+                    with self._engine.lock:
+                        self._engine.flush()
+                    self._engine.pump.wait_until(lambda index=index: index + 1 - work.consumed < limit)  # type: ignore[misc]
+        finally:
+            self._interruptible_id = 0
+            self._streams.pop(work.task_id, None)
+
+    def send_item(self, work: Work, index: int, item: Any) -> None:
+        """Send one item of a generator."""
+        encoded = values.encode(item, f"item {index} of `{work.name}`")
+        engine = self._engine
+        with engine.lock:
+            payload = engine.build_payload(encoded, records.build_item_id(work.task_id, index))
+            contained = tuple([ref._id for ref in encoded.refs])
+            engine.channel.outbox.append((messages.YIELD, work.task_id, index, payload, contained))
+            if time.perf_counter() - engine.last_flush > FLUSH_SECONDS:
+                engine.flush()
+
     def _send_result(self, work: Work, result: Any, seconds: float) -> None:
         count = work.num_returns
-        results = (result,) if count == 1 else () if count == 0 else _split(work, result, count)
+        results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
         encoded = [values.encode(value, f"the result of `{work.name}`") for value in results]
         engine = self._engine
         with engine.lock:
@@ -333,7 +478,8 @@ class Worker:
                 sent.append((payload, tuple([ref._id for ref in value.refs])))
             engine.channel.outbox.append((messages.DONE, work.task_id, seconds, sent))
 
-    def _report(self, work: Work, error: BaseException) -> None:
+    def report(self, work: Work, error: BaseException) -> None:
+        """Send the error of a task."""
         if isinstance(error, KeyboardInterrupt) and self._cancelling_id == work.task_id:
             error = exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled while it ran.")
         else:
@@ -347,6 +493,7 @@ class Worker:
         frames = error.__traceback__
         while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
             frames = frames.tb_next
+        surroundings.add_hint(error, work.extra or self._engine.actor_extra)
         text = "".join(traceback.format_exception(type(error), error, frames))
         return exceptions.TaskError(work.name, text, error)
 
@@ -361,7 +508,23 @@ class Worker:
         """`sys.exit` in a task ends the process, as it says; the hub learns the code from its parent."""
         if request.code is not None and not isinstance(request.code, int):
             sys.stderr.write(f"{request.code}\n")
-        self._finish()
+        self.finish()
+
+
+def _call_function(actor: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(actor, *args, **kwargs)
+
+
+def _terminate(actor: Any) -> None:
+    raise exceptions.ActorExit
+
+
+_SPECIAL_METHODS: dict[str, Any] = {
+    "__ray_ready__": lambda actor: True,
+    "__ray_call__": _call_function,
+    "__ray_terminate__": _terminate,
+}
+"""Methods that every actor has. The names are Ray's."""
 
 
 def _split(work: Work, result: Any, count: int) -> tuple[Any, ...]:

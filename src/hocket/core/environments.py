@@ -1,0 +1,108 @@
+"""Runtime environments: what a task or an actor finds around it.
+
+On one machine all workers run this Python, so an environment can set variables and folders, and cannot install
+anything. It travels as text (JSON with sorted keys), so that equal environments are equal to the scheduler.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SUPPORTED = ("env_vars", "working_dir", "py_modules")
+
+_CLUSTER_ONLY = (
+    "pip", "uv", "conda", "py_executable", "image_uri", "container", "excludes", "worker_process_setup_hook", "config",
+    "nsight", "rocprof_sys", "java_jars", "mpi",
+)  # fmt: skip
+
+
+def check_environment(name: str, value: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a runtime environment, or None."""
+    for key, part in value.items():
+        if key in _CLUSTER_ONLY:
+            return (
+                f"{name}[{key!r}] needs a cluster: this engine runs every worker with this very Python, so it has only "
+                f"{list(SUPPORTED)}. Install what you need before starting Python, or run on Ray (hocket.init(address=...)), "
+                "whose engine has it."
+            )
+        if key not in SUPPORTED:
+            return f"{name}[{key!r}] is unknown. Valid keys are {list(SUPPORTED)}."
+        problem = _CHECKS[key](f"{name}[{key!r}]", part)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _check_variables(what: str, value: Any) -> str | None:
+    if not isinstance(value, Mapping):
+        return f"{what} must be a dict from name to text such as {{'DEBUG': '1'}}, but received {value!r}."
+    for name, text in value.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            return f"{what} must hold text only, but received {name!r}: {text!r}. Write {str(name)!r}: {str(text)!r}."
+    return None
+
+
+def _check_folder(what: str, value: Any) -> str | None:
+    if not isinstance(value, str | os.PathLike):
+        return f"{what} must be the path of a folder, but received {value!r}."
+    if "://" in str(value) or not Path(value).is_dir():
+        return (
+            f"{what} must be a folder on this machine, and {str(value)!r} is none. Give the path of an existing folder."
+        )
+    return None
+
+
+def _check_modules(what: str, value: Any) -> str | None:
+    if not isinstance(value, list | tuple):
+        return f"{what} must be a list of folders or modules, but received {value!r}."
+    for part in value:
+        if isinstance(part, types.ModuleType):
+            continue
+        problem = _check_folder(f"each of {what}", part)
+        if problem is not None and not (isinstance(part, str) and Path(part).is_file()):
+            return problem
+    return None
+
+
+_CHECKS = {"env_vars": _check_variables, "working_dir": _check_folder, "py_modules": _check_modules}
+
+
+def format_environment(environment: Mapping[str, Any] | None) -> str:
+    """Return the form that travels; empty for none. The environment has been checked."""
+    if not environment:
+        return ""
+    parts: dict[str, Any] = {}
+    if environment.get("env_vars"):
+        parts["env_vars"] = dict(environment["env_vars"])
+    if environment.get("working_dir"):
+        parts["working_dir"] = str(Path(environment["working_dir"]).resolve())
+    if environment.get("py_modules"):
+        parts["py_modules"] = [_find_import_folder(part) for part in environment["py_modules"]]
+    return json.dumps(parts, sort_keys=True) if parts else ""
+
+
+def _find_import_folder(part: Any) -> str:
+    """Return the folder from which a package folder, a module file or a module is imported."""
+    path = Path(part.__file__ or "" if isinstance(part, types.ModuleType) else part).resolve()
+    return str(path.parent.parent if path.stem == "__init__" else path.parent)
+
+
+def parse_environment(text: str) -> dict[str, Any]:
+    """Return the environment from the form that travels."""
+    return dict(json.loads(text)) if text else {}
+
+
+def merge_environments(outer: str, inner: str) -> str:
+    """Return what `inner` is inside `outer`: its own parts count, and variables are joined."""
+    if not outer or not inner:
+        return outer or inner
+    wide, narrow = parse_environment(outer), parse_environment(inner)
+    merged = {**wide, **narrow}
+    if "env_vars" in wide and "env_vars" in narrow:
+        merged["env_vars"] = {**wide["env_vars"], **narrow["env_vars"]}
+    return json.dumps(merged, sort_keys=True)

@@ -1,0 +1,161 @@
+"""What a remote generator returns: references, one by one, while it still runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from hocket import exceptions
+from hocket.engine import contract
+
+
+class ObjectRefGenerator:
+    """The items of a generator that runs elsewhere. ``next`` waits for the next item and gives a reference on it.
+
+    If the generator raises, the last reference raises in `get`; then the iteration ends. A generator that is tried again
+    after a worker's death goes on where it was: no item comes twice.
+
+    Never built by users: ``.remote()`` of a generator function returns it. It belongs to one reader, and cannot be sent.
+
+    Example:
+        >>> import hocket
+        >>> @hocket.remote
+        ... def count(n):
+        ...     for i in range(n):
+        ...         yield i
+        >>> context = hocket.init(num_cpus=1, engine="inprocess")
+        >>> [hocket.get(ref) for ref in count.remote(3)]
+        [0, 1, 2]
+        >>> hocket.shutdown()
+    """
+
+    def __init__(self, stream: contract.ObjectRef[Any]) -> None:
+        self._engine = stream._engine
+        self._stream = stream
+        self._index = 0
+        self._head = self._engine.take_item(stream, 0)
+        self._is_over = False
+
+    @property
+    def head(self) -> contract.ObjectRef[Any]:
+        """What stands for the next item; for `wait`."""
+        return self._head
+
+    def completed(self) -> contract.ObjectRef[Any]:
+        """Return the reference that has a value (None), or the error, when the generator is done."""
+        return self._stream
+
+    def task_id(self) -> str:
+        """Return the id of the generator's task, in hexadecimal."""
+        return self._stream.task_id()
+
+    def is_finished(self) -> bool:
+        """Tell whether there is no further item to be had."""
+        return self._is_over or self._engine.is_end(self._head, 0) is True
+
+    def next_ready(self) -> bool:
+        """Tell whether `next` would return at once, with an item."""
+        return not self._is_over and self._engine.is_end(self._head, 0) is False
+
+    def _next_sync(self, timeout_s: float | None = None) -> contract.ObjectRef[Any]:
+        """Return the next item's reference.
+
+        Raises:
+            StopIteration: There is none.
+            GetTimeoutError: It was not there in time.
+        """
+        if self._is_over:
+            raise StopIteration
+        is_end = self._engine.is_end(self._head, timeout_s)
+        if is_end is None:
+            raise exceptions.GetTimeoutError(
+                f"Item {self._index} of the generator was not there after {timeout_s} s. It goes on; call next again."
+            )
+        return self._step(is_end)
+
+    def _step(self, is_end: bool) -> contract.ObjectRef[Any]:
+        if is_end:
+            self._is_over = True
+            raise StopIteration
+        item = self._head
+        self._index += 1
+        self._head = self._engine.take_item(self._stream, self._index)
+        return item
+
+    def __iter__(self) -> Iterator[contract.ObjectRef[Any]]:
+        return self
+
+    def __next__(self) -> contract.ObjectRef[Any]:
+        return self._next_sync()
+
+    def __aiter__(self) -> AsyncIterator[contract.ObjectRef[Any]]:
+        return self
+
+    async def __anext__(self) -> contract.ObjectRef[Any]:
+        import asyncio
+
+        if self._is_over:
+            raise StopAsyncIteration
+        is_there = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            if not is_there.done():
+                is_there.set_result(None)
+
+        def tell() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(wake)
+
+        self._engine.when_done(self._head, tell)
+        await is_there
+        try:
+            return self._step(self._engine.is_end(self._head, None) is True)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            "An ObjectRefGenerator cannot be sent to another process: it belongs to one reader. Send the references that it gives, "
+            "as a list."
+        )
+
+    def __repr__(self) -> str:
+        return f"ObjectRefGenerator({self._stream.hex()}, next={self._index})"
+
+
+class DynamicObjectRefGenerator:
+    """The references that a generator with ``num_returns="dynamic"`` returns all together, when it is done."""
+
+    def __init__(self, refs: list[contract.ObjectRef[Any]]) -> None:
+        self._refs = refs
+
+    def __iter__(self) -> Iterator[contract.ObjectRef[Any]]:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def __repr__(self) -> str:
+        return f"DynamicObjectRefGenerator({len(self._refs)} references)"
+
+
+def collect(function: Any) -> Any:
+    """Return a function that runs a generator function to its end and returns references on what it yields."""
+    import functools
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> DynamicObjectRefGenerator:
+        engine = contract.get_current_engine()
+        return DynamicObjectRefGenerator([engine.put(item) for item in function(*args, **kwargs)])
+
+    return run
+
+
+def wrap(refs: list[contract.ObjectRef[Any]], num_returns: int) -> Any:
+    """Return what ``.remote()`` returns: one reference, a list of them, a generator, or None."""
+    if num_returns == 1:
+        return refs[0]
+    if num_returns < 0:
+        return ObjectRefGenerator(refs[0])
+    return refs or None

@@ -1,0 +1,116 @@
+"""Coroutines of asynchronous actors, run by the thread that calls `.remote()`, `get` or `wait`.
+
+Each such actor has an event loop, which is turned by hand: far enough that every coroutine has come to a stop, and
+further when somebody waits for what a timer or a socket will bring.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+TURNS = 1000
+"""How many turns a loop gets before others have theirs. A guess: more than any chain of awaits."""
+
+
+class Loop:
+    """The event loop of one actor."""
+
+    def __init__(self, size: int) -> None:
+        import asyncio
+
+        self._loop = asyncio.new_event_loop()
+        self._size = size
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._waiting: deque[tuple[int, Coroutine[Any, Any, None]]] = deque()
+
+    def start(self, task_id: int, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Start a call, or let it wait for its turn."""
+        if len(self._running) >= self._size:
+            self._waiting.append((task_id, coroutine))
+            return
+        task = self._running[task_id] = self._loop.create_task(coroutine)
+        task.add_done_callback(lambda _: self._end(task_id))
+
+    def _end(self, task_id: int) -> None:
+        self._running.pop(task_id, None)
+        if self._waiting:
+            self.start(*self._waiting.popleft())
+
+    def cancel(self, task_id: int) -> None:
+        """Cancel a call that runs."""
+        task = self._running.get(task_id)
+        if task is not None:
+            task.cancel()
+
+    def can_go_on(self) -> bool:
+        """Tell whether time alone may bring a call further."""
+        return bool(self._running) and bool(self._loop._scheduled or self._loop._ready)  # type: ignore[attr-defined]
+
+    def spin(self, wait_s: float = 0.0) -> None:
+        """Turn the loop until every coroutine has come to a stop; before that, wait so long for a timer."""
+        import asyncio
+
+        if self._loop.is_running() or self._loop.is_closed():
+            return
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            if wait_s:
+                self._loop.call_later(wait_s, self._loop.stop)
+                self._loop.run_forever()
+            for _ in range(TURNS):
+                self._loop.call_soon(self._loop.stop)
+                self._loop.run_forever()
+                if not self._loop._ready:  # type: ignore[attr-defined]
+                    break
+        finally:
+            asyncio._set_running_loop(outer)
+
+    def complete(self, awaitable: Any) -> None:
+        """Run something to its end."""
+
+        async def wait() -> None:
+            await awaitable
+
+        self._loop.run_until_complete(wait())
+
+    def close(self) -> None:
+        """End it with everything that still runs."""
+        for task in self._running.values():
+            task.cancel()
+        self.spin()
+        if not self._loop.is_running():
+            self._loop.close()
+
+
+def iterate(items: Any) -> Iterator[Any]:
+    """Return the items of a generator, asynchronous or not."""
+    if not hasattr(items, "__aiter__"):
+        yield from items
+        return
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    try:
+        while True:
+            try:
+                yield loop.run_until_complete(anext(items))
+            except StopAsyncIteration:
+                return
+    finally:
+        loop.close()
+
+
+async def iterate_async(items: Any) -> AsyncIterator[Any]:
+    """Return the items of a generator, asynchronous or not."""
+    if hasattr(items, "__aiter__"):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item

@@ -1,0 +1,265 @@
+"""The event loop of an asynchronous actor: an actor with at least one ``async def`` method.
+
+All its methods run here, in the worker's main thread, ordinary ones included (which then hold up the others). The loop
+itself watches the worker's sockets, so a call costs no thread switch: a round of the loop reads what has arrived, starts
+it, and sends what is done. A concurrency group has a loop and a thread of its own.
+
+asyncio is imported when the first such actor is made: it takes 24 ms, and most workers never need it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hocket import exceptions
+from hocket.engine.local import client
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Work(Protocol):
+    """One call that stands in the row."""
+
+    task_id: int
+    name: str
+    num_returns: int
+    extra: dict[str, Any] | None
+
+
+class Owner(Protocol):
+    """What the loop needs of the worker."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the process is to end when it has done what it has."""
+
+    def find_method(self, work: Any) -> Any:
+        """Return what the call is to run."""
+
+    def open_arguments(self, work: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of the call."""
+
+    def note_start(self, work: Any) -> client.Running:
+        """Write down what runs now."""
+
+    def send_result(self, work: Any, result: Any, started: float) -> None:
+        """Put the result in the outbox."""
+
+    def send_item(self, work: Any, index: int, item: Any) -> None:
+        """Send one item of a generator."""
+
+    def report(self, work: Any, error: BaseException) -> None:
+        """Send the error of a call."""
+
+    def exit_actor(self) -> None:
+        """Say that the actor ends itself."""
+
+    def finish(self) -> None:
+        """Say goodbye."""
+
+
+class Loop:
+    """The loops of one actor: the main one, and one for each concurrency group."""
+
+    def __init__(self, owner: Owner, engine: client.Client, size: int, groups: dict[str, int]) -> None:
+        import asyncio
+
+        self._owner = owner
+        self._engine = engine
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        engine.flush_soon = self.flush_soon
+        self._thread_id = threading.get_ident()
+        self._main = Lane(self, self._loop, size)
+        self._groups = {name: self._start_lane(name, group_size) for name, group_size in groups.items()}
+        self._row: deque[Any] = deque()
+        self._code = 0
+        self._is_flush_due = False
+        self._is_draining = False
+
+    def _start_lane(self, name: str, size: int) -> Lane:
+        import asyncio
+
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name=f"hocket-{name}", daemon=True).start()
+        return Lane(self, loop, size)
+
+    def run(self, row: deque[Any]) -> int:
+        """Serve the calls that come into the row until told to stop; return the exit code of the process."""
+        self._row = row
+        pump = self._engine.pump
+        pump.retire()
+        self._loop.add_reader(pump.get_pollable(), self._on_arrival)
+        self._loop.call_soon(self._on_arrival)
+        self._loop.run_forever()
+        self._owner.finish()
+        return self._code
+
+    def complete(self, awaitable: Any) -> None:
+        """Run something to its end after `run` is over."""
+
+        async def wait() -> None:
+            await awaitable
+
+        self._loop.run_until_complete(wait())
+
+    def notice(self) -> None:
+        """There is work in the row, and it may be another thread that put it there."""
+        if not self._is_draining:
+            self._loop.call_soon_threadsafe(self._on_arrival)
+
+    def stop(self, code: int = 0) -> None:
+        """End the main loop after this round. May be called from any thread."""
+        self._code = code
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def cancel(self, task_id: int) -> None:
+        """Cancel a call that runs."""
+        for lane in (self._main, *self._groups.values()):
+            lane.cancel(task_id)
+
+    def _on_arrival(self) -> None:
+        pump = self._engine.pump
+        self._is_draining = True
+        pump.handle_arrived()
+        self._is_draining = False
+        pump.run_due()
+        row = self._row
+        while row:
+            work = row.popleft()
+            group = (work.extra or {}).get("group")
+            lane = self._groups[group] if group else self._main
+            if lane is self._main:
+                lane.add(work)
+            else:
+                lane.loop.call_soon_threadsafe(lane.add, work)
+        self.flush()
+        if self._owner.is_stopping:
+            self._loop.stop()
+
+    def flush(self) -> None:
+        """Send what is unsent."""
+        with self._engine.lock:
+            self._is_flush_due = False
+            self._engine.before_wait()
+
+    def flush_soon(self) -> None:
+        """Send what is unsent when the calls that are ready now have had their turn."""
+        if threading.get_ident() != self._thread_id:
+            self.flush()
+        elif not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def report_cancelled(self, work: Work) -> None:
+        """A call was cancelled before it started."""
+        self._engine.cancelled.discard(work.task_id)
+        self._owner.report(work, exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled before it started."))
+        self.flush_soon()
+
+    # --- one call -----------------------------------------------------------------------------------------------------
+
+    async def run_call(self, work: Work) -> None:
+        """Run a call to its end."""
+        owner, engine = self._owner, self._engine
+        client.current.set(client.Running())
+        owner.note_start(work)
+        started = time.perf_counter()
+        try:
+            method = owner.find_method(work)
+            args, kwargs = owner.open_arguments(work)
+            result = method(*args, **kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+            if work.num_returns < 0:
+                await self._send_items(work, result)
+                result = None
+        except exceptions.ActorExit:
+            owner.exit_actor()
+            self.stop()
+        except SystemExit as request:
+            self.stop(request.code if isinstance(request.code, int) else 1)
+        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+            if work.task_id in engine.cancelled and type(error).__name__ == "CancelledError":
+                error = exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
+            owner.report(work, error)
+        else:
+            owner.send_result(work, result, started)
+        finally:
+            engine.cancelled.discard(work.task_id)
+            self.flush_soon()
+
+    async def _send_items(self, work: Work, items: Any) -> None:
+        index = 0
+        if hasattr(items, "__aiter__"):
+            async for item in items:
+                self._owner.send_item(work, index, item)
+                index += 1
+        else:
+            for item in items:
+                self._owner.send_item(work, index, item)
+                index += 1
+                self.flush()
+
+
+class Lane:
+    """The calls of one concurrency group: so many at once, the others in the order of arrival."""
+
+    def __init__(self, parent: Loop, loop: asyncio.AbstractEventLoop, size: int) -> None:
+        self.loop = loop
+        self._parent = parent
+        self._size = size
+        self._waiting: deque[Any] = deque()
+        self._running: dict[int, asyncio.Task[None]] = {}
+
+    def add(self, work: Any) -> None:
+        """Start a call, or let it wait for its turn. Runs in the lane's own thread."""
+        if len(self._running) >= self._size:
+            self._waiting.append(work)
+            return
+        task = self.loop.create_task(self._parent.run_call(work))
+        self._running[work.task_id] = task
+        task.add_done_callback(lambda task: self._end(work, task))
+
+    def _end(self, work: Any, task: asyncio.Task[None]) -> None:
+        self._running.pop(work.task_id, None)
+        if task.cancelled():  # before its first step: it could not say so itself
+            self._parent.report_cancelled(work)
+        if self._waiting:
+            self.add(self._waiting.popleft())
+
+    def cancel(self, task_id: int) -> None:
+        """Cancel a call that runs or waits. May be called from any thread."""
+        task = self._running.get(task_id)
+        if task is not None:
+            self.loop.call_soon_threadsafe(task.cancel)
+            return
+        for work in list(self._waiting):
+            if work.task_id == task_id:
+                self.loop.call_soon_threadsafe(self._drop, work)
+
+    def _drop(self, work: Any) -> None:
+        if work in self._waiting:
+            self._waiting.remove(work)
+            self._parent.report_cancelled(work)
+
+
+def iterate(items: AsyncIterator[Any]) -> Iterator[Any]:
+    """Run an asynchronous generator in an ordinary thread."""
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    try:
+        while True:
+            try:
+                yield loop.run_until_complete(anext(items))
+            except StopAsyncIteration:
+                return
+    finally:
+        loop.close()

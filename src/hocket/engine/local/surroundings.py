@@ -1,0 +1,53 @@
+"""What a worker process takes on for the work it gets: environment variables, folders, threads, GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_THREADS = "OMP_NUM_THREADS"
+
+_is_threads_ours = _THREADS not in os.environ
+"""Whether the number of threads is ours to choose: the user did not."""
+
+
+def apply_environment(text: str) -> None:
+    """Take on a runtime environment, for good. The form is that of `hocket.core.environments`."""
+    environment = json.loads(text)
+    os.environ.update(environment.get("env_vars", {}))
+    folder = environment.get("working_dir")
+    for path in reversed(environment.get("py_modules", [])):
+        sys.path.insert(0, path)
+    if folder:
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+
+
+def set_threads(cpus: float) -> None:
+    """Let numerical libraries use as many threads as the work has CPUs; at least one.
+
+    Libraries read the variable when they are loaded. Of those loaded already, torch can be told.
+    """
+    if not _is_threads_ours:
+        return
+    threads = max(1, int(cpus))
+    if os.environ.get(_THREADS) == str(threads):
+        return
+    os.environ[_THREADS] = str(threads)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+
+
+def set_gpus(gpu_ids: Sequence[int]) -> None:
+    """Show the work its own GPUs only."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpu_ids))
+
+
+def add_hint(error: BaseException, extra: Mapping[str, Any]) -> None:
+    """Say what to set, on an error that comes of having asked for no GPU."""
+    if "CUDA" in str(error) and not extra.get("gpu_ids") and os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        error.add_note("This task or actor asked for no GPU, so it sees none: write @hocket.remote(num_gpus=1).")

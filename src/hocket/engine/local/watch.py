@@ -1,0 +1,133 @@
+"""What the hub looks after from time to time, while it waits: circles, long waits for resources, idle workers.
+
+`Watch.look` is called before each wait with the lock held. It does something at most once a second, and says how soon it
+wants to be called again; an idle session is left asleep.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from hocket.engine.local import links, messages
+from hocket.kernel import deadlock, machine, resources
+from hocket.kernel.records import WorkerState
+
+LOOK_SECONDS = 1.0
+"""How often to look for circles while a worker waits."""
+
+PATIENCE_SECONDS = 10.0
+"""How long a request may wait for resources before the user is told who holds them."""
+
+IDLE_SECONDS = 60.0
+"""How long workers beyond the first stay for later work."""
+
+STOP_SECONDS = 30.0
+"""How long a worker that was told to stop may take for its goodbye."""
+
+log = logging.getLogger("hocket")
+
+Link = links.Link
+
+
+class Owner(Protocol):
+    """What the watch needs of the hub."""
+
+    kernel: machine.Kernel
+    links: dict[int, Link]
+
+    def send(self, link: Link, message: tuple[object, ...]) -> None:
+        """Put a message in a worker's outbox."""
+
+    def kill_worker(self, worker_id: int) -> None:
+        """Have a worker killed."""
+
+
+class Watch:
+    """The hub's sense of time."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._hub = owner
+        self._next_look = 0.0
+        self._idle_since = 0.0
+        self._waiting_since: dict[resources.Shape, float] = {}
+        self._told: set[resources.Shape] = set()
+
+    def look(self, now: float) -> float | None:
+        """Do what is due; return after how many seconds to be called again, or None for not before something happens."""
+        if now < self._next_look:
+            return self._next_look - now
+        self._next_look = now + LOOK_SECONDS
+        kernel = self._hub.kernel
+        is_blocked = any(worker.waits for worker in kernel.workers.values())
+        is_waiting = any(kernel.queues.values())
+        is_idle = len(kernel.idle) > 1 and len(kernel.idle) == len(kernel.workers)
+        stopping = [worker for worker in kernel.workers.values() if worker.stopped]
+        if not (is_blocked or is_waiting or is_idle or stopping):
+            self._idle_since = 0.0
+            self._waiting_since.clear()
+            return None
+        if is_blocked:
+            self._break_circle()
+        if is_waiting:
+            self._tell_who_holds(now)
+        self._trim_idle(now, is_idle)
+        for worker in stopping:
+            link = self._hub.links.get(worker.id)
+            if link is not None and now - link.stopped_at > STOP_SECONDS:
+                self._hub.kill_worker(worker.id)
+        return LOOK_SECONDS if is_blocked or is_waiting or stopping else IDLE_SECONDS
+
+    def _break_circle(self) -> None:
+        found = deadlock.find_deadlock(self._hub.kernel)
+        if found is not None:
+            worker, number, text = found
+            self._hub.send(self._hub.links[worker.id], (messages.DEADLOCK, number, text))
+
+    def _trim_idle(self, now: float, is_idle: bool) -> None:
+        if not is_idle:
+            self._idle_since = 0.0
+        elif not self._idle_since:
+            self._idle_since = now
+        elif now - self._idle_since >= IDLE_SECONDS:
+            self._hub.kernel.trim_idle(1)
+
+    def _tell_who_holds(self, now: float) -> None:
+        """Say once for each shape, after a while, that its tasks wait and for what."""
+        kernel = self._hub.kernel
+        for shape in [shape for shape in self._waiting_since if not kernel.queues.get(shape)]:
+            del self._waiting_since[shape]
+        for shape, queue in kernel.queues.items():
+            if not queue or shape in kernel.leases or shape in self._told:  # leases: its tasks run, one after another
+                continue
+            since = self._waiting_since.setdefault(shape, now)
+            if now - since >= PATIENCE_SECONDS:
+                self._told.add(shape)
+                log.warning(
+                    "`%s` has waited %.0f s for %s, held by %s.",
+                    queue[0].options.name,
+                    now - since,
+                    resources.format_demand(shape.demand),
+                    ", ".join(self._list_holders(shape)) or "nobody: a worker is being started",
+                )
+
+    def _list_holders(self, shape: resources.Shape) -> list[str]:
+        """Return who holds what the shape asks for."""
+        wanted = {name for name, _ in shape.demand}
+        holders = []
+        for worker in self._hub.kernel.workers.values():
+            allocation = worker.allocation
+            if allocation is None or not wanted & {name for name, _ in allocation.demand}:
+                continue
+            what = f"worker {worker.id}"
+            if worker.actor is not None:
+                what = f"actor `{worker.actor.options.class_name}`"
+            elif worker.state == WorkerState.LEASED and worker.inflight:
+                what = f"task `{next(iter(worker.inflight.values())).options.name}`"
+            holders.append(f"{what} ({resources.format_demand(allocation.demand)})")
+        holders += [
+            f"placement group {group.name or f'{group.id:016x}'}"
+            for group in self._hub.kernel.groups.values()
+            if group.pools and not shape.group_id
+        ]
+        return holders

@@ -1,0 +1,43 @@
+"""Rules that every engine checks before it asks the kernel."""
+
+from __future__ import annotations
+
+from hocket import exceptions
+from hocket.kernel import machine, records
+from hocket.kernel.records import TaskKind
+
+
+def get_actor(kernel: machine.Kernel, actor_id: int) -> records.ActorRecord:
+    """Return the record of an actor; raise if there is none of that id."""
+    actor = kernel.actors.get(actor_id)
+    if actor is None or actor_id not in kernel.objects:
+        raise exceptions.ActorHandleNotFoundError(
+            f"Actor {actor_id:016x} is not of this session, or has ended. Handles do not outlive shutdown() and init(); build it "
+            "again."
+        )
+    return actor
+
+
+def check_pending(kernel: machine.Kernel, actor_id: int, caller: int) -> None:
+    """Raise if the caller has as many unanswered calls on the actor as it may have."""
+    actor = kernel.actors.get(actor_id)
+    if actor is None:
+        return
+    most = actor.options.max_pending_calls
+    pending = kernel.count_pending(actor, caller)
+    if 0 <= most <= pending:
+        raise exceptions.PendingCallsLimitExceeded(
+            f"Actor `{actor.options.class_name}` has {pending} unanswered calls of this caller, and max_pending_calls={most}. Wait for "
+            "some of them with hocket.wait(...), then call again."
+        )
+
+
+def check_forcible(kernel: machine.Kernel, object_id: int) -> None:
+    """Raise if the object is made by a call of an actor, which cannot be cancelled by force."""
+    record = kernel.objects.get(object_id)
+    task = record.task if record is not None else None
+    if task is not None and task.kind != TaskKind.FUNCTION:
+        raise ValueError(
+            f"force=True is not supported for `{task.options.name}`, a call of an actor: it would end the whole actor. Cancel "
+            "without force, or end the actor with hocket.kill(actor)."
+        )

@@ -1,0 +1,81 @@
+"""Waits that can never end: a search for circles among the threads that wait and the tasks that they wait for.
+
+A thread waits for objects; an object waits for its task; a task waits for its arguments, or, being a call of an ordinary
+actor, for the call that the actor is busy with; that one may be a thread that waits. Whatever else holds a task up (it has
+no CPU yet, its process is starting) passes with time, so it counts as progress. A wait from which no path leads to
+progress is dead, and so is the circle that it stands in.
+"""
+
+from __future__ import annotations
+
+from hocket.kernel import machine
+from hocket.kernel.records import TaskKind, TaskRecord, TaskState, Wait, WorkerRecord
+
+
+def find_deadlock(kernel: machine.Kernel) -> tuple[WorkerRecord, int, str] | None:
+    """Return a wait that can never end: its worker, its number there, and a text that shows the circle; None if there is none."""
+    search = _Search(kernel)
+    for worker in kernel.workers.values():
+        for number, wait in reversed(worker.waits.items()):
+            search.path.clear()
+            if not search.wait_can_end(wait):
+                return worker, number, _draw(search.circle)
+    return None
+
+
+class _Search:
+    """Looks for a way from a wait to something that makes progress."""
+
+    def __init__(self, kernel: machine.Kernel) -> None:
+        self._kernel = kernel
+        self._waits = {wait.task_id: wait for worker in kernel.workers.values() for wait in worker.waits.values()}
+        self._known: dict[int, bool] = {}
+        #: The tasks on the way from the first wait to where the search is now.
+        self.path: list[TaskRecord] = []
+        self.circle: list[TaskRecord] = []
+
+    def wait_can_end(self, wait: Wait) -> bool:
+        outcomes = (self._object_can_come(object_id) for object_id in wait.object_ids)
+        return all(outcomes) if wait.needs_all else any(outcomes)
+
+    def _object_can_come(self, object_id: int) -> bool:
+        record = self._kernel.objects.get(object_id)
+        return record is None or record.task is None or self._task_can_end(record.task)
+
+    def _task_can_end(self, task: TaskRecord) -> bool:
+        known = self._known.get(task.id)
+        if known is not None:
+            return known
+        if task in self.path:
+            self.circle = self.path[self.path.index(task) :]
+            return False
+        self.path.append(task)
+        result = self._look_at(task)
+        self.path.pop()
+        if result or not self.path:  # "no" holds for a circle only when the search has left it
+            self._known[task.id] = result
+        return result
+
+    def _look_at(self, task: TaskRecord) -> bool:
+        if task.state == TaskState.WAITING:
+            return all(self._object_can_come(object_id) for object_id in task.dependencies)
+        wait = self._waits.get(task.id)
+        if wait is not None:
+            return self.wait_can_end(wait)
+        actor = task.actor
+        if task.kind != TaskKind.CALL or actor is None or actor.worker is None or actor.options.allows_disorder:
+            return True
+        if actor.options.concurrency_groups:
+            return True
+        busy = next(iter(actor.worker.inflight.values()), None)  # an ordinary actor runs the first one that it was sent
+        return busy is None or busy is task or self._task_can_end(busy)
+
+
+def _draw(circle: list[TaskRecord]) -> str:
+    steps = [f"`{task.options.name}` ({task.id:016x})" for task in circle]
+    lines = "".join(f"\n    {step} waits for" for step in steps)
+    return (
+        f"This wait can never end, because it stands in a circle:{lines}\n    {steps[0] if steps else 'itself'}\n"
+        "Break the circle: return the reference instead of its value, make the actor's methods coroutines, or give the actor "
+        "max_concurrency > 1."
+    )
