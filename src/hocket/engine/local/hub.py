@@ -786,9 +786,9 @@ class Hub(contract.Engine):
         if os.getpid() != self._owner_pid:  # a fork of the driver: the session is not its own to end
             return
         self.pump.run_due()
+        self.pump.close()  # before the guardian's socket: the steward must not meet a closed descriptor
         if self.guardian is not None:
             self.guardian.end()
-        self.pump.close()
         self.guard.remove()
         for link in ended:
             link.channel.close()

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import time
 from collections import deque
@@ -29,6 +30,14 @@ from collections.abc import Callable
 TICK_SECONDS = 0.01
 """How long the role must be free before the steward takes it. A guess between a wait that a person notices and a wake-up
 rate that a profiler would."""
+
+HURRY_SECONDS = 5e-5
+"""The interpreter's switch interval while the steward has something to do. With the usual 5 ms every message waits so long for
+a program that computes in pure Python. Measured, calls between two actors while their driver computes: 7.5 times slower than
+with an idle driver before, 1.9 times with this, on two cores for three busy processes."""
+
+CALM_SECONDS = 0.05
+"""After so long without a message the switch interval is what it was."""
 
 PARK_TICKS = 100
 """After so many ticks in which another thread held the role without a message, the steward stops ticking."""
@@ -177,10 +186,12 @@ class Pump:
         finally:
             self._sleepers -= 1
 
-    def _wait_and_handle(self, timeout_s: float | None) -> None:
+    def _wait_and_handle(self, timeout_s: float | None) -> bool:
+        """Wait for messages and handle them; tell whether any came."""
         events = self._epoll.poll(timeout_s)
         with self._lock:
             self._handle_all(events)
+        return bool(events)
 
     def _handle_all(self, events: list[tuple[int, int]]) -> None:
         self._rounds += 1
@@ -226,16 +237,25 @@ class Pump:
 
     def _steer(self) -> None:
         """Hold the role until a thread that waits asks for it."""
+        usual_s = sys.getswitchinterval()
+        is_hurried = False
         try:
             while not (self._closed or self._is_retired):
                 with self._lock:
                     if self._sleepers:
                         break
                     limit_s = self._before_wait()
-                self._wait_and_handle(limit_s)
+                if is_hurried:
+                    limit_s = CALM_SECONDS if limit_s is None else min(limit_s, CALM_SECONDS)
+                has_come = self._wait_and_handle(limit_s)
+                if has_come != is_hurried:
+                    is_hurried = has_come
+                    sys.setswitchinterval(min(HURRY_SECONDS, usual_s) if is_hurried else usual_s)
                 if self.due:
                     self.run_due()
         finally:
+            if is_hurried:
+                sys.setswitchinterval(usual_s)
             self._pass_on()
 
     def close(self) -> None:
