@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from hocket import exceptions
 from hocket.kernel import machine, records
 from hocket.kernel.records import TaskKind
@@ -16,6 +18,16 @@ def get_actor(kernel: machine.Kernel, actor_id: int) -> records.ActorRecord:
             "again."
         )
     return actor
+
+
+def raise_ended(end: exceptions.HocketError, what: str) -> NoReturn:
+    """Raise for a call on an actor of a session that is over."""
+    if isinstance(end, exceptions.SessionClosedError):
+        raise exceptions.ActorHandleNotFoundError(
+            f"`{what}` cannot be called: the actor belonged to a session that was shut down. Handles do not outlive shutdown() and "
+            "init(); build the actor again."
+        )
+    raise end
 
 
 def check_pending(kernel: machine.Kernel, actor_id: int, caller: int) -> None:

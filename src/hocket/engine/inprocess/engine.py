@@ -107,7 +107,8 @@ class InProcessEngine(contract.Engine):
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
         with self._lock:
-            self._check_open()
+            if self._is_closed:
+                rules.raise_ended(exceptions.SessionClosedError(), options.name)
             task = TaskRecord(*self._encode_call(None, args, kwargs, options.name), options=options, kind=TaskKind.CALL)
             task.actor = rules.get_actor(self._kernel, actor._id)
             task.method = method

@@ -36,6 +36,9 @@ TAIL_LINES = 20
 TAIL_BYTES = 16 * 1024
 """Bytes of stderr kept for each worker."""
 
+_OOM_SCORE = 500
+"""Added to a worker's score: it counts as if it used half of the machine's memory more than it does."""
+
 TEE_BYTES = 4096
 """How much stderr is passed on at once: what a pipe takes without blocking when it says that it is writable."""
 
@@ -170,6 +173,7 @@ class Guardian:
         code = 1
         try:
             os.setpgid(0, 0)
+            _offer_to_oom_killer()
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             _libc.prctl(_PR_SET_NAME, f"hocket:w{worker_id}".encode(), 0, 0, 0)
             signal.set_wakeup_fd(-1)
@@ -304,6 +308,14 @@ def count_oom_kills() -> int:
 def _read_counter(path: str) -> int:
     with open(path) as lines:
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def _offer_to_oom_killer() -> None:
+    """Let the kernel, out of memory, rather end a worker than the driver: its work can be tried again."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+") as score:
+        usual = int(score.read())
+        score.seek(0)
+        score.write(str(min(1000, usual + _OOM_SCORE)))
 
 
 def _kill(pid: int) -> None:

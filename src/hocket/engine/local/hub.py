@@ -219,10 +219,10 @@ class Hub(contract.Engine):
             encoded, top = None, _NOTHING
         with self.lock:
             if self.end is not None:
-                raise self.end
+                rules.raise_ended(self.end, options.name)
             task_id = self._make_ids(options.num_returns)
             task = TaskRecord(task_id, None, *self._register(encoded, top), options, DRIVER, 0, TaskKind.CALL)
-            task.actor = self.kernel.actors[actor._id]
+            task.actor = rules.get_actor(self.kernel, actor._id)
             task.method = method
             refs = self._submit(task)
         self._after_submit()
@@ -340,7 +340,12 @@ class Hub(contract.Engine):
             return False
 
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if self.pump.wait_until(is_done, left_s):
+        try:
+            is_there = self.pump.wait_until(is_done, left_s)
+        except KeyboardInterrupt:
+            self._give_up(refs)
+            raise
+        if is_there:
             if record.value is None and self.end is not None:
                 raise self.end
             return
@@ -349,6 +354,22 @@ class Hub(contract.Engine):
             f"{missing} of {len(refs)} objects were not there after {timeout_s} s. The tasks go on; call get again, or give a "
             "longer timeout."
         )
+
+    def _give_up(self, refs: Sequence[contract.ObjectRef[Any]]) -> None:
+        """The user interrupted a wait: at a prompt or in a notebook, what the cell asked for is not wanted any more.
+
+        A program that catches the interrupt may have plans with its tasks; there they go on.
+        """
+        if not interrupts.is_interactive():
+            return
+        with self.lock:
+            row = [ref._id for ref in refs]
+            while row:
+                record = self.kernel.objects.get(row.pop())
+                if record is not None and record.task is not None and record.task.kind == TaskKind.FUNCTION:
+                    row += record.task.dependencies
+                    self.kernel.cancel(record.id, force=False, recursive=True)
+            self._finish_change()
 
     def _open(self, record: records.ObjectRecord) -> Any:
         payload = record.value

@@ -11,6 +11,7 @@ Only Python's own handler is replaced: a program with a handler of its own keeps
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from types import FrameType
 
@@ -50,3 +51,8 @@ class InterruptGuard:
             self.is_pending = True
         else:
             raise KeyboardInterrupt
+
+
+def is_interactive() -> bool:
+    """Tell whether a person types at a prompt or in a notebook."""
+    return hasattr(sys, "ps1") or "ipykernel" in sys.modules
