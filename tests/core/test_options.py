@@ -137,6 +137,13 @@ def test_options_of_methods(options: dict[str, Any], error: type[Exception], mes
         hocket.method(**options)
 
 
+def test_runtime_env_class() -> None:
+    with pytest.raises(ValueError, match=r"runtime_env\['uv'\] needs a cluster"):
+        hocket.runtime_env.RuntimeEnv(uv=["x"])
+    environment = hocket.runtime_env.RuntimeEnv(env_vars={"HOCKET_A": "1"})
+    assert hocket.remote(runtime_env=environment)(add) is not None
+
+
 def test_method_without_options() -> None:
     with pytest.raises(ValueError, match="needs at least one keyword"):
         hocket.method()

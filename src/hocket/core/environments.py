@@ -21,6 +21,39 @@ _CLUSTER_ONLY = (
 )  # fmt: skip
 
 
+class RuntimeEnv(dict[str, Any]):
+    """A runtime environment, checked when it is made. A plain dict does as well.
+
+    Args:
+        env_vars: Environment variables: text by name.
+        working_dir: The folder to work in, which is also imported from.
+        py_modules: Package folders, module files or modules to import.
+        **others: Ray's other parts, which need a cluster.
+
+    Raises:
+        ValueError: A part is unknown, needs a cluster, or is not what it should be.
+
+    Example:
+        >>> from hocket.runtime_env import RuntimeEnv
+        >>> RuntimeEnv(env_vars={"DEBUG": "1"})
+        {'env_vars': {'DEBUG': '1'}}
+    """
+
+    def __init__(
+        self,
+        *,
+        env_vars: Mapping[str, str] | None = None,
+        working_dir: str | os.PathLike[str] | None = None,
+        py_modules: list[Any] | None = None,
+        **others: Any,
+    ) -> None:
+        parts = {"env_vars": env_vars, "working_dir": working_dir, "py_modules": py_modules, **others}
+        super().__init__({name: part for name, part in parts.items() if part is not None})
+        problem = check_environment("runtime_env", self)
+        if problem is not None:
+            raise ValueError(problem)
+
+
 def check_environment(name: str, value: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a runtime environment, or None."""
     for key, part in value.items():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from hocket import exceptions
+from hocket import exceptions, version
 from hocket.core import engines, environments
 from hocket.engine import contract, node
 
@@ -34,6 +35,8 @@ class SessionContext:
     def __init__(self, address_info: dict[str, Any]) -> None:
         self.address_info = address_info
         self.dashboard_url = ""
+        self.python_version = ".".join(map(str, sys.version_info[:3]))
+        self.hocket_version = version.__version__
 
     def __getitem__(self, name: str) -> Any:
         return self.address_info[name]
