@@ -379,6 +379,61 @@ def test_random_use_over_the_limit(small_session: hocket.SessionContext) -> None
     assert look("warm_bytes") <= LIMIT
 
 
+def test_memory_of_a_dead_worker_is_not_counted(small_session: hocket.SessionContext) -> None:
+    class Maker:
+        def make(self) -> int:
+            for number in range(3):
+                hocket.put(make(number))
+            return os.getpid()
+
+        def wait(self) -> None:
+            time.sleep(1000)
+
+    maker = hocket.remote(Maker).remote()
+    pid = hocket.get(maker.make.remote())
+    assert look("warm_bytes") >= 20 * MIB
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(hocket.exceptions.ActorDiedError, match="SIGKILL"):
+        hocket.get(maker.wait.remote())
+    assert look("shared_bytes", "warm_bytes") == (0, 0)
+    refs = [hocket.put(make(number)) for number in range(4)]
+    assert look("spilled_bytes") == 0
+    assert all(is_right(hocket.get(ref), number) for number, ref in enumerate(refs))
+
+
+@pytest.mark.slow
+def test_interrupted_puts_leave_the_account_right(small_session: hocket.SessionContext) -> None:
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    main_id = threading.main_thread().ident
+    build = hocket.remote(make)
+    refs: list[Any] = []
+    interrupted = 0
+    for _ in range(10):
+        timer = threading.Timer(chance.random() * 0.1, signal.pthread_kill, (main_id, signal.SIGINT))
+        try:
+            timer.start()
+            while True:  # ended by the interrupt alone
+                refs.append(hocket.put(make(3, 30)))
+                refs.append(build.remote(3, 20))
+                hocket.wait(refs[-1:])
+                del refs[:-6]
+        except KeyboardInterrupt:
+            interrupted += 1
+        timer.join()
+    assert interrupted == 10
+    for ref in refs:
+        array = hocket.get(ref)
+        assert is_right(array, 3, array.nbytes // MIB), f"seed {seed}"
+    del array, ref
+    refs.clear()
+    gc.collect()
+    assert look("shared_bytes", "spilled_bytes", "objects") == (0, 0, 0), f"seed {seed}"
+    pool = get_store().pool
+    held = sum(segment.capacity for segment in pool.used.values() if not segment.is_file)
+    assert pool.bytes == held + pool.free_bytes, f"seed {seed}"
+
+
 # --- what is left -----------------------------------------------------------------------------------------------------
 
 SPILLING_DRIVER = """
