@@ -422,16 +422,13 @@ def test_interrupted_puts_leave_the_account_right(small_session: hocket.SessionC
             interrupted += 1
         timer.join()
     assert interrupted == 10
-    for ref in refs:
-        array = hocket.get(ref)
-        assert is_right(array, 3, array.nbytes // MIB), f"seed {seed}"
-    del array, ref
+    assert all(set(np.unique(hocket.get(ref))) == {3} for ref in refs), f"seed {seed}"
     refs.clear()
     gc.collect()
     assert look("shared_bytes", "spilled_bytes", "objects") == (0, 0, 0), f"seed {seed}"
     pool = get_store().pool
     held = sum(segment.capacity for segment in pool.used.values() if not segment.is_file)
-    assert pool.bytes == held + pool.free_bytes, f"seed {seed}"
+    assert pool.count_bytes() == held + pool.free_bytes, f"seed {seed}"
 
 
 # --- what is left -----------------------------------------------------------------------------------------------------
@@ -792,7 +789,7 @@ def test_segment_holds_what_was_written_cold_and_warm(size: int) -> None:
     pieces = [chance.integers(0, 256, length, np.uint8) for length in (size, 100)]
     buffers = [memoryview(piece.data) for piece in pieces]
     total, layout = segments.plan_layout(buffers)
-    segment = segments.Segment(segments.choose_capacity(total))
+    segment = segments.SegmentPool().take_new(segments.choose_capacity(total))
     try:
         for _ in range(3):
             segment.write(buffers, layout)

@@ -361,13 +361,29 @@ class Client(contract.Engine):
 
     def put(self, value: Any) -> contract.ObjectRef[Any]:
         encoded = values.encode(value)
+        contained = tuple([ref._id for ref in encoded.refs])
+        if not encoded.buffers:
+            with self.lock:
+                return self._announce_put((payloads.INLINE, encoded.data), next(self._ids), contained)
+        ref: contract.ObjectRef[Any] | None = None
+
+        def announce(payload: payloads.Payload) -> None:
+            nonlocal ref
+            ref = self._announce_put(payload, object_id, contained)
+
         with self.lock:
             object_id = next(self._ids)
-        payload = self.store.build_payload(encoded, object_id)
+        payload = self.store.build_payload(encoded, object_id, announce=announce)
+        if ref is not None:
+            return ref
         with self.lock:
-            contained = tuple([ref._id for ref in encoded.refs])
-            self.channel.outbox.append((messages.PUT, object_id, self.send_payload(payload), contained))
-            return self._own(object_id)
+            return self._announce_put(payload, object_id, contained)
+
+    def _announce_put(
+        self, payload: payloads.Payload, object_id: int, contained: tuple[int, ...]
+    ) -> contract.ObjectRef[Any]:
+        self.channel.outbox.append((messages.PUT, object_id, self.send_payload(payload), contained))
+        return self._own(object_id)
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

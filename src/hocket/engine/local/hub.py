@@ -188,12 +188,14 @@ class Hub(contract.Engine):
             if self.dropped:
                 self._drain_dropped()  # what was freed may be used again
             object_id = next(self._ids)
-        payload = self.store.build_payload(encoded, object_id)
-        if payload[0] != payloads.SEGMENT:
-            return payload, None
-        with self.lock:
+        holder: contract.ObjectRef[Any] | None = None
+
+        def announce(payload: payloads.Payload) -> None:
+            nonlocal holder
             self.kernel.put(object_id, payload, contained, DRIVER)
-            holder: contract.ObjectRef[Any] = contract.ObjectRef(object_id, self)
+            holder = contract.ObjectRef(object_id, self)
+
+        payload = self.store.build_payload(encoded, object_id, announce=announce)
         if self.guard.is_pending:
             self.guard.check()
         return payload, holder

@@ -23,6 +23,7 @@ import sys
 import threading
 import weakref
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from hocket.engine.local import spill
@@ -51,19 +52,28 @@ class Segment:
         OSError: No memory, or no descriptor.
     """
 
-    __slots__ = ("_is_written", "_mapping", "capacity", "fd")
+    __slots__ = ("_is_written", "_lost", "_mapping", "capacity", "fd")
 
     is_file = False
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, lost: deque[int]) -> None:
+        """Make a segment.
+
+        Args:
+            capacity: In bytes.
+            lost: Gets the capacity if the segment is collected without having been closed: an interrupt (Ctrl-C) may hit the
+                few instructions in which nothing but a local variable holds it.
+        """
+        self.fd = -1
         self.capacity = capacity
-        self.fd = os.memfd_create("hocket", os.MFD_CLOEXEC)
+        self._lost = lost
         self._mapping: mmap.mmap | None = None
         self._is_written = False
+        self.fd = os.memfd_create("hocket", os.MFD_CLOEXEC)
         try:
             os.ftruncate(self.fd, capacity)
         except OSError:
-            os.close(self.fd)
+            self.close()
             raise
 
     def write(self, buffers: Sequence[memoryview], layout: Layout) -> None:
@@ -84,6 +94,12 @@ class Segment:
         if self._mapping is not None:
             self._mapping.close()
         os.close(self.fd)
+        self.fd = -1
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            self.close()
+            self._lost.append(self.capacity)
 
 
 class SegmentPool:
@@ -92,10 +108,27 @@ class SegmentPool:
     def __init__(self) -> None:
         #: What holds the living objects that this process made: segments, and spill files.
         self.used: dict[int, Segment | SpillFile] = {}
-        #: What all segments take, those that are free and warm included; spill files are not memory.
+        #: What all segments take that were not lost.
         self.bytes = 0
         self.free_bytes = 0
         self._free: dict[int, list[Segment]] = {}
+        self._lost: deque[int] = deque()
+
+    def take_new(self, capacity: int) -> Segment:
+        """Return a new segment, which counts from now on.
+
+        Raises:
+            OSError: The system refuses it.
+        """
+        segment = Segment(capacity, self._lost)
+        self.bytes += capacity
+        return segment
+
+    def count_bytes(self) -> int:
+        """Return what all segments take, those that are free and warm included; spill files are not memory."""
+        while self._lost:
+            self.bytes -= self._lost.popleft()
+        return self.bytes
 
     def take_warm(self, capacity: int) -> Segment | None:
         """Return a free segment of that capacity, which is in use from now on."""
@@ -165,6 +198,11 @@ class SpillFile:
     def close(self) -> None:
         """Give the space back."""
         os.close(self.fd)
+        self.fd = -1
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
 
 
 def plan_layout(buffers: Sequence[memoryview]) -> tuple[int, Layout]:

@@ -30,12 +30,14 @@ import queue
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from hocket import exceptions
 from hocket.engine import callers, values
 from hocket.engine.local import messages, payloads, segments, spill
 from hocket.kernel.records import DRIVER
+
+T = TypeVar("T")
 
 GRANT_BYTES = 4 << 20
 """The least that a worker is granted, so that it asks once for many small segments. Touching so much new memory takes 1 ms, a
@@ -62,7 +64,11 @@ class Store(abc.ABC):
         self._is_checked = os.environ.get("HOCKET_DEBUG") == "1"
 
     def build_payload(
-        self, encoded: values.Encoded, object_id: int, find_maker: Callable[[], str] = callers.find_line
+        self,
+        encoded: values.Encoded,
+        object_id: int,
+        find_maker: Callable[[], str] = callers.find_line,
+        announce: Callable[[payloads.Payload], None] | None = None,
     ) -> payloads.Payload:
         """Return the payload; large buffers are copied to a segment, held for the object by the pool.
 
@@ -70,6 +76,8 @@ class Store(abc.ABC):
             encoded: The value.
             object_id: Under which a segment is held.
             find_maker: Returns the source line to blame for the memory; called for segments only.
+            announce: Called with the payload of a segment and the lock held, in the moment from which the pool holds it, so
+                that no interrupt can come between.
 
         Raises:
             ObjectStoreFullError: There is no room in memory, and none on disk.
@@ -91,6 +99,8 @@ class Store(abc.ABC):
         payload = (payloads.SEGMENT, encoded.data, object_id, size, layout, find_maker(), digest)
         with self.lock:
             self._register(payload, held)
+            if announce is not None:
+                announce(payload)
         return payload
 
     def _register(self, payload: payloads.Payload, held: segments.Segment | segments.SpillFile) -> None:
@@ -103,13 +113,12 @@ class Store(abc.ABC):
             warm = self.pool.take_warm(capacity)
         if warm is not None:
             return warm
-        if self._make_room(capacity):
-            try:
-                return segments.Segment(capacity)
-            except OSError as error:
-                with self.lock:
-                    self.pool.bytes -= capacity
-                raise self._build_error(size, error, is_disk=False) from error
+        try:
+            segment = self._take_new(capacity)
+        except OSError as error:
+            raise self._build_error(size, error, is_disk=False) from error
+        if segment is not None:
+            return segment
         try:
             return segments.SpillFile(spill.open_file(self._get_folder()), size)
         except OSError as error:
@@ -124,8 +133,8 @@ class Store(abc.ABC):
                 held.close()
 
     @abc.abstractmethod
-    def _make_room(self, capacity: int) -> bool:
-        """Count a new segment as part of the pool if there is room for it, or if room can be made."""
+    def _take_new(self, capacity: int) -> segments.Segment | None:
+        """Return a new segment if there is room for it, or if room can be made."""
 
     @abc.abstractmethod
     def _get_folder(self) -> str:
@@ -168,7 +177,7 @@ class WorkerStore(Store):
 
     def get_account(self) -> tuple[int, int]:
         """Return what the pool takes or may take, and how much it was granted in all. Called with the lock held."""
-        return self.pool.bytes + self._allowance, self._granted
+        return self.pool.count_bytes() + self._allowance, self._granted
 
     def credit(self, granted: int, folder: str) -> None:
         """The hub grants room, or names the folder to write to instead. Called with the lock held."""
@@ -187,15 +196,15 @@ class WorkerStore(Store):
             self._give_back(self.pool.used.pop(object_id))
         return not is_kept
 
-    def _make_room(self, capacity: int) -> bool:
+    def _take_new(self, capacity: int) -> segments.Segment | None:
         while True:
             with self.lock:
                 if self._allowance >= capacity:
+                    segment = self.pool.take_new(capacity)
                     self._allowance -= capacity
-                    self.pool.bytes += capacity
-                    return True
+                    return segment
             if not self._ask_room(capacity):
-                return False
+                return None
 
     def _get_folder(self) -> str:
         return self._folder
@@ -416,17 +425,17 @@ class HubStore(Store):
             self._spiller.start()
         self._requests.put((worker_id, question_id, needed))
 
-    def _grant(self, worker_id: int, question_id: int, granted: int) -> None:
+    def _grant(self, worker_id: int, question_id: int, granted: int) -> int:
         data = pickle.dumps((granted, self._get_folder()))
         if self._tell(worker_id, (messages.ANSWER, question_id, True, data, ())) and granted:
             memory = self._get_worker(worker_id)
             memory.total += granted
             memory.granted += granted
+        return granted
 
     def _run_spiller(self) -> None:
         while (request := self._requests.get()) is not None:
-            grant = functools.partial(self._grant, *request)
-            if not self._make(request[2], grant):
+            if self._make(request[2], functools.partial(self._grant, *request)) is None:
                 with self.lock:
                     self._grant(*request[:2], 0)
                     self._send()
@@ -435,23 +444,19 @@ class HubStore(Store):
 
     def count_bytes(self) -> int:
         """Return what the segments of all processes take."""
-        return self.pool.bytes + sum([memory.count() for memory in self._workers.values()])
+        return self.pool.count_bytes() + sum([memory.count() for memory in self._workers.values()])
 
     def _fits(self, needed: int) -> bool:
         return self.count_bytes() + needed <= self.limit
 
-    def _make_room(self, capacity: int) -> bool:
-        return self._make(capacity, lambda: self._count_new(capacity))
+    def _take_new(self, capacity: int) -> segments.Segment | None:
+        return self._make(capacity, lambda: self.pool.take_new(capacity))
 
-    def _count_new(self, capacity: int) -> None:
-        self.pool.bytes += capacity
-
-    def _make(self, needed: int, take: Callable[[], None]) -> bool:
-        """Make room and call `take` with the lock held, in the same breath; False if there can be none."""
+    def _make(self, needed: int, take: Callable[[], T]) -> T | None:
+        """Make room and return what `take` returns, called with the lock held in the same breath; None if there can be none."""
         with self.lock:
             if self._fits(needed):
-                take()
-                return True
+                return take()
         with self._spill_lock:
             with self.lock:
                 self.drain_unmapped()
@@ -459,17 +464,17 @@ class HubStore(Store):
             while not self._is_closed:
                 self._wait_given()
                 with self.lock:
-                    is_room = self._fits(needed)
-                    if is_room:
-                        take()
-                    self._send()
-                    victim = None if is_room else self._find_victim(needed)
+                    if self._fits(needed):
+                        taken = take()
+                        self._send()
+                        return taken
+                    victim = self._find_victim(needed)
                     if victim is None:
-                        return is_room
+                        return None
                     copy_of = os.dup(victim.fd)
                 if not self._spill(victim, copy_of):
-                    return False
-        return False
+                    return None
+        return None
 
     def _wait_given(self) -> None:
         """Wait until the workers have given back what they were told to; one that does not answer is not waited for long."""
