@@ -25,7 +25,7 @@ import pytest
 
 import hocket
 from hocket.engine import node
-from hocket.engine.local import segments, spill, store
+from hocket.engine.local import hub_store, segments, spill
 from hocket.testing import Leftovers
 from tests.conftest import RunScript
 
@@ -41,9 +41,9 @@ def is_right(array: Any, number: int, mebibytes: int = 20) -> bool:
     return bool(array.nbytes == mebibytes * MIB and (array == number).all())
 
 
-def get_store() -> store.HubStore:
+def get_store() -> hub_store.HubStore:
     found = hocket.core.session.get_engine().store  # type: ignore[attr-defined]
-    assert isinstance(found, store.HubStore)
+    assert isinstance(found, hub_store.HubStore)
     return found
 
 
@@ -377,6 +377,31 @@ def test_random_use_over_the_limit(small_session: hocket.SessionContext) -> None
     gc.collect()
     assert look("shared_bytes", "spilled_bytes") == (0, 0), f"seed {seed}"
     assert look("warm_bytes") <= LIMIT
+
+
+def test_asynchronous_and_threaded_actors_are_bounded_too(small_session: hocket.SessionContext) -> None:
+    class Maker:
+        async def make(self, number: int) -> Any:
+            return make(number)
+
+        @hocket.method(concurrency_group="other")
+        async def make_elsewhere(self, number: int) -> Any:
+            return [hocket.put(make(number))]
+
+    class Threaded:
+        def make(self, number: int) -> Any:
+            return make(number)
+
+    maker = hocket.remote(concurrency_groups={"other": 2})(Maker).remote()
+    threaded = hocket.remote(Threaded).options(max_concurrency=4).remote()
+    refs = [maker.make.remote(number) for number in range(6)]
+    refs += [threaded.make.remote(number) for number in range(6)]
+    lists = hocket.get([maker.make_elsewhere.remote(number) for number in range(6)], timeout=30)
+    refs += [ref for inner in lists for ref in inner]
+    hocket.wait(refs, num_returns=18, timeout=30)
+    shared, warm = look("shared_bytes", "warm_bytes")
+    assert shared + warm <= LIMIT
+    assert all(is_right(hocket.get(ref), number % 6) for number, ref in enumerate(refs))
 
 
 def test_memory_of_a_dead_worker_is_not_counted(small_session: hocket.SessionContext) -> None:

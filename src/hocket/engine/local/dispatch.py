@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hocket import exceptions
 from hocket.engine import values
-from hocket.engine.local import channel, links, messages, payloads, store
+from hocket.engine.local import channel, hub_store, links, messages, payloads
 from hocket.kernel import machine, records, resources
 from hocket.kernel.records import TaskKind, TaskRecord
 
@@ -53,7 +53,7 @@ class Owner(Protocol):
 
     kernel: machine.Kernel
     errors: deque[exceptions.ErrorRecord]
-    store: store.HubStore
+    store: hub_store.HubStore
     #: Counts failures, so that whoever waits can tell whether to look for one.
     failures: int
 

@@ -26,13 +26,13 @@ from hocket.engine import contract, node, rules, values
 from hocket.engine.local import (
     client,
     dispatch,
+    hub_store,
     interrupts,
     links,
     messages,
     payloads,
     processes,
     pump,
-    store,
     watch,
 )
 from hocket.kernel import machine, records, resources
@@ -103,7 +103,7 @@ class Hub(contract.Engine):
             check=self.guard.check,
             name="hocket-steward",
         )
-        self.store = store.HubStore(
+        self.store = hub_store.HubStore(
             self.lock,
             limit=node.choose_store_bytes() if memory_limit is None else memory_limit,
             folder=spill_folder,
