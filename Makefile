@@ -77,6 +77,7 @@ doctest: $(VENV)/.dev  ## run the examples in docstrings
 bench: $(VENV)/.bench  ## measure beside Ray and the standard library, on an idle machine
 	$(BIN)/python benchmarks/startup.py $(ARGS)
 	$(BIN)/python benchmarks/core.py $(ARGS)
+	$(BIN)/python benchmarks/store.py $(ARGS)
 
 clean:  ## remove caches and the environment
 	rm -rf .venv build dist src/*.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

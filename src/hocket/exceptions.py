@@ -37,8 +37,8 @@
     │   ├── NodeDiedError
     │   └── LocalEngineDiedError                    the whole session is gone
     ├── the machine is full: free something
-    │   ├── ObjectStoreFullError
-    │   └── OutOfDiskError
+    │   └── ObjectStoreFullError
+    │       └── OutOfDiskError                      and the disk has no room for what memory cannot hold
     ├── SystemError                                 our own mistake: please report it
     └── SessionClosedError (RuntimeError)           shut down, or never opened
 
@@ -360,11 +360,12 @@ class LocalEngineDiedError(HocketError):
 
 
 class ObjectStoreFullError(HocketError):
-    """There is no memory left for the object. The message gives needed, free and the largest holders."""
+    """There is no room for the object. The message gives what it needs, what is free, and the source lines whose objects take
+    most."""
 
 
-class OutOfDiskError(HocketError):
-    """The disk that objects are spilled to is full."""
+class OutOfDiskError(ObjectStoreFullError):
+    """Memory is at its limit, and the disk does not take what is too much."""
 
 
 class SystemError(HocketError):  # noqa: A001 (qualified by its module; Ray's name is RaySystemError)

@@ -10,11 +10,19 @@ from hocket.engine.local import client, hub
 from hocket.kernel import resources
 
 
-def open_engine(kind: str, node: resources.Demand, namespace: str, labels: Mapping[str, str]) -> contract.Engine:
-    """Open an engine by name."""
+def open_engine(
+    kind: str,
+    node: resources.Demand,
+    namespace: str,
+    labels: Mapping[str, str],
+    *,
+    memory_limit: int | None = None,
+    spill_folder: str = "",
+) -> contract.Engine:
+    """Open an engine by name. The last two are for engines that hold values outside of the caller's memory."""
     if kind == "inprocess":
         return inprocess_engine.InProcessEngine(node, namespace=namespace, labels=labels)
-    return hub.Hub(node, namespace=namespace, labels=labels)
+    return hub.Hub(node, namespace=namespace, labels=labels, memory_limit=memory_limit, spill_folder=spill_folder)
 
 
 def name_engine(engine: contract.Engine) -> str:

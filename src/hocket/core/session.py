@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -68,6 +69,9 @@ def init(
     runtime_env: Mapping[str, Any] | None = None,
     ignore_reinit_error: bool = False,
     engine: str | None = None,
+    object_store_memory: float | None = None,
+    object_spilling_directory: str | None = None,
+    _temp_dir: str | None = None,
     **ignored: Any,
 ) -> SessionContext:
     """Open the session. Not needed: the first `.remote()`, `put` or `get` opens one with the defaults.
@@ -85,13 +89,22 @@ def init(
         ignore_reinit_error: Return the open session instead of raising, if there is one.
         engine: ``"local"`` (worker processes; the default) or ``"inprocess"`` (everything in this process, for debugging).
             Default: the environment variable ``HOCKET_ENGINE``, then ``"local"``.
+        object_store_memory: How many bytes large values (256 KiB and more) may take in memory, in all processes together; at
+            least 75 MiB. What is more goes to disk. Default: 30 % of the memory that this process may use, by cgroup.
+        object_spilling_directory: Where on disk they go; an absolute path. The files have no name and are gone with the
+            session, however it ends. Default: the system's folder for temporary files.
+        _temp_dir: The same, under Ray's name for all of a session's files; `object_spilling_directory` comes first.
         **ignored: Ray's keywords that have no meaning on one machine (``include_dashboard``, ``log_to_driver``, ...).
 
     Raises:
         RuntimeError: A session is open already, or a keyword is unknown.
-        ValueError: A number is negative, or the engine or address is unknown.
+        ValueError: A number is negative or too small, a path is not absolute, or the engine or address is unknown.
     """
     _check_keywords(ignored)
+    memory_limit = _check_store_memory(object_store_memory)
+    spill_folder = _check_folder("object_spilling_directory", object_spilling_directory) or _check_folder(
+        "_temp_dir", _temp_dir
+    )
     for name, amount in {"num_cpus": num_cpus, "num_gpus": num_gpus, **(resources or {})}.items():
         if amount is not None and amount < 0:
             raise ValueError(
@@ -118,11 +131,50 @@ def init(
                 )
             return _describe(current)
         demand = node.build_demand(num_cpus, num_gpus, resources, ignored.get("_memory"))
-        opened = engines.open_engine(kind, demand, namespace or f"anonymous-{os.urandom(4).hex()}", labels or {})
+        opened = engines.open_engine(
+            kind,
+            demand,
+            namespace or f"anonymous-{os.urandom(4).hex()}",
+            labels or {},
+            memory_limit=memory_limit,
+            spill_folder=spill_folder,
+        )
         if runtime_env:
             opened.inherited = contract.Inherited(environments.format_environment(runtime_env))
         contract.set_current_engine(opened)
         return _describe(opened)
+
+
+def _check_store_memory(given: float | None) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(
+            f"object_store_memory must be a number of bytes, but received {given!r} ({type(given).__name__}). Write for example "
+            "object_store_memory=2 * 2**30, or leave it out for 30 % of the memory."
+        )
+    if not given >= node.MINIMUM_STORE_BYTES:
+        raise ValueError(
+            f"object_store_memory must be at least {node.MINIMUM_STORE_BYTES:,} bytes (75 MiB), but received {given!r}. It is a "
+            "number of bytes; leave it out for 30 % of the memory."
+        )
+    return int(min(given, sys.maxsize))
+
+
+def _check_folder(name: str, given: str | os.PathLike[str] | None) -> str:
+    if given is None:
+        return ""
+    path = Path(given)
+    if not path.is_absolute():
+        raise ValueError(
+            f"{name} must be an absolute path, but received {str(path)!r}. Write os.path.abspath({str(path)!r}), or leave it "
+            "out for the system's folder for temporary files."
+        )
+    if path.exists() and not path.is_dir():
+        raise ValueError(
+            f"{name} must be a folder, but {str(path)!r} is none. Name a folder; it is made if it does not exist."
+        )
+    return str(path)
 
 
 def _describe(engine: contract.Engine) -> SessionContext:
@@ -140,7 +192,7 @@ def _describe(engine: contract.Engine) -> SessionContext:
 
 _IGNORABLE = frozenset(
     {
-        "object_store_memory", "include_dashboard", "dashboard_host", "dashboard_port", "job_config",
+        "include_dashboard", "dashboard_host", "dashboard_port", "job_config",
         "configure_logging", "logging_level", "logging_format", "logging_config", "log_to_driver",
     }
 )  # fmt: skip

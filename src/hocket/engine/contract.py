@@ -134,15 +134,23 @@ def rebuild_ref(object_id: int) -> ObjectRef[Any]:
 class RemoteFunction:
     """A function or class in the form that travels: encoded once, known by the digest of its code."""
 
-    __slots__ = ("blob", "captured", "id", "name", "value")
+    __slots__ = ("blob", "buffers", "captured", "id", "name", "value")
 
     def __init__(
-        self, value: Any, name: str, blob: bytes, function_id: bytes, captured: tuple[ObjectRef[Any], ...]
+        self,
+        value: Any,
+        name: str,
+        blob: bytes,
+        function_id: bytes,
+        captured: tuple[ObjectRef[Any], ...],
+        buffers: tuple[memoryview, ...] = (),
     ) -> None:
         self.value = value
         self.name = name
         self.blob = blob
         self.id = function_id
+        #: Memory of large arrays that it refers to: beside `blob`, to be stored once a session.
+        self.buffers = buffers
         #: References in its closure; they live as long as it does.
         self.captured = captured
 

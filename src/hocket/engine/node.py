@@ -34,6 +34,58 @@ def _read_cpu_quota() -> int | None:
     return None if quota == "max" else max(1, round(int(quota) / int(period)))
 
 
+def count_memory() -> int:
+    """Return the memory that this process may use, in bytes: the machine's, and the limits of its cgroups if those are less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([total, *_list_memory_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+
+
+def _list_memory_limits(groups: Path, root: Path) -> list[int]:
+    """Return the limits of a process's cgroup and of those above it, for both versions of cgroups.
+
+    Args:
+        groups: The process's list of cgroups, as in /proc/self/cgroup.
+        root: Where cgroups are mounted.
+    """
+    limits = []
+    try:
+        lines = groups.read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            folder, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            folder, name = root / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        # In a container the path may be that of the host; then only the root of the mount is there, and is the right one.
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts) + 1):
+            limits += _read_limit(folder.joinpath(*parts[:depth], name))
+    return limits
+
+
+def _read_limit(path: Path) -> list[int]:
+    try:
+        return [int(path.read_text())]
+    except (OSError, ValueError):  # it is not there, or it says "max"
+        return []
+
+
+MINIMUM_STORE_BYTES = 75 << 20
+"""The least that a session may be given for large values. Ray's figure, so that a program's setting is right or wrong in both."""
+
+STORE_SHARE = 0.3
+"""How much of the memory large values may take unless said otherwise. Ray's figure."""
+
+
+def choose_store_bytes() -> int:
+    """Return how much memory large values may take by default."""
+    return max(MINIMUM_STORE_BYTES, int(count_memory() * STORE_SHARE))
+
+
 def count_gpus() -> int:
     """Return the NVIDIA GPUs that this process may use, without touching them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

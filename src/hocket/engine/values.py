@@ -11,20 +11,29 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import pickle
 import types
+import warnings
 from typing import Any
 
 import cloudpickle
 
 from hocket import exceptions
-from hocket.engine import contract
+from hocket.engine import callers, contract
+
+_log = logging.getLogger("hocket")
 
 PROTOCOL = 5
 
 IN_BAND_BYTES = 16 * 1024
 """Buffers up to this size are copied into the pickle. A guess: a copy of 16 KiB costs about 1 us, as much as the
 bookkeeping for a separate buffer."""
+
+FUNCTION_WARN_BYTES = 10 << 20
+FUNCTION_ERROR_BYTES = 100 << 20
+"""How large the pickle of a function may be, with all that it refers to, before a warning and an error. Arrays do not count: they go to
+shared memory. Ray's figures."""
 
 PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None), complex})
 """Types whose values the C pickler writes without calling any of our code."""
@@ -152,14 +161,52 @@ def encode_function(value: Any, name: str) -> contract.RemoteFunction:
     """
     encoded = encode(value, name)
     blob = encoded.data
-    if encoded.buffers:  # large arrays in a closure or in globals: inside the pickle, once for each worker
-        contract.encoding.refs = []
-        try:
-            blob = cloudpickle.dumps(value, PROTOCOL)
-        finally:
-            contract.encoding.refs = None
-    digest = hashlib.blake2b(blob, digest_size=16).digest()
-    return contract.RemoteFunction(value, name, blob, digest, tuple(encoded.refs))
+    if len(blob) > FUNCTION_WARN_BYTES:
+        _judge_large_function(value, name, len(blob))
+    digest = hashlib.blake2b(blob, digest_size=16)
+    for buffer in encoded.buffers:  # one second for each GB, once: the price of knowing equal functions as equal
+        digest.update(buffer)
+    if encoded.buffers and _log.isEnabledFor(logging.INFO):
+        size = sum(buffer.nbytes for buffer in encoded.buffers)
+        parts = ", ".join(_name_large_parts(value)) or "an array"
+        _log.info("%s takes %s along: %s bytes, stored once in shared memory", name, parts, f"{size:,}")
+    return contract.RemoteFunction(value, name, blob, digest.digest(), tuple(encoded.refs), tuple(encoded.buffers))
+
+
+def _judge_large_function(value: Any, name: str, size: int) -> None:
+    """Warn of a large pickle of a function, or refuse it: each worker keeps its own copy."""
+    parts = ", ".join(_name_large_parts(value))
+    where = f" Most of it is in {parts}." if parts else ""
+    advice = "Put large data into the object store with hocket.put() and pass the reference as an argument."
+    if size > FUNCTION_ERROR_BYTES:
+        raise ValueError(
+            f"The {name} is too large ({size:,} bytes with what it refers to; the most is {FUNCTION_ERROR_BYTES:,}).{where} {advice}"
+        )
+    warnings.warn(
+        f"The {name} is very large ({size:,} bytes with what it refers to), and each worker gets a copy.{where} {advice}",
+        stacklevel=callers.find_stack_level(),
+    )
+
+
+def _name_large_parts(value: Any) -> list[str]:
+    """Return which variables of a function or class hold large data."""
+    found = []
+    for step, part in _list_parts(value):
+        name = step.removeprefix(" -> ")
+        if isinstance(value, type) and isinstance(part, types.FunctionType):
+            found += [f"{inner} of {part.__name__}()" for inner in _name_large_parts(part)]
+        elif not isinstance(part, types.ModuleType | type) and _measure(part) > IN_BAND_BYTES:
+            found.append(name)
+    return found
+
+
+def _measure(value: Any) -> int:
+    """Return how many bytes a value takes when encoded; 0 if it cannot be."""
+    try:
+        encoded = encode(value)
+    except exceptions.HocketError:
+        return 0
+    return len(encoded.data) + sum(buffer.nbytes for buffer in encoded.buffers)
 
 
 def encode_error(error: BaseException) -> bytes:

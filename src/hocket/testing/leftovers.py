@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ class Leftovers:
     descriptors: frozenset[str]
     threads: frozenset[str]
     shared_memory: frozenset[str]
+    files: frozenset[str] = frozenset()
+    """Spill files that have a name, among the system's temporary files."""
 
     @classmethod
     def look(cls) -> Leftovers:
@@ -38,9 +42,13 @@ class Leftovers:
                 target = os.readlink(f"/proc/self/fd/{name}")
             except OSError:
                 continue
-            if target.startswith(("socket:", "pipe:", "anon_inode:", "/memfd:hocket")):
+            if target.startswith(("socket:", "pipe:", "anon_inode:", "/memfd:hocket")) or _is_spill_file(target):
                 descriptors.add(f"{name} -> {target}")
+        temporary = tempfile.gettempdir()
         return cls(
+            files=frozenset(
+                os.path.join(temporary, name) for name in os.listdir(temporary) if name.startswith("hocket-spill-")
+            ),
             processes=frozenset(child.pid for child in psutil.Process().children(recursive=True)),
             descriptors=frozenset(descriptors),
             threads=frozenset(thread.name for thread in threading.enumerate() if thread.name.startswith("hocket")),
@@ -62,4 +70,10 @@ class Leftovers:
             *(f"descriptor {name}" for name in sorted(now.descriptors - self.descriptors)),
             *(f"thread {name}" for name in sorted(now.threads - self.threads)),
             *(f"shared memory {name}" for name in sorted(now.shared_memory - self.shared_memory)),
+            *(f"file {name}" for name in sorted(now.files - self.files)),
         ]
+
+
+def _is_spill_file(target: str) -> bool:
+    """Tell whether a descriptor is of a file without a name, which takes space on the disk all the same."""
+    return re.search(r"/(#\d+|hocket-spill-\w+) \(deleted\)$", target) is not None

@@ -60,6 +60,8 @@ class InProcessEngine(contract.Engine):
         self._loops: dict[int, coroutines.Loop] = {}
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
         self._errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
+        #: Large arrays that functions refer to.
+        self._buffers: dict[bytes, list[bytes]] = {}
         self._is_closed = False
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -128,6 +130,8 @@ class InProcessEngine(contract.Engine):
         record = self._kernel.functions.get(function.id)
         if record is None:
             record = self._kernel.functions[function.id] = records.FunctionRecord(function.id, function.blob)
+            if function.buffers:
+                self._buffers[function.id] = [bytes(buffer) for buffer in function.buffers]
         return record
 
     def _encode_call(
@@ -320,7 +324,8 @@ class InProcessEngine(contract.Engine):
         if task.kind == TaskKind.CALL:
             return self._find_method(self._instances[worker.id], task.method)(*args, **kwargs)
         assert task.function is not None
-        result = values.decode(task.function.blob)(*args, **kwargs)
+        buffers = self._buffers.get(task.function.id, ())
+        result = values.decode(task.function.blob, [bytearray(buffer) for buffer in buffers])(*args, **kwargs)
         if task.kind == TaskKind.CREATION:
             self._instances[worker.id] = result
             if task.actor_options is not None and task.actor_options.is_async:

@@ -25,7 +25,7 @@ import cloudpickle
 
 from hocket import exceptions
 from hocket.engine import contract, values
-from hocket.engine.local import channel, messages, payloads, pump, segments
+from hocket.engine.local import channel, messages, payloads, pump, store
 from hocket.kernel import records, resources
 
 
@@ -84,11 +84,12 @@ class Client(contract.Engine):
         #: Takes back what has not been started; called with the lock held.
         self.take_unstarted: Callable[[], list[int]] = list
         self._ids = itertools.count((worker_id << 40) + 1)
-        self._pool = segments.SegmentPool()
+        self.store = store.WorkerStore(self.lock, ask_room=self._ask_room, explain_full=self._explain_full)
         self._arrived: dict[int, Arrived] = {}
         self._wanted: set[int] = set()
         self._ready: set[int] = set()
         self._answers: dict[int, tuple[bool, bytes, list[contract.ObjectRef[Any]]]] = {}
+        self._room_questions: set[int] = set()
         self._receipts: dict[int, int] = {}
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
         self._deadlocks: dict[int, str] = {}
@@ -141,13 +142,20 @@ class Client(contract.Engine):
             elif op == messages.READY:
                 self._ready.add(message[1])
             elif op == messages.ANSWER:
-                self._answers[message[1]] = (message[2], message[3], self.hold(message[4]))
+                self._take_answer(*message[1:])
             elif op == messages.RECYCLE:
-                self._pool.recycle(message[1])
+                if self.store.obey(message[1], message[2]):
+                    self.channel.outbox.append((messages.POOL, *self.store.get_account()))
             elif op == messages.DEADLOCK:
                 self._deadlocks[message[1]] = message[2]
             else:
                 self.on_work(message)
+
+    def _take_answer(self, question_id: int, ok: bool, data: bytes, contained: tuple[int, ...]) -> None:
+        if question_id in self._room_questions:  # counted here, because who asked may have been interrupted meanwhile
+            self._room_questions.discard(question_id)
+            self.store.credit(*pickle.loads(data))
+        self._answers[question_id] = (ok, data, self.hold(contained))
 
     def _take_value(self, object_id: int, payload: payloads.Payload, contained: tuple[int, ...]) -> None:
         self._wanted.discard(object_id)
@@ -156,7 +164,7 @@ class Client(contract.Engine):
             fd = self.channel.take_descriptor()
             if object_id not in self._receipts:  # the last handle went while it was on its way
                 os.close(fd)
-                self.channel.outbox.append((messages.DROP, object_id, 1))
+                self.channel.outbox.append((messages.UNMAP, object_id))
                 return
             payload = (*payload, fd)
         if object_id in self._receipts:
@@ -185,7 +193,7 @@ class Client(contract.Engine):
     def _drain_dropped(self) -> None:
         outbox = self.channel.outbox  # not sent, and so not replaced, in here
         while self._unmapped:
-            outbox.append((messages.DROP, self._unmapped.popleft(), 1))
+            outbox.append((messages.UNMAP, self._unmapped.popleft()))
         while self.dropped:
             object_id = self.dropped.popleft()
             self.forget(object_id)
@@ -193,8 +201,8 @@ class Client(contract.Engine):
                 continue  # a new handle took over the receipts
             unread = self._arrived.pop(object_id, None)
             if unread is not None and unread.payload[0] == payloads.SEGMENT:
-                os.close(unread.payload[5])
-                outbox.append((messages.DROP, object_id, 1))
+                os.close(unread.payload[-1])
+                outbox.append((messages.UNMAP, object_id))
             self._ready.discard(object_id)
             receipts = self._receipts.pop(object_id, 0)
             if receipts:
@@ -244,13 +252,12 @@ class Client(contract.Engine):
         options_blob = self._options_blobs.get(options)
         if options_blob is None:
             options_blob = self._options_blobs[options] = cloudpickle.dumps(options)
+        if function.id not in self._exported:
+            self._export(function)
+        stored = self._build_arguments(encoded)
         with self.lock:
             task_id = self._make_ids(max(1, num_returns))
-            if function.id not in self._exported:
-                self._exported.add(function.id)
-                self.pinned += function.captured  # what its closure refers to lives as long as it can be called
-                self.channel.outbox.append((messages.EXPORT, function.id, function.blob, function.name))
-            payload, dependencies, borrowed = self._send_arguments(encoded, top)
+            payload, dependencies, borrowed = self._send_arguments(encoded, top, stored)
             parent = self.running.task_id
             self.channel.outbox.append(
                 (messages.SUBMIT, task_id, function.id, payload, dependencies, borrowed, options_blob, parent)
@@ -272,9 +279,10 @@ class Client(contract.Engine):
         options_blob = self._options_blobs.get(options)
         if options_blob is None:
             options_blob = self._options_blobs[options] = cloudpickle.dumps(options)
+        stored = self._build_arguments(encoded)
         with self.lock:
             task_id = self._make_ids(max(1, options.num_returns))
-            payload, dependencies, borrowed = self._send_arguments(encoded, top)
+            payload, dependencies, borrowed = self._send_arguments(encoded, top, stored)
             call = (messages.SUBMIT_CALL, task_id, actor._id, method, payload, dependencies, borrowed)
             self.channel.outbox.append((*call, options_blob, self.running.task_id))
             refs = [self._own(object_id) for object_id in range(task_id, task_id + abs(options.num_returns))]
@@ -288,20 +296,42 @@ class Client(contract.Engine):
             next(self._ids)
         return first
 
+    def _export(self, function: contract.RemoteFunction) -> None:
+        """Send the code of a remote function; large arrays of its closure go to shared memory once."""
+        with self.lock:
+            object_id = next(self._ids)
+        encoded = values.Encoded(function.blob, list(function.buffers), [])
+        payload = self.store.build_payload(encoded, object_id)
+        with self.lock:
+            if function.id not in self._exported:
+                self._exported.add(function.id)
+                self.pinned += function.captured  # what its closure refers to lives as long as it can be called
+                self.channel.outbox.append((messages.EXPORT, function.id, self.send_payload(payload), function.name))
+
+    def _build_arguments(self, encoded: values.Encoded | None) -> payloads.Payload | None:
+        if encoded is None:
+            return None
+        if not encoded.buffers:
+            return (payloads.INLINE, encoded.data)
+        with self.lock:
+            object_id = next(self._ids)
+        return self.store.build_payload(encoded, object_id)
+
     def _send_arguments(
-        self, encoded: values.Encoded | None, top: list[contract.ObjectRef[Any]]
+        self,
+        encoded: values.Encoded | None,
+        top: list[contract.ObjectRef[Any]],
+        payload: payloads.Payload | None,
     ) -> tuple[payloads.Payload | None, tuple[int, ...], tuple[int, ...]]:
         dependencies = tuple([ref._id for ref in top])
-        if encoded is None:
+        if encoded is None or payload is None:
             return None, dependencies, ()
-        payload = self.build_payload(encoded, next(self._ids))
-        return payload, dependencies, tuple([ref._id for ref in encoded.refs])
+        return self.send_payload(payload), dependencies, tuple([ref._id for ref in encoded.refs])
 
-    def build_payload(self, encoded: values.Encoded, object_id: int) -> payloads.Payload:
-        """Return the payload; a descriptor goes to the channel. Called with the lock held."""
-        payload, fd = payloads.build_payload(encoded, object_id, self._pool)
-        if fd is not None:
-            self.channel.outbox_fds.append(fd)
+    def send_payload(self, payload: payloads.Payload) -> payloads.Payload:
+        """Put the descriptor of a payload's segment on its way. Called with the lock held, in the order of the messages."""
+        if payload[0] == payloads.SEGMENT:
+            self.channel.outbox_fds.append(self.store.pool.used[payload[2]].fd)
         return payload
 
     def _check_feasible(
@@ -331,12 +361,29 @@ class Client(contract.Engine):
 
     def put(self, value: Any) -> contract.ObjectRef[Any]:
         encoded = values.encode(value)
+        contained = tuple([ref._id for ref in encoded.refs])
+        if not encoded.buffers:
+            with self.lock:
+                return self._announce_put((payloads.INLINE, encoded.data), next(self._ids), contained)
+        ref: contract.ObjectRef[Any] | None = None
+
+        def announce(payload: payloads.Payload) -> None:
+            nonlocal ref
+            ref = self._announce_put(payload, object_id, contained)
+
         with self.lock:
             object_id = next(self._ids)
-            payload = self.build_payload(encoded, object_id)
-            contained = tuple([ref._id for ref in encoded.refs])
-            self.channel.outbox.append((messages.PUT, object_id, payload, contained))
-            return self._own(object_id)
+        payload = self.store.build_payload(encoded, object_id, announce=announce)
+        if ref is not None:
+            return ref
+        with self.lock:
+            return self._announce_put(payload, object_id, contained)
+
+    def _announce_put(
+        self, payload: payloads.Payload, object_id: int, contained: tuple[int, ...]
+    ) -> contract.ObjectRef[Any]:
+        self.channel.outbox.append((messages.PUT, object_id, self.send_payload(payload), contained))
+        return self._own(object_id)
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -406,7 +453,7 @@ class Client(contract.Engine):
         """Return a value that has arrived; raise it if it is an error."""
         payload = found.payload
         if payload[0] == payloads.SEGMENT:
-            fd = payload[5]
+            fd = payload[-1]
             try:
                 return payloads.open_payload(payload, fd, lambda: self._unmapped.append(object_id))
             finally:
@@ -469,6 +516,9 @@ class Client(contract.Engine):
         with self.lock:
             question_id = next(self._ids)
             self.channel.outbox.append((messages.ASK, question_id, method, encoded.data))
+        return self._wait_answer(question_id)
+
+    def _wait_answer(self, question_id: int) -> Any:
         self.pump.wait_until(lambda: question_id in self._answers)
         ok, data, held = self._answers.pop(question_id)
         answer = pickle.loads(data)
@@ -476,6 +526,18 @@ class Client(contract.Engine):
         if not ok:
             raise answer
         return answer
+
+    def _ask_room(self, needed: int) -> bool:
+        """Ask for room for a new segment, and wait until it is granted or refused."""
+        with self.lock:
+            question_id = next(self._ids)
+            self._room_questions.add(question_id)
+            self.channel.outbox.append((messages.ROOM, question_id, needed, *self.store.get_account()))
+        granted, _ = self._wait_answer(question_id)
+        return bool(granted)
+
+    def _explain_full(self, size: int, reason: str, is_disk: bool) -> str:
+        return str(self._ask("explain_full", size, reason, is_disk))
 
     def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> contract.ObjectRef[None]:
         ref: contract.ObjectRef[None] = self._ask("reserve", list(bundles), strategy, name)

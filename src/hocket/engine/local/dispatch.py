@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hocket import exceptions
 from hocket.engine import values
-from hocket.engine.local import channel, links, messages, payloads
+from hocket.engine.local import channel, hub_store, links, messages, payloads
 from hocket.kernel import machine, records, resources
 from hocket.kernel.records import TaskKind, TaskRecord
 
@@ -30,6 +30,7 @@ ASKABLE = frozenset(
         "get_free_resources",
         "list_errors",
         "statistics",
+        "explain_full",
     }
 )
 """Methods of the hub that a worker may call with `ASK`."""
@@ -52,13 +53,15 @@ class Owner(Protocol):
 
     kernel: machine.Kernel
     errors: deque[exceptions.ErrorRecord]
-    #: Descriptors of segments that workers made, by object, with the worker.
-    foreign: dict[int, tuple[int, int]]
+    store: hub_store.HubStore
     #: Counts failures, so that whoever waits can tell whether to look for one.
     failures: int
 
     def lend(self, link: links.Link, payload: Any) -> payloads.Payload:
         """Prepare a payload for sending."""
+
+    def add_function(self, function_id: bytes, payload: payloads.Payload) -> records.FunctionRecord:
+        """Register the code of a remote function."""
 
 
 class Dispatcher:
@@ -83,10 +86,13 @@ class Dispatcher:
                 kernel.finish(worker, task_id, seconds, results)
             elif op == messages.DROP:
                 kernel.release(message[1], worker.id, message[2])
+            elif op == messages.UNMAP:
+                self._hub.store.unpin(message[1], worker.id)
+                kernel.release(message[1], worker.id)
             else:
                 self._handle_rare(link, message)
 
-    def _handle_rare(self, link: links.Link, message: channel.Message) -> None:  # noqa: C901, PLR0912 (one flat table)
+    def _handle_rare(self, link: links.Link, message: channel.Message) -> None:  # noqa: C901, PLR0912, PLR0915 (one flat table)
         kernel = self._kernel
         worker = link.worker
         match message:
@@ -107,9 +113,8 @@ class Dispatcher:
                 kernel.take_item(task_id, index, worker.id)
             case (messages.EXITING,):
                 kernel.exit_actor(worker)
-            case (messages.EXPORT, function_id, blob, _):
-                if function_id not in kernel.functions:
-                    kernel.functions[function_id] = records.FunctionRecord(function_id, blob)
+            case (messages.EXPORT, function_id, payload, _):
+                self._export(link, function_id, payload)
             case (messages.SUBMIT, task_id, function_id, args, dependencies, borrowed, options, parent):
                 self._submit(link, task_id, function_id, args, dependencies, borrowed, options, parent)
             case (messages.SUBMIT_CALL, *call):
@@ -125,11 +130,25 @@ class Dispatcher:
                     kernel.retain(object_id, worker.id)
             case (messages.ASK, question_id, method, data):
                 self._answer(link, question_id, method, data)
+            case (messages.ROOM, question_id, needed, has, granted):
+                self._hub.store.note_pool(worker.id, has, granted)
+                self._hub.store.answer_room(worker.id, question_id, needed)
+            case (messages.POOL, has, granted):
+                self._hub.store.note_pool(worker.id, has, granted, is_answer=True)
             case _:
                 raise channel.FrameError(f"message {message[0]!r} is unknown, or is not for the hub")
 
     def _take_segment(self, link: links.Link, payload: payloads.Payload) -> None:
-        self._hub.foreign[payload[2]] = (link.channel.take_descriptor(), link.worker.id)
+        self._hub.store.take(payload, link.channel.take_descriptor(), link.worker.id)
+
+    def _export(self, link: links.Link, function_id: bytes, payload: payloads.Payload) -> None:
+        is_known = function_id in self._kernel.functions
+        if payload[0] == payloads.SEGMENT:
+            self._take_segment(link, payload)
+            if is_known:  # another process was faster
+                self._hub.store.free(payload)
+        if not is_known:
+            self._hub.add_function(function_id, payload)
 
     # --- results ------------------------------------------------------------------------------------------------------
 

@@ -26,13 +26,13 @@ from hocket.engine import contract, node, rules, values
 from hocket.engine.local import (
     client,
     dispatch,
+    hub_store,
     interrupts,
     links,
     messages,
     payloads,
     processes,
     pump,
-    segments,
     watch,
 )
 from hocket.kernel import machine, records, resources
@@ -56,10 +56,19 @@ class Hub(contract.Engine):
         node_demand: What the machine has.
         namespace: Where actors' names live unless said otherwise.
         labels: What `hocket.init` says about the machine, for options that choose among nodes.
+        memory_limit: How many bytes large values may take in memory; what is more goes to disk. None: a part of what this
+            process may use.
+        spill_folder: Where they go. Empty: the system's folder for temporary files.
     """
 
     def __init__(
-        self, node_demand: resources.Demand, *, namespace: str, labels: Mapping[str, str] = MappingProxyType({})
+        self,
+        node_demand: resources.Demand,
+        *,
+        namespace: str,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        memory_limit: int | None = None,
+        spill_folder: str = "",
     ) -> None:
         super().__init__()
         self.lock = threading.RLock()
@@ -77,9 +86,6 @@ class Hub(contract.Engine):
         )
         self.links: dict[int, links.Link] = {}
         self.errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
-        self.pool = segments.SegmentPool()
-        #: Descriptors of segments that workers made, by object, with the worker.
-        self.foreign: dict[int, tuple[int, int]] = {}
         #: Why the session is over, if it is.
         self.end: exceptions.HocketError | None = None
         self.failures = 0
@@ -96,6 +102,14 @@ class Hub(contract.Engine):
             before_wait=self._before_wait,
             check=self.guard.check,
             name="hocket-steward",
+        )
+        self.store = hub_store.HubStore(
+            self.lock,
+            limit=node.choose_store_bytes() if memory_limit is None else memory_limit,
+            folder=spill_folder,
+            tell=self._tell,
+            send=self.carry_out,
+            wait=self.pump.wait_until,
         )
         self._dispatcher = dispatch.Dispatcher(self)
         has_gpus = "GPU" in self.kernel.pool.total
@@ -120,22 +134,40 @@ class Hub(contract.Engine):
             encoded, top = values.encode_arguments(args, kwargs, function.name)
         else:
             encoded, top = None, _NOTHING
+        stored = self._store_buffers(encoded) if encoded is not None and encoded.buffers else None
+        record = self.kernel.functions.get(function.id) or self._add_function(function)
         with self.lock:
             if self.end is not None:
                 raise self.end
-            record = self.kernel.functions.get(function.id)
-            if record is None:
-                record = self._add_function(function)
             if options.shape not in self._feasible:
                 self.check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
             task_id = self._make_ids(options.num_returns)
-            refs = self._submit(TaskRecord(task_id, record, *self._register(encoded, top), options))
+            refs = self._submit(TaskRecord(task_id, record, *self._register(encoded, top, stored), options))
         self._after_submit()
         return refs
 
     def _add_function(self, function: contract.RemoteFunction) -> records.FunctionRecord:
-        record = self.kernel.functions[function.id] = records.FunctionRecord(function.id, function.blob)
-        self.pinned += function.captured  # what its closure refers to lives as long as it can be called
+        """Register the code of a remote function; large arrays of its closure are stored once. Called without the lock."""
+        payload: payloads.Payload = (payloads.INLINE, function.blob)
+        holder = None
+        if function.buffers:
+            payload, holder = self._store_buffers(values.Encoded(function.blob, list(function.buffers), []))
+        with self.lock:
+            known = self.kernel.functions.get(function.id)
+            if known is not None:  # another thread was faster
+                return known
+            self.pinned += function.captured  # what its closure refers to lives as long as it can be called
+            if holder is not None:
+                self.pinned.append(holder)
+            return self.add_function(function.id, payload)
+
+    def add_function(self, function_id: bytes, payload: payloads.Payload) -> records.FunctionRecord:
+        """Register the code of a remote function. Called with the lock held."""
+        if payload[0] != payloads.INLINE:
+            self.store.functions[function_id] = payload
+            if payload[0] == payloads.SEGMENT and payload[2] not in self.kernel.objects:
+                self.kernel.put(payload[2], payload, (), DRIVER)  # lives as long as the session
+        record = self.kernel.functions[function_id] = records.FunctionRecord(function_id, payload[1])
         return record
 
     def _make_ids(self, count: int) -> int:
@@ -145,8 +177,34 @@ class Hub(contract.Engine):
             next(self._ids)
         return first
 
+    def _store_buffers(
+        self, encoded: values.Encoded, contained: tuple[int, ...] = ()
+    ) -> tuple[payloads.Payload, contract.ObjectRef[Any] | None]:
+        """Return a payload that holds a copy of the buffers, and a handle on its object if it has a segment.
+
+        Called without the lock: bytes are copied, here or to the disk.
+        """
+        with self.lock:
+            if self.dropped:
+                self._drain_dropped()  # what was freed may be used again
+            object_id = next(self._ids)
+        holder: contract.ObjectRef[Any] | None = None
+
+        def announce(payload: payloads.Payload) -> None:
+            nonlocal holder
+            self.kernel.put(object_id, payload, contained, DRIVER)
+            holder = contract.ObjectRef(object_id, self)
+
+        payload = self.store.build_payload(encoded, object_id, announce=announce)
+        if self.guard.is_pending:
+            self.guard.check()
+        return payload, holder
+
     def _register(
-        self, encoded: values.Encoded | None, top: Sequence[contract.ObjectRef[Any]]
+        self,
+        encoded: values.Encoded | None,
+        top: Sequence[contract.ObjectRef[Any]],
+        stored: tuple[payloads.Payload, contract.ObjectRef[Any] | None] | None,
     ) -> tuple[payloads.Payload | None, tuple[int, ...], tuple[int, ...]]:
         """Return the arguments as a payload, the ids of the dependencies, and those of the references inside."""
         dependencies = tuple([ref._id for ref in top]) if top else ()
@@ -155,10 +213,10 @@ class Hub(contract.Engine):
         if not encoded.buffers:
             borrowed = tuple([ref._id for ref in encoded.refs]) if encoded.refs else ()
             return (payloads.INLINE, encoded.data), dependencies, borrowed
-        object_id = next(self._ids)
-        payload, _ = payloads.build_payload(encoded, object_id, self.pool)
-        if payload[0] == payloads.SEGMENT:
-            self.kernel.put(object_id, payload, (), DRIVER)
+        assert stored is not None
+        payload, holder = stored
+        if holder is not None:
+            self.kernel.retain(holder._id)  # given back when the task is over
         return payload, dependencies, tuple([ref._id for ref in encoded.refs])
 
     def _submit(self, task: TaskRecord) -> list[contract.ObjectRef[Any]]:
@@ -189,6 +247,8 @@ class Hub(contract.Engine):
         options: records.ActorOptions,
     ) -> contract.ActorInfo:
         encoded, top = values.encode_arguments(args, kwargs, f"the arguments of `{options.class_name}`")
+        stored = self._store_buffers(encoded) if encoded is not None and encoded.buffers else None
+        record = self.kernel.functions.get(actor_class.id) or self._add_function(actor_class)
         with self.lock:
             if self.end is not None:
                 raise self.end
@@ -197,8 +257,7 @@ class Hub(contract.Engine):
                 self.check_feasible(shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
             if options.name:
                 self.claim_name(options.name, options.namespace)
-            record = self.kernel.functions.get(actor_class.id) or self._add_function(actor_class)
-            arguments = self._register(encoded, top)
+            arguments = self._register(encoded, top, stored)
             task = TaskRecord(next(self._ids), record, *arguments, options.creation, kind=TaskKind.CREATION)
             task.actor_options = options
             ref = self.remember(self._submit(task)[0])
@@ -217,11 +276,12 @@ class Hub(contract.Engine):
             encoded, top = values.encode_arguments(args, kwargs, options.name)
         else:
             encoded, top = None, _NOTHING
+        stored = self._store_buffers(encoded) if encoded is not None and encoded.buffers else None
         with self.lock:
             if self.end is not None:
                 rules.raise_ended(self.end, options.name)
             task_id = self._make_ids(options.num_returns)
-            task = TaskRecord(task_id, None, *self._register(encoded, top), options, DRIVER, 0, TaskKind.CALL)
+            task = TaskRecord(task_id, None, *self._register(encoded, top, stored), options, DRIVER, 0, TaskKind.CALL)
             task.actor = rules.get_actor(self.kernel, actor._id)
             task.method = method
             refs = self._submit(task)
@@ -288,15 +348,17 @@ class Hub(contract.Engine):
 
     def put(self, value: Any) -> contract.ObjectRef[Any]:
         encoded = values.encode(value)
+        contained = tuple([ref._id for ref in encoded.refs]) if encoded.refs else ()
+        if encoded.buffers:
+            payload, stored = self._store_buffers(encoded, contained)
+            if stored is not None:
+                return stored
+        else:
+            payload = (payloads.INLINE, encoded.data)
         with self.lock:
             if self.dropped:
                 self._drain_dropped()
             object_id = next(self._ids)
-            if encoded.buffers:
-                payload, _ = payloads.build_payload(encoded, object_id, self.pool)
-            else:
-                payload = (payloads.INLINE, encoded.data)
-            contained = tuple([ref._id for ref in encoded.refs]) if encoded.refs else ()
             self.kernel.put(object_id, payload, contained, DRIVER)
             ref: contract.ObjectRef[Any] = contract.ObjectRef(object_id, self)
         if self.guard.is_pending:
@@ -379,17 +441,16 @@ class Hub(contract.Engine):
             return values.decode(payload[1])  # type: ignore[arg-type]
         if kind == payloads.SEGMENT:
             with self.lock:
-                self.kernel.retain(record.id)
-                fd = self.get_descriptor(record.id)
                 object_id = record.id
-                return payloads.open_payload(payload, fd, lambda: self.dropped.append(object_id))
+                self.kernel.retain(object_id)
+                fd = self.store.lend(object_id)
+                return payloads.open_payload(payload, fd, lambda: self._note_unmapped(object_id))
         return payloads.open_payload(payload, None, _do_nothing)
 
-    def get_descriptor(self, object_id: int) -> int:
-        """Return the descriptor of an object's segment."""
-        if object_id in self.foreign:
-            return self.foreign[object_id][0]
-        return self.pool.used[object_id].fd
+    def _note_unmapped(self, object_id: int) -> None:
+        """Called by a finalizer, in any thread at any moment, so without a lock."""
+        self.store.unmapped.append(object_id)
+        self.dropped.append(object_id)
 
     def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
         objects = self.kernel.objects
@@ -491,8 +552,12 @@ class Hub(contract.Engine):
                 "workers": len(kernel.workers),
                 "worker_pids": sorted(link.pid for link in self.links.values() if link.pid),
                 "guardian_pid": self.guardian.pid if self.guardian is not None else None,
-                "shared_bytes": self.pool.get_used_bytes(),
+                **self.store.statistics(),
             }
+
+    def explain_full(self, size: int, reason: str, is_disk: bool) -> str:
+        """Return the message for a worker's value that finds no room."""
+        return self.store.explain_full(size, reason, is_disk=is_disk)
 
     # --- handles ------------------------------------------------------------------------------------------------------
 
@@ -506,6 +571,8 @@ class Hub(contract.Engine):
 
     def _drain_dropped(self) -> None:
         dropped, interned, release = self.dropped, self.interned, self.kernel.release
+        if self.store.unmapped:
+            self.store.drain_unmapped()
         while dropped:
             object_id = dropped.popleft()
             if object_id in interned:
@@ -571,6 +638,11 @@ class Hub(contract.Engine):
 
     def _send_task(self, link: links.Link, task: TaskRecord) -> None:
         outbox = link.channel.outbox
+        function = task.function
+        if function is not None and function.id not in link.functions:  # first: so are the descriptors
+            link.functions.add(function.id)
+            code = self.store.functions.get(function.id) or (payloads.INLINE, function.blob)
+            outbox.append((messages.FUNCTION, function.id, self.lend(link, code)))
         dependencies: tuple[Any, ...] = ()
         if task.dependencies:
             dependencies = tuple(
@@ -598,11 +670,7 @@ class Hub(contract.Engine):
                 )
             )
             return
-        function = task.function
         assert function is not None
-        if function.id not in link.functions:
-            link.functions.add(function.id)
-            outbox.append((messages.FUNCTION, function.id, function.blob))
         extra = None
         if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt:
             extra = self._dispatcher.build_extra(link.worker, task)
@@ -624,7 +692,7 @@ class Hub(contract.Engine):
         """Prepare a payload for sending; a mapping of a segment will hold a count on its object."""
         if payload[0] == payloads.SEGMENT:
             self.kernel.retain(payload[2], link.worker.id)
-            link.channel.outbox_fds.append(self.get_descriptor(payload[2]))
+            link.channel.outbox_fds.append(self.store.lend(payload[2], link.worker.id))
         return payload  # type: ignore[no-any-return]
 
     def _free(self, object_id: int, payload: payloads.Payload) -> None:
@@ -632,17 +700,16 @@ class Hub(contract.Engine):
             return
         if object_id != payload[2]:  # arguments: their task is over; the segment goes when nobody looks into it
             self.kernel.release(payload[2])
-            return
-        foreign = self.foreign.pop(object_id, None)
-        if foreign is None:
-            self.pool.recycle(object_id)
-            return
-        fd, worker_id = foreign
-        os.close(fd)
+        else:
+            self.store.free(payload)
+
+    def _tell(self, worker_id: int, message: tuple[Any, ...]) -> bool:
+        """Put a message into a worker's outbox; False if it is dead."""
         link = self.links.get(worker_id)
         if link is not None:
-            link.channel.outbox.append((messages.RECYCLE, object_id))
+            link.channel.outbox.append(message)
             self._dirty.add(link)
+        return link is not None
 
     def send(self, link: links.Link, message: tuple[Any, ...]) -> None:
         """Put a message in a worker's outbox, to be sent before the next wait."""
@@ -756,6 +823,7 @@ class Hub(contract.Engine):
         del self.links[worker_id]
         self._dirty.discard(link)
         link.channel.close()
+        self.store.lose_worker(worker_id)
         assert self.guardian is not None
         worker = link.worker
         if worker.id in self.kernel.workers:
@@ -807,17 +875,15 @@ class Hub(contract.Engine):
         if os.getpid() != self._owner_pid:  # a fork of the driver: the session is not its own to end
             return
         self.pump.run_due()
+        self.store.stop()
         self.pump.close()  # before the guardian's socket: the steward must not meet a closed descriptor
         if self.guardian is not None:
             self.guardian.end()
         self.guard.remove()
         for link in ended:
             link.channel.close()
-        for fd, _ in self.foreign.values():
-            os.close(fd)
-        self.foreign.clear()
         self.links.clear()
-        self.pool.close()
+        self.store.close()
         self.interned.clear()
         self.pinned.clear()
 

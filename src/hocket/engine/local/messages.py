@@ -12,7 +12,7 @@ has the slot of its id modulo this; so many workers at once are out of reach of 
 SETUP = 1
 """``(SETUP, facts)``: the first message to each worker; the keys are those of `processes.build_setup`."""
 FUNCTION = 2
-"""``(FUNCTION, function_id, blob)``: the code of a remote function or class, once to each worker that needs it."""
+"""``(FUNCTION, function_id, payload)``: the code of a remote function or class, once to each worker that needs it."""
 RUN = 3
 """``(RUN, task_id, function_id, args, dependencies, borrowed, num_returns, name, extra)``
 
@@ -33,7 +33,8 @@ READY = 9
 ANSWER = 10
 """``(ANSWER, question_id, ok, data, contained)``: the pickled answer to an `ASK`, or the pickled error."""
 RECYCLE = 11
-"""``(RECYCLE, object_id)``: nobody reads that segment any more; it may be used again."""
+"""``(RECYCLE, object_id, is_kept)``: nobody needs that segment any more; it may be used again, or else is to be given back.
+Object 0 stands for all that is free and warm."""
 CONSUMED = 12
 """``(CONSUMED, task_id, index)``: the reader of a generator has taken the items up to this place."""
 DEADLOCK = 13
@@ -70,13 +71,21 @@ ADOPT = 31
 ASK = 32
 """``(ASK, question_id, method, data)``: call a method of the engine; `data` is a pickle of its arguments."""
 EXPORT = 33
-"""``(EXPORT, function_id, blob, name)``: the code of a remote function, before its first `SUBMIT`."""
+"""``(EXPORT, function_id, payload, name)``: the code of a remote function, before its first `SUBMIT`."""
 YIELD = 34
 """``(YIELD, task_id, index, payload, contained)``: a generator's next item."""
 TAKE = 35
 """``(TAKE, task_id, index)``: the worker reads a generator, and holds its item at this place from now on."""
 EXITING = 36
 """``(EXITING,)``: the worker's actor ends itself."""
+UNMAP = 37
+"""``(UNMAP, object_id)``: the worker does not map a segment that it was lent; one count on the object and one pin are gone."""
+ROOM = 38
+"""``(ROOM, question_id, needed, has, granted)``: may the worker take so much new memory? The answer is ``(granted, folder)``.
+The rest is as in `POOL`."""
+POOL = 39
+"""``(POOL, has, granted)``: the worker gave memory back, as a `RECYCLE` said. `has`: what its pool takes now, and may take of
+what it was granted. `granted`: how much that was, in all."""
 
 # hub -> guardian
 SPAWN = 40

@@ -19,7 +19,10 @@ INLINE = 0
 BUFFERS = 1
 """``(BUFFERS, pickle, (bytes, ...))``: some buffers, too small together for a segment."""
 SEGMENT = 2
-"""``(SEGMENT, pickle, object_id, size, layout)``: buffers in shared memory; a descriptor comes with it."""
+"""``(SEGMENT, pickle, object_id, size, layout, where, digest)``: buffers in shared memory or in a spill file; a descriptor
+comes with it. `where`: the source line that made the value. `digest`: a checksum, or None without ``HOCKET_DEBUG=1``.
+
+In a worker the descriptor stands behind the rest once it has arrived: ``payload[-1]``."""
 ERROR = 3
 """``(ERROR, pickle)``: an exception instead of a value."""
 END = 4
@@ -34,29 +37,45 @@ making, sending and mapping a segment, and no descriptor: a process may have onl
 NONE: Payload = (INLINE, pickle.dumps(None, values.PROTOCOL))
 
 
-def build_payload(encoded: values.Encoded, object_id: int, pool: segments.SegmentPool) -> tuple[Payload, int | None]:
-    """Return the payload, and the descriptor that must travel with it (still owned by the pool), if any."""
+def build_small(encoded: values.Encoded) -> Payload | None:
+    """Return the payload of a value that needs no segment; None if it needs one."""
     buffers = encoded.buffers
     if not buffers:
-        return (INLINE, encoded.data), None
-    if sum(buffer.nbytes for buffer in buffers) < SEGMENT_BYTES:
-        return (BUFFERS, encoded.data, tuple([bytes(buffer) for buffer in buffers])), None
-    segment, size, layout = pool.store(object_id, buffers)
-    return (SEGMENT, encoded.data, object_id, size, layout), segment.fd
+        return (INLINE, encoded.data)
+    if sum([buffer.nbytes for buffer in buffers]) < SEGMENT_BYTES:
+        return (BUFFERS, encoded.data, tuple([bytes(buffer) for buffer in buffers]))
+    return None
 
 
 def open_payload(payload: Payload, fd: int | None, on_unmapped: Callable[[], None]) -> Any:
-    """Return the value; for `SEGMENT`, `on_unmapped` is called when nothing looks into the mapping any more."""
+    """Return the value; for `SEGMENT`, `on_unmapped` is called when nothing looks into the mapping any more.
+
+    Raises:
+        ObjectLostError: The memory does not hold what was stored (found out only where ``HOCKET_DEBUG=1``).
+    """
     kind = payload[0]
     if kind == BUFFERS:
         # Each reader gets writable memory of its own, as with a private mapping.
         return values.decode(payload[1], [bytearray(buffer) for buffer in payload[2]])
     if kind == SEGMENT:
         assert fd is not None
-        return values.decode(payload[1], segments.map_private(fd, payload[3], payload[4], on_unmapped))
+        buffers = segments.map_private(fd, payload[3], payload[4], on_unmapped)
+        if payload[6] is not None:
+            _check_digest(payload, buffers)
+        return values.decode(payload[1], buffers)
     if kind >= ERROR:
         exceptions.raise_stored(values.decode(payload[1]))
     return values.decode(payload[1])
+
+
+def _check_digest(payload: Payload, buffers: list[memoryview]) -> None:
+    found = segments.digest(buffers)
+    if found != payload[6]:
+        raise exceptions.ObjectLostError(
+            f"ObjectRef({payload[2]:016x}), made at {payload[5]}, does not hold what was stored: its checksum is {found:08x} "
+            f"and was {payload[6]:08x}. Something wrote to its memory or its file: look for native code that writes past the "
+            "end of an array, and for a faulty disk."
+        )
 
 
 def encode_error(error: BaseException) -> Payload:

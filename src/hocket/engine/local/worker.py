@@ -27,7 +27,7 @@ from concurrent import futures
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, values
+from hocket.engine import callers, contract, values
 from hocket.engine.local import channel, client, event_loop, messages, payloads, surroundings
 from hocket.kernel import records
 
@@ -73,7 +73,7 @@ class Worker:
         self._status = status
         self._slot = slot
         self._row: deque[Work] = deque()
-        self._blobs: dict[bytes, bytes] = {}
+        self._codes: dict[bytes, client.Arrived] = {}
         self._functions: dict[bytes, Any] = {}
         self._actor: Any = None
         self._actor_error: payloads.Payload | None = None
@@ -160,7 +160,7 @@ class Worker:
             work.extra = extra
             self._complete(work, args, dependencies, borrowed)
         elif op == messages.FUNCTION:
-            self._blobs[message[1]] = message[2]
+            self._codes[message[1]] = self._arrive(message[2])
         elif op == messages.CANCEL:
             self._cancel(message[1])
         elif op == messages.RECALL:
@@ -237,8 +237,8 @@ class Worker:
         """Give back the descriptors and counts of work that is not done here."""
         for object_id, arrived in ((0, work.args), *work.dependencies):
             if arrived is not None and arrived.payload[0] == payloads.SEGMENT:
-                os.close(arrived.payload[5])
-                self._engine.channel.outbox.append((messages.DROP, object_id or arrived.payload[2], 1))
+                os.close(arrived.payload[-1])
+                self._engine.channel.outbox.append((messages.UNMAP, object_id or arrived.payload[2]))
 
     def _cancel(self, task_id: int) -> None:
         """Called with the lock held, by the steward if the main thread is busy."""
@@ -375,7 +375,9 @@ class Worker:
     def _load(self, function_id: bytes) -> Any:
         function = self._functions.get(function_id)
         if function is None:
-            function = self._functions[function_id] = values.decode(self._blobs[function_id])
+            code = self._codes.pop(function_id)
+            object_id = code.payload[2] if code.payload[0] == payloads.SEGMENT else 0
+            function = self._functions[function_id] = self._engine.open_payload(object_id, code)
         return function
 
     def _prepare(self, extra: dict[str, Any]) -> None:
@@ -459,10 +461,11 @@ class Worker:
         """Send one item of a generator."""
         encoded = values.encode(item, f"item {index} of `{work.name}`")
         engine = self._engine
+        item_id = records.build_item_id(work.task_id, index)
+        payload = engine.store.build_payload(encoded, item_id, lambda: self._describe_maker(work))
         with engine.lock:
-            payload = engine.build_payload(encoded, records.build_item_id(work.task_id, index))
             contained = tuple([ref._id for ref in encoded.refs])
-            engine.channel.outbox.append((messages.YIELD, work.task_id, index, payload, contained))
+            engine.channel.outbox.append((messages.YIELD, work.task_id, index, engine.send_payload(payload), contained))
             if time.perf_counter() - engine.last_flush > FLUSH_SECONDS:
                 engine.flush()
 
@@ -471,12 +474,30 @@ class Worker:
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
         encoded = [values.encode(value, f"the result of `{work.name}`") for value in results]
         engine = self._engine
+        sent = []
+        for position, value in enumerate(encoded):
+            payload = self._store_result(work, value, position) if value.buffers else (payloads.INLINE, value.data)
+            sent.append((payload, tuple([ref._id for ref in value.refs])))
         with engine.lock:
-            sent = []
-            for position, value in enumerate(encoded):
-                payload = engine.build_payload(value, work.task_id + position)
-                sent.append((payload, tuple([ref._id for ref in value.refs])))
+            for payload, _ in sent:
+                engine.send_payload(payload)
             engine.channel.outbox.append((messages.DONE, work.task_id, seconds, sent))
+
+    def _store_result(self, work: Work, value: values.Encoded, position: int) -> payloads.Payload:
+        """Store a large result, in the name of the function that returned it."""
+        engine = self._engine
+
+        try:
+            return engine.store.build_payload(value, work.task_id + position, lambda: self._describe_maker(work))
+        except BaseException:
+            with engine.lock:  # none of the results before it will be sent
+                for earlier in range(work.task_id, work.task_id + position):
+                    engine.store.pool.recycle(earlier)
+            raise
+
+    def _describe_maker(self, work: Work) -> str:
+        function = getattr(self._actor, work.method, None) if work.method else self._functions[work.function_id]
+        return f"{callers.describe_function(function)} (returned by `{work.name}`)"
 
     def report(self, work: Work, error: BaseException) -> None:
         """Send the error of a task."""

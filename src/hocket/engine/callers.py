@@ -1,0 +1,39 @@
+"""Which line of the user's program is at work: for messages that say who made something."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_PACKAGE = __file__.removesuffix("engine/callers.py")
+
+UNKNOWN = "hocket"
+"""Said where no line of the user's is on the stack."""
+
+
+def find_line() -> str:
+    """Return ``file:line`` of the innermost code that is not ours. Costs some 2 us."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            return UNKNOWN
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def find_stack_level() -> int:
+    """Return the `stacklevel` with which a warning of our caller points at the innermost code that is not ours."""
+    frame = sys._getframe(1)
+    level = 1
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+        level += 1
+    return level
+
+
+def describe_function(function: Any) -> str:
+    """Return ``file:line`` of a function's definition; its name if it has no code of its own."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    return f"{code.co_filename}:{code.co_firstlineno}"
