@@ -77,6 +77,8 @@ TAKE = 35
 """``(TAKE, task_id, index)``: the worker reads a generator, and holds its item at this place from now on."""
 EXITING = 36
 """``(EXITING,)``: the worker's actor ends itself."""
+METRICS = 60
+"""``(METRICS, batch)``: what the worker has counted and measured since it last told."""
 
 # hub -> guardian
 SPAWN = 40
