@@ -60,8 +60,13 @@ class PoolProcess:
 
     def __init__(self, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
         self._functions: dict[bytes, Any] = {}
+        #: Why the initializer failed; it is what comes of all work.
+        self._failure: Failure | None = None
         if initializer is not None:
-            initializer(*initargs)
+            try:
+                initializer(*initargs)
+            except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+                self._failure = build_failure(error)
 
     def run(
         self, new: list[tuple[bytes, bytes]], digests: list[bytes], chunks: list[tuple[int, Any]]
@@ -94,6 +99,8 @@ class PoolProcess:
 
     def _run_chunk(self, digest: bytes, kind: int, work: Any, *, is_alone: bool) -> Outcome:
         result: Any
+        if self._failure is not None:
+            return False, self._failure
         try:
             function = self._functions[digest]
             if type(function) is bytes:

@@ -26,7 +26,7 @@ class Pool:
 
     Args:
         processes: How many; by default one for each CPU of the session.
-        initializer: Called in each process before anything else.
+        initializer: Called in each process before anything else. If it fails, so does all work, with the same exception.
         initargs: What `initializer` is called with.
         maxtasksperchild: After how many chunks a process is replaced by a new one; by default never.
         context: For programs written for multiprocessing; has no meaning here.

@@ -51,6 +51,7 @@ class AsyncResult:
         self._callback = callback
         self._error_callback = error_callback
         self._error: BaseException | None = None
+        self._error_position = 0
         self._value: Any = None
         self._lock = threading.Lock()
         self._done = threading.Event()
@@ -62,8 +63,8 @@ class AsyncResult:
         with self._lock:
             if ok:
                 self._chunks[position] = value
-            elif self._error is None:
-                self._error = value
+            elif self._error is None or position < self._error_position:  # whichever comes first, the same is raised
+                self._error, self._error_position = value, position
             self._missing -= 1
             is_last = self._missing == 0
         if is_last:
