@@ -11,8 +11,7 @@ import hocket
 from hocket.util import ActorPool
 
 
-@hocket.remote
-class Worker:
+class PlainWorker:
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.seen: list[int] = []
@@ -37,6 +36,9 @@ class Worker:
 
     def list_seen(self) -> list[int]:
         return self.seen
+
+
+Worker: Any = hocket.remote(PlainWorker)
 
 
 def double(actor: Any, x: int) -> Any:

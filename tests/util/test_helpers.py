@@ -22,8 +22,7 @@ def fail() -> None:
     raise KeyError("missing")
 
 
-@hocket.remote(max_concurrency=2)
-class Gate:
+class PlainGate:
     def __init__(self) -> None:
         self.opened = threading.Event()
 
@@ -33,6 +32,9 @@ class Gate:
 
     def open(self) -> None:
         self.opened.set()
+
+
+Gate: Any = hocket.remote(max_concurrency=2)(PlainGate)
 
 
 def test_values(any_session: hocket.SessionContext) -> None:

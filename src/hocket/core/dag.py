@@ -64,7 +64,11 @@ class Given:
             return self.args[key] if isinstance(key, int) else self.kwargs[key]
         except (AttributeError, LookupError, TypeError) as error:
             shown = f".{key}" if is_attribute else f"[{key!r}]"
-            kind = next(kind for kind in (AttributeError, IndexError, KeyError, TypeError, LookupError) if isinstance(error, kind))
+            kind = next(
+                kind
+                for kind in (AttributeError, IndexError, KeyError, TypeError, LookupError)
+                if isinstance(error, kind)
+            )
             raise kind(
                 f"The graph needs input_node{shown}, which execute() was not given: it received {self}. Give the arguments "
                 "that the graph names."
@@ -202,7 +206,7 @@ class ClassNode(DAGNode):
         self._latest: ClassMethodNode | None = None
         for node in self._list_needed():
             if isinstance(node, InputNode):
-                raise ValueError(
+                raise ValueError(  # noqa: TRY004 (Ray's class)
                     "InputNode handles user dynamic input the DAG, and cannot be used as args, kwargs, or "
                     f"other_args_to_resolve in ClassNode constructor: what `{actor_class.__name__}` is built with is fixed when "
                     "the graph is. Give the input to a method: actor.method.bind(input_node)."
@@ -341,7 +345,7 @@ class InputNode(DAGNode):
 
     def __getitem__(self, key: int | str) -> InputAttributeNode:
         if not isinstance(key, int | str):
-            raise AssertionError(
+            raise AssertionError(  # noqa: TRY004 (Ray's class)
                 f"Please only use int index or str as first-level key to access fields of dag input, but received {key!r}."
             )
         return InputAttributeNode(self, key, is_attribute=False)

@@ -15,7 +15,7 @@ import pickle
 import types
 from collections import ChainMap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -42,7 +42,7 @@ reducers: dict[type, Reducer] = {}
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle's, with the user's own reducers."""
 
-    dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
 
 
 class Slot:

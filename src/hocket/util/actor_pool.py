@@ -220,4 +220,6 @@ class ActorPool:
 
 def _check_actor(actor: object) -> None:
     if not isinstance(actor, core_actor.ActorHandle):
-        raise TypeError(f"ActorPool takes actor handles, but received {actor!r}. Pass what ActorClass.remote() returned.")
+        raise TypeError(
+            f"ActorPool takes actor handles, but received {actor!r}. Pass what ActorClass.remote() returned."
+        )

@@ -13,7 +13,9 @@ from hocket.engine import contract
 class Remote(Protocol):
     """A remote function, or a method of an actor."""
 
-    remote: Callable[..., Any]
+    @property
+    def remote(self) -> Callable[..., Any]:
+        """Starts a call."""
 
 
 def as_completed(
@@ -42,9 +44,7 @@ def as_completed(
     return _yield_completed(list(refs), chunk_size, yields_refs=yield_obj_refs)
 
 
-def _yield_completed(
-    unfinished: list[contract.ObjectRef[Any]], chunk_size: int, *, yields_refs: bool
-) -> Iterator[Any]:
+def _yield_completed(unfinished: list[contract.ObjectRef[Any]], chunk_size: int, *, yields_refs: bool) -> Iterator[Any]:
     while unfinished:
         ready, unfinished = _take_finished(unfinished, chunk_size)
         while ready:
@@ -100,7 +100,9 @@ def map_unordered(
             f"map_unordered takes a remote function or an actor's method, but received {fn!r}. Decorate it with @hocket.remote."
         )
     if backpressure_size is not None and backpressure_size < 1:
-        raise ValueError(f"backpressure_size must be positive, or None for no limit, but received {backpressure_size!r}.")
+        raise ValueError(
+            f"backpressure_size must be positive, or None for no limit, but received {backpressure_size!r}."
+        )
     _check_chunk_size(chunk_size)
     return _yield_mapped(fn, iter(items), backpressure_size, chunk_size, yields_refs=yield_obj_refs)
 

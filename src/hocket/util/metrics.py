@@ -302,7 +302,9 @@ def _render_histogram(family: metrics.Family, tags: metrics.Tags, numbers: tuple
     count = 0.0
     for boundary, in_bucket in zip((*family.boundaries, float("inf")), numbers[:-1], strict=True):
         count += in_bucket
-        lines.append(f"{family.name}_bucket{_render_tags((*tags, ('le', _render_number(boundary))))} {_render_number(count)}")
+        lines.append(
+            f"{family.name}_bucket{_render_tags((*tags, ('le', _render_number(boundary))))} {_render_number(count)}"
+        )
     lines.append(f"{family.name}_sum{_render_tags(tags)} {_render_number(numbers[-1])}")
     lines.append(f"{family.name}_count{_render_tags(tags)} {_render_number(count)}")
     return lines

@@ -285,10 +285,8 @@ class Crew:
     def _give_back(self, seat: Seat, done: int, undone: list[Item], *, is_lost: bool) -> None:
         seat.chunks_done += done
         is_used_up = self._max_chunks is not None and seat.chunks_done >= self._max_chunks
-        if (is_lost or is_used_up) and not self._is_terminated:
-            replacement = self._replace(seat)
-        else:
-            replacement = seat
+        is_over = (is_lost or is_used_up) and not self._is_terminated
+        replacement = self._replace(seat) if is_over else seat
         with self._changed:
             self._busy.discard(seat)
             self._row.extendleft(reversed(undone))

@@ -60,10 +60,13 @@ class Pool:
         _check_count("processes", processes, "Processes in the pool must be >0")
         _check_count("maxtasksperchild", maxtasksperchild, "maxtasksperchild must be >0")
         if initializer is not None and not callable(initializer):
-            raise TypeError(f"initializer must be a function, but received {initializer!r}. Pass it without calling it.")
+            raise TypeError(
+                f"initializer must be a function, but received {initializer!r}. Pass it without calling it."
+            )
         if context is not None:
             warnings.warn(
-                "The 'context' argument of Pool is ignored: processes are started by the session. Leave it out.", stacklevel=2
+                "The 'context' argument of Pool is ignored: processes are started by the session. Leave it out.",
+                stacklevel=2,
             )
         if not session.is_initialized():
             session.init(ray_address, num_cpus=processes)
@@ -183,7 +186,9 @@ class Pool:
         if chunksize is None:
             chunksize = max(1, -(-len(items) // (self._crew.size * CHUNKS_PER_PROCESS)))
         pieces = chunks.build_chunks(items, chunksize)
-        result = results.AsyncResult(len(pieces), is_single=False, callback=callback, error_callback=error_callback, owner=self)
+        result = results.AsyncResult(
+            len(pieces), is_single=False, callback=callback, error_callback=error_callback, owner=self
+        )
         self._crew.submit(
             [crew.Item(function, kind, piece, result, position) for position, piece in enumerate(pieces)], helps=helps
         )
@@ -219,10 +224,7 @@ class Pool:
 
         def submit(work: list[list[Any]], receiver: results.Receiver, first: int) -> None:
             own_crew.submit(
-                [
-                    crew.Item(function, chunks.MAP, piece, receiver, first + offset)
-                    for offset, piece in enumerate(work)
-                ]
+                [crew.Item(function, chunks.MAP, piece, receiver, first + offset) for offset, piece in enumerate(work)]
             )
 
         iterator = results.IMapIterator(

@@ -176,7 +176,7 @@ class IMapIterator:
             self._feed_chunks(1000)
 
     def _feed_chunks(self, count: int) -> None:
-        chunks = []
+        chunks: list[list[Any]] = []
         try:
             while len(chunks) < count:
                 chunks.append(next(self._chunks))
