@@ -30,7 +30,7 @@ class ActorSource(Callee, Protocol):
     """An actor class, as far as a graph must know it."""
 
     __name__: str
-    _methods: tuple[tuple[str, int], ...]
+    _methods: tuple[tuple[str, Any], ...]
 
 
 class Given:

@@ -39,6 +39,9 @@ class QueueActor:
 
     async def put(self, item: Any, timeout: float | None) -> bool:
         """Add an item when there is room."""
+        if not self._items.full():  # also with a timeout of 0, for which wait_for would not look
+            self._items.put_nowait(item)
+            return True
         try:
             await asyncio.wait_for(self._items.put(item), timeout)
         except TimeoutError:
@@ -47,6 +50,8 @@ class QueueActor:
 
     async def get(self, timeout: float | None) -> Outcome:
         """Take an item when there is one."""
+        if not self._items.empty():
+            return True, self._items.get_nowait()
         try:
             return True, await asyncio.wait_for(self._items.get(), timeout)
         except TimeoutError:
@@ -153,7 +158,7 @@ class Queue:
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Like `put`, for coroutines."""
         if not block:
-            _check_put(*await self._get_actor().put_nowait.remote([item]), 1, self.maxsize)
+            _check_put(await self._get_actor().put_nowait.remote([item]), 1, self.maxsize)
         elif not await self._put(item, timeout):
             raise _build_full(timeout)
 
@@ -173,9 +178,11 @@ class Queue:
             TypeError: It is no iterable.
         """
         if not isinstance(items, Iterable):
-            raise TypeError(f"Argument 'items' must be an Iterable, but received {items!r}. Use put_nowait for one item.")
+            raise TypeError(
+                f"Argument 'items' must be an Iterable, but received {items!r}. Use put_nowait for one item."
+            )
         given = list(items)
-        _check_put(*api.get(self._get_actor().put_nowait.remote(given)), len(given), self.maxsize)
+        _check_put(api.get(self._get_actor().put_nowait.remote(given)), len(given), self.maxsize)
 
     def _put(self, item: Any, timeout: float | None) -> Any:
         _check_timeout(timeout)
@@ -204,7 +211,7 @@ class Queue:
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
         """Like `get`, for coroutines."""
         if not block:
-            return _check_get(*await self._get_actor().get_nowait.remote(1), 1)[0]
+            return _check_get(await self._get_actor().get_nowait.remote(1), 1)[0]
         ok, item = await self._get(timeout)
         if not ok:
             raise _build_empty(timeout)
@@ -230,7 +237,7 @@ class Queue:
             raise TypeError(f"Argument 'num_items' must be an int, but received {num_items!r}.")
         if num_items < 0:
             raise ValueError(f"'num_items' must be nonnegative, but received {num_items!r}.")
-        return _check_get(*api.get(self._get_actor().get_nowait.remote(num_items)), num_items)
+        return _check_get(api.get(self._get_actor().get_nowait.remote(num_items)), num_items)
 
     def _get(self, timeout: float | None) -> Any:
         _check_timeout(timeout)
@@ -270,15 +277,19 @@ def _wait(ref: Any) -> Any:
 
 def _check_timeout(timeout: float | None) -> None:
     if timeout is not None and timeout < 0:
-        raise ValueError(f"'timeout' must be a non-negative number, but received {timeout!r}. Use None to wait without end.")
+        raise ValueError(
+            f"'timeout' must be a non-negative number, but received {timeout!r}. Use None to wait without end."
+        )
 
 
-def _check_put(ok: bool, size: int, count: int, maxsize: int) -> None:
+def _check_put(answer: tuple[bool, int], count: int, maxsize: int) -> None:
+    ok, size = answer
     if not ok:
         raise Full(f"Cannot add {count} items to a queue of {size} items whose maxsize is {maxsize}.")
 
 
-def _check_get(ok: bool, found: Any, count: int) -> list[Any]:
+def _check_get(answer: Outcome, count: int) -> list[Any]:
+    ok, found = answer
     if not ok:
         raise Empty(f"Cannot take {count} items from a queue of {found}.")
     return list(found)
