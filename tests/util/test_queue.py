@@ -124,7 +124,7 @@ def test_shared_by_tasks(session: hocket.SessionContext) -> None:
     queue = Queue(maxsize=5)
     producers = [produce.remote(queue, [(name, item) for item in range(50)]) for name in "ab"]
     consumers = [consume.remote(queue, 50) for _ in range(2)]
-    found = sum(hocket.get(consumers), [])
+    found = [pair for items in hocket.get(consumers) for pair in items]
     hocket.get(producers)
     assert sorted(found) == sorted((name, item) for name in "ab" for item in range(50))
     for items in hocket.get(consumers):
