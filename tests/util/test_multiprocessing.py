@@ -17,7 +17,7 @@ import pytest
 
 import hocket
 from hocket.core import session as session_module
-from hocket.util.multiprocessing import Pool, TimeoutError  # noqa: A004 (what is tested)
+from hocket.util.multiprocessing import Pool, TimeoutError, chunks  # noqa: A004 (what is tested)
 
 _state: list[Any] = []
 
@@ -82,11 +82,34 @@ def test_apply(pool: Pool) -> None:
 
 
 def test_a_function_sees_the_globals_of_its_call(pool: Pool) -> None:
-    values = []
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec("def get(): return value", space)
+    with pytest.raises(NameError, match="value"):
+        pool.apply(space["get"])
     for value in range(3):
-        exec(f"def get(): return {value}", space := {"__name__": "__main__"})
-        values.append(pool.apply(space["get"]))  # type: ignore[arg-type]
-    assert values == [0, 1, 2]
+        space["value"] = value
+        assert pool.apply(space["get"]) == value
+        assert pool.map(lambda x: x + value, [1, 2]) == [1 + value, 2 + value]  # noqa: B023 (called at once)
+
+
+def test_which_functions_are_encoded_once() -> None:
+    """Only those whose code is all that there is to send."""
+    space: dict[str, Any] = {"__name__": "__main__", "known": 1}
+    exec(
+        "def fixed(x): return [len(y) for y in x]\n"
+        "def uses_global(x): return known\n"
+        "def uses_unknown(x): return not_yet_known\n"
+        "def inner(x): return [(lambda: known)() for _ in x]\n"
+        "def default(x=[]): return x\n",
+        space,
+    )
+    assert chunks.is_fixed(space["fixed"])
+    assert chunks.is_fixed(square)
+    assert chunks.is_fixed(len)
+    for name in ("uses_global", "uses_unknown", "inner", "default"):
+        assert not chunks.is_fixed(space[name]), name
+    assert not chunks.is_fixed([].append)
+    assert not chunks.is_fixed(lambda: space)
 
 
 def test_many_different_functions(pool: Pool) -> None:

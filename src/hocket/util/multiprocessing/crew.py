@@ -88,6 +88,8 @@ class Crew:
         #: The function encoded last, as long as there is work: many calls of one function encode it once, and a later call sees
         #: the globals of its time.
         self._latest: tuple[Any, Function] | None = None
+        #: Functions that need to be encoded only once, by their address.
+        self._fixed: dict[int, tuple[Any, Function]] = {}
         #: By digest, to remember how long they take; the oldest are forgotten.
         self._functions: dict[bytes, Function] = {}
         self._is_closed = False
@@ -110,6 +112,9 @@ class Crew:
         latest = self._latest
         if latest is not None and latest[0] is function:
             return latest[1]
+        fixed = self._fixed.get(id(function))
+        if fixed is not None and fixed[0] is function:
+            return fixed[1]
         if not callable(function):
             raise TypeError(f"func must be a function, but received {function!r}. Pass it without calling it.")
         name = getattr(function, "__name__", type(function).__name__)
@@ -122,6 +127,10 @@ class Crew:
                     del self._functions[next(iter(self._functions))]
             if self._row or self._busy:
                 self._latest = (function, known)
+            if chunks.is_fixed(function):
+                self._fixed[id(function)] = (function, known)
+                if len(self._fixed) > chunks.MAX_FUNCTIONS:
+                    del self._fixed[next(iter(self._fixed))]
         return known
 
     def submit(self, items: Iterable[Item], *, helps: bool = False) -> None:
@@ -241,6 +250,14 @@ class Crew:
         _deliver(items, outcomes)
 
     def _send(self, seat: Seat, items: list[Item]) -> list[chunks.Outcome]:
+        if len(items) == 1:
+            item = items[0]
+            encoded = item.function.encoded
+            # Only if it is known to be short: `run` alone tells how long something takes.
+            if item.kind == chunks.APPLY and _estimate(item) < chunks.SLICE_SECONDS and encoded.id in seat.known:
+                args, kwargs = item.work
+                if not kwargs and values.PLAIN_TYPES.issuperset(map(type, args)):
+                    return [api.get(seat.handle.apply.remote(encoded.id, *args))]
         new: list[tuple[bytes, bytes]] = []
         digests: list[bytes] = []
         for item in items:
