@@ -104,6 +104,21 @@ def test_what_actors_record(any_session: hocket.SessionContext) -> None:
         assert list_lines("calls")[1] == f"calls {2 * count}.0"
 
 
+def test_what_coroutines_and_threads_of_actors_record(session: hocket.SessionContext) -> None:
+    class PlainAsync:
+        async def work(self) -> None:
+            Counter("coroutines").inc()
+
+    class PlainThreads:
+        def work(self) -> None:
+            Counter("threads_of_actor").inc()
+
+    workers: list[Any] = [hocket.remote(PlainAsync).remote(), hocket.remote(max_concurrency=4)(PlainThreads).remote()]
+    hocket.get([worker.work.remote() for worker in workers for _ in range(50)])
+    assert list_lines("coroutines")[1] == "coroutines 50.0"
+    assert list_lines("threads_of_actor")[1] == "threads_of_actor 50.0"
+
+
 def test_a_running_task_tells_now_and_then(session: hocket.SessionContext) -> None:
     @hocket.remote
     def work() -> None:

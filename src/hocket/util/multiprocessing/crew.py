@@ -2,8 +2,8 @@
 
 Work stands in one row. A thread takes a *seat*, which is an actor, and some chunks from the row, sends them, waits for the
 outcomes, delivers them and gives the seat back. So a process that is done early gets more, as with
-multiprocessing. There are as many threads as seats, started when they are needed. A caller that waits for its own work does the same
-job in its own thread: a call on an idle pool costs no change of threads.
+multiprocessing. There are as many threads as seats, started when they are needed. A caller that waits does the same job in its
+own thread, for its own work only: a call on an idle pool costs no change of threads.
 
 How many chunks go into one message is learned, for each function, from how long its chunks took (see `chunks`).
 
@@ -143,21 +143,26 @@ class Crew:
         with self._changed:
             self.check_running()
             self._row.extend(items)
-            wanted = min(len(self._row), len(self._free)) - helps
-            for _ in range(min(wanted - self._idle_threads, self.size - len(self._threads))):
-                thread = threading.Thread(target=self._work, name="hocket-pool", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-            if wanted > 0 and self._idle_threads:
-                self._changed.notify(wanted)
+            self._call_threads(spared=helps)
 
-    def help_out(self) -> None:
-        """Work on the row in the calling thread until nothing in it can be started."""
+    def _call_threads(self, *, spared: bool) -> None:
+        """See to it that what can be started is; the caller does one part itself if `spared`. Called with the lock held."""
+        wanted = min(len(self._row), len(self._free)) - spared
+        for _ in range(min(wanted - self._idle_threads, self.size - len(self._threads))):
+            thread = threading.Thread(target=self._work, name="hocket-pool", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        if wanted > 0 and self._idle_threads:
+            self._changed.notify(wanted)
+
+    def help_out(self, receiver: results.Receiver) -> None:
+        """Work on the receiver's chunks in the calling thread; on nobody else's, which might take long."""
         while True:
             with self._changed:
-                if not self._row or not self._free:
+                if not self._row or not self._free or self._row[0].receiver is not receiver:
+                    self._call_threads(spared=False)
                     return
-                seat, items = self._take()
+                seat, items = self._take(receiver)
             self._run(seat, items)
 
     def count_ahead(self, function: Function) -> int:
@@ -190,6 +195,10 @@ class Crew:
         for item in dropped:
             item.receiver.receive(item.position, False, _build_cancelled())
 
+    def abandon(self) -> None:
+        """Terminate, from a thread that may be anywhere: the garbage collector may call this while it holds our lock."""
+        threading.Thread(target=self.terminate, name="hocket-pool-end", daemon=True).start()
+
     def join(self) -> None:
         """Wait until the threads are done."""
         for thread in self._threads:
@@ -213,8 +222,10 @@ class Crew:
             self._run(seat, items)
             del seat, items
 
-    def _take(self) -> tuple[Seat, list[Item]]:
-        """Take a seat and as much of the row as is good for it. Called with the lock held, when there is some of both."""
+    def _take(self, receiver: results.Receiver | None = None) -> tuple[Seat, list[Item]]:
+        """Take a seat and as much of the row as is good for it, of one receiver's only if it is given. Called with the lock
+        held, when there is some of both.
+        """
         seat = self._free.pop()
         self._busy.add(seat)
         row = self._row
@@ -225,7 +236,7 @@ class Crew:
         seconds = _estimate(items[0])
         while len(items) < most:
             seconds += _estimate(row[0])
-            if seconds > chunks.SLICE_SECONDS:
+            if seconds > chunks.SLICE_SECONDS or (receiver is not None and row[0].receiver is not receiver):
                 break
             items.append(row.popleft())
         return seat, items
@@ -244,6 +255,8 @@ class Crew:
                 with contextlib.suppress(exceptions.HocketError):
                     api.kill(seat.handle)
                 self._give_back(seat, len(items), [], is_lost=True)
+                with self._changed:
+                    self._call_threads(spared=False)
                 _deliver(items, outcomes)
                 raise
         self._give_back(seat, len(outcomes), items[len(outcomes) :], is_lost=is_lost)
@@ -314,8 +327,8 @@ class Crew:
             self._drop_seats_if_done()
             if self._is_closed:
                 self._changed.notify_all()
-            elif self._row and self._idle_threads:
-                self._changed.notify()
+            elif self._row:
+                self._call_threads(spared=True)
 
     def _replace(self, seat: Seat) -> Seat | None:
         if contract.get_optional_current_engine() is not self._engine:  # the session is over, and the pool with it

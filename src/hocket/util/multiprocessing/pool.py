@@ -77,7 +77,8 @@ class Pool:
         arguments = (initializer, tuple(initargs or ()))
         self._crew = crew.Crew(processes, lambda: process_class.remote(*arguments), maxtasksperchild)
         self._iterators: weakref.WeakSet[results.IMapIterator] = weakref.WeakSet()
-        weakref.finalize(self, self._crew.terminate)
+        # Not at exit, when the session ends all processes anyway.
+        weakref.finalize(self, self._crew.abandon).atexit = False
 
     # --- one call -------------------------------------------------------------------------------------------------------
 
@@ -122,7 +123,7 @@ class Pool:
         item = crew.Item(self._crew.encode(func), chunks.APPLY, work, result, 0)
         self._crew.submit([item], helps=helps)
         if helps:
-            self._crew.help_out()
+            self._crew.help_out(result)
         return result
 
     # --- many calls -----------------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class Pool:
             [crew.Item(function, kind, piece, result, position) for position, piece in enumerate(pieces)], helps=helps
         )
         if helps:
-            self._crew.help_out()
+            self._crew.help_out(result)
         return result
 
     def imap(
