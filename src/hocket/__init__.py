@@ -5,6 +5,7 @@ model; `train` stands on it. This module only gives the public names their place
 """
 
 from hocket import actor as actor
+from hocket import dag as dag
 from hocket import exceptions as exceptions
 from hocket import runtime_env as runtime_env
 from hocket import util as util

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from hocket import exceptions
-from hocket.core import generators, options, placement, remote_function, session
+from hocket.core import dag, generators, options, placement, remote_function, session
 from hocket.engine import contract, values
 from hocket.kernel import records
 
@@ -124,6 +124,16 @@ class ActorClass:
         other = ActorClass(self._cls, {**self._given, **given})
         other._exported = self._exported
         return other
+
+    def bind(self, *args: Any, **kwargs: Any) -> dag.ClassNode:
+        """Return a node of a graph that creates this actor when the graph is executed (see `hocket.core.dag`).
+
+        Raises:
+            TypeError: The arguments do not fit the constructor.
+            ValueError: An argument is an `InputNode`.
+        """
+        self._signature.check(args, kwargs)
+        return dag.ClassNode(self, args, kwargs, self._given)
 
     def _remote(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **given: Any) -> ActorHandle:
         return self.options(**given).remote(*args, **(kwargs or {}))
@@ -247,6 +257,14 @@ class ActorMethod:
         refs = ref._engine.submit_call(ref, self._name, args, kwargs, self._options)
         returns = self._options.num_returns
         return refs[0] if returns == 1 else generators.wrap(refs, returns)
+
+    def bind(self, *args: Any, **kwargs: Any) -> dag.ClassMethodNode | tuple[dag.DAGNode, ...]:
+        """Return a node of a graph that calls this method when the graph is executed; with ``num_returns`` above 1 one for
+        each return.
+        """
+        if self._signature is not None:
+            self._signature.check(args, kwargs)
+        return dag.bind_method(self._name, self, self._options.num_returns, args, kwargs)
 
     def options(self, **given: Any) -> ActorMethod:
         """Return the same method with other options: those of `method`, and ``name``."""

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from hocket.core import generators, options, placement, session
+from hocket.core import dag, generators, options, placement, session
 from hocket.engine import contract, values
 from hocket.kernel import records
 
@@ -68,6 +68,15 @@ class RemoteFunction(Generic[P, T]):
         if given.get("num_returns") != "dynamic" and self._given.get("num_returns") != "dynamic":
             other._exported = self._exported
         return other
+
+    def bind(self, *args: Any, **kwargs: Any) -> dag.FunctionNode:
+        """Return a node of a graph that calls this function when the graph is executed (see `hocket.core.dag`).
+
+        Raises:
+            TypeError: The arguments do not fit the function's signature.
+        """
+        self._signature.check(args, kwargs)
+        return dag.FunctionNode(self, args, kwargs, self._given)
 
     def _remote(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **given: Any) -> Any:
         return self.options(**given).remote(*args, **(kwargs or {}))

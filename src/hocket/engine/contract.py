@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hocket import exceptions
-from hocket.kernel import records, resources
+from hocket.kernel import metrics, records, resources
 
 if TYPE_CHECKING:
     import asyncio
@@ -236,6 +236,10 @@ class Engine(abc.ABC):
         self.pinned: list[ObjectRef[Any]] = []
         #: What work submitted by this process inherits; None is nothing.
         self.inherited: Inherited | None = None
+        #: What has been counted and measured: in the driver by all processes, in a worker what has not been sent yet.
+        self.metrics = metrics.MetricStore()
+        #: Held around uses of `metrics`.
+        self.metrics_lock = threading.RLock()
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -283,6 +287,10 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def find_actor(self, name: str, namespace: str) -> ActorInfo | None:
         """Return the living actor of that name, or None."""
+
+    @abc.abstractmethod
+    def list_named_actors(self) -> list[tuple[str, str]]:
+        """Return the namespace and name of each living actor that has a name."""
 
     @abc.abstractmethod
     def describe_actor(self, actor_id: int) -> ActorInfo:
@@ -400,6 +408,13 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def statistics(self) -> dict[str, Any]:
         """Return counts of what the engine holds now: tasks, objects, actors, workers and bytes."""
+
+    def record_metrics(self, batch: metrics.Batch) -> None:
+        """Add to what the session has counted and measured. What a task or call recorded is in the driver's `metrics` when its
+        result is there; what one that runs records, about a second after that at its next record.
+        """
+        with self.metrics_lock:
+            self.metrics.merge(batch)
 
     @abc.abstractmethod
     def close(self) -> None:

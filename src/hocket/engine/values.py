@@ -15,7 +15,9 @@ import logging
 import pickle
 import types
 import warnings
-from typing import Any
+from collections import ChainMap
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -37,6 +39,19 @@ shared memory. Ray's figures."""
 
 PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None), complex})
 """Types whose values the C pickler writes without calling any of our code."""
+
+
+Reducer = Callable[[Any], tuple[Any, ...]]
+"""Returns what `pickle` makes of an object: a callable that rebuilds it, and the arguments."""
+
+reducers: dict[type, Reducer] = {}
+"""How to encode the instances of classes that the user has registered; they come before what pickle would do."""
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle's, with the user's own reducers."""
+
+    dispatch_table: ClassVar[Any] = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
 
 
 class Slot:
@@ -102,7 +117,7 @@ def encode(value: Any, what: str = "value") -> Encoded:
     contract.encoding.refs = refs
     stream = io.BytesIO()
     try:
-        cloudpickle.Pickler(stream, PROTOCOL, buffer_callback=take_buffer).dump(value)
+        Pickler(stream, PROTOCOL, buffer_callback=take_buffer).dump(value)
     except exceptions.HocketError:
         raise
     except Exception as error:
@@ -191,7 +206,7 @@ def _judge_large_function(value: Any, name: str, size: int) -> None:
 def _name_large_parts(value: Any) -> list[str]:
     """Return which variables of a function or class hold large data."""
     found = []
-    for step, part in _list_parts(value):
+    for step, part in list_parts(value):
         name = step.removeprefix(" -> ")
         if isinstance(value, type) and isinstance(part, types.FunctionType):
             found += [f"{inner} of {part.__name__}()" for inner in _name_large_parts(part)]
@@ -244,11 +259,16 @@ _DEFAULT_ADVICE = "create it inside the function or in an actor's constructor, o
 _SEARCH_DEPTH = 8
 
 
+def get_advice(culprit: Any) -> str:
+    """Return what to do about something that cannot travel."""
+    return _ADVICE.get(type(culprit).__name__, _DEFAULT_ADVICE)
+
+
 def explain_failure(value: Any, what: str, error: Exception) -> str:
     """Return a message with the path to the part that cannot travel, and what to do instead."""
     path, culprit = _find_culprit(value, what, set(), 0)
     kind = type(culprit).__name__
-    advice = _ADVICE.get(kind, _DEFAULT_ADVICE)
+    advice = get_advice(culprit)
     return (
         f"Cannot send {what} to another process: {path} is a {type(culprit).__module__}.{kind}, which cannot be pickled "
         f"({error}). Remedy: {advice}."
@@ -259,13 +279,14 @@ def _find_culprit(value: Any, path: str, seen: set[int], depth: int) -> tuple[st
     """Return the path to, and the value of, the deepest part that fails by itself."""
     if depth < _SEARCH_DEPTH and id(value) not in seen:
         seen.add(id(value))
-        for step, part in _list_parts(value):
-            if not _can_travel(part):
+        for step, part in list_parts(value):
+            if not can_travel(part):
                 return _find_culprit(part, path + step, seen, depth + 1)
     return path, value
 
 
-def _list_parts(value: Any) -> list[tuple[str, Any]]:
+def list_parts(value: Any) -> list[tuple[str, Any]]:
+    """Return what a value is made of, each part with the step that leads to it."""
     if isinstance(value, types.MethodType):
         return [(" -> its object", value.__self__), (" -> its function", value.__func__)]
     if isinstance(value, types.FunctionType):
@@ -285,11 +306,12 @@ def _list_parts(value: Any) -> list[tuple[str, Any]]:
     return [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
 
 
-def _can_travel(value: Any) -> bool:
+def can_travel(value: Any) -> bool:
+    """Tell whether a value can be encoded."""
     outer = getattr(contract.encoding, "refs", None)
     contract.encoding.refs = []
     try:
-        cloudpickle.dumps(value, PROTOCOL)
+        Pickler(io.BytesIO(), PROTOCOL).dump(value)
     except Exception:  # noqa: BLE001 (a user's __reduce__ may raise anything)
         return False
     finally:

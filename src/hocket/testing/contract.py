@@ -35,6 +35,14 @@ def _square(x: int) -> int:
     return x * x
 
 
+def _list_named_actors() -> list[tuple[str, str]]:
+    return sorted(session.get_engine().list_named_actors())
+
+
+def _count(amount: float) -> None:
+    session.get_engine().record_metrics((("counter", "tests", "", (), (), (amount,)),))
+
+
 class _Counter:
     def __init__(self, start: int = 0) -> None:
         self.value = start
@@ -829,6 +837,22 @@ class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, Enviro
 
         assert api.get(tell.remote()) == ("tell", None, {"CPU": 0.5})
         assert api.get_runtime_context().get_task_id() is None
+
+    def test_named_actors_are_listed_while_they_live(self) -> None:
+        engine = session.get_engine()
+        named = api.remote(_Counter).options(name="named", namespace="one").remote()
+        other = api.remote(_Counter).options(name="other", namespace="two").remote()
+        unnamed = api.remote(_Counter).remote()
+        api.get([handle.add.remote() for handle in (named, other, unnamed)])
+        assert sorted(engine.list_named_actors()) == [("one", "named"), ("two", "other")]
+        assert api.get(api.remote(_list_named_actors).remote()) == [("one", "named"), ("two", "other")]
+
+    def test_what_a_task_counts_is_there_with_its_result(self) -> None:
+        engine = session.get_engine()
+        engine.record_metrics((("counter", "tests", "", (), (), (0.5,)),))
+        api.get([api.remote(_count).remote(amount) for amount in range(10)])
+        (family,) = engine.metrics.families.values()
+        assert (family.kind, family.name, family.series) == ("counter", "tests", {(): (45.5,)})
 
     def test_unpicklable_argument_names_the_part(self) -> None:
         with pytest.raises(exceptions.SerializationError, match=r"\['inner'\].*lock.*Remedy"):

@@ -165,6 +165,10 @@ class InProcessEngine(contract.Engine):
                 return None
             return contract.ActorInfo(ref=self.intern(actor.id), options=actor.options)
 
+    def list_named_actors(self) -> list[tuple[str, str]]:
+        with self._lock:
+            return list(self._kernel.names)
+
     def describe_actor(self, actor_id: int) -> contract.ActorInfo:
         with self._lock:
             actor = rules.get_actor(self._kernel, actor_id)

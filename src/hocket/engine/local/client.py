@@ -26,7 +26,10 @@ import cloudpickle
 from hocket import exceptions
 from hocket.engine import contract, values
 from hocket.engine.local import channel, messages, payloads, pump, store
-from hocket.kernel import records, resources
+from hocket.kernel import metrics, records, resources
+
+METRICS_SECONDS = 1.0
+"""How long what a running task counts may wait for company at most, if it goes on counting."""
 
 
 class Arrived:
@@ -123,6 +126,9 @@ class Client(contract.Engine):
 
     def flush(self) -> None:
         """Send the outbox; waits if the hub is slow, because a worker has nothing better to do."""
+        if self.metrics.families:
+            with self.metrics_lock:  # first, so that whoever sees a result also sees what was counted on the way to it
+                self.channel.outbox.insert(0, (messages.METRICS, self.metrics.take()))
         while not self.channel.flush():
             _wait_writable(self.channel.sock)
         self.last_flush = time.perf_counter()
@@ -343,6 +349,15 @@ class Client(contract.Engine):
     def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
         info: contract.ActorInfo | None = self._ask("find_actor", name, namespace)
         return info
+
+    def list_named_actors(self) -> list[tuple[str, str]]:
+        return list(self._ask("list_named_actors"))
+
+    def record_metrics(self, batch: metrics.Batch) -> None:
+        super().record_metrics(batch)
+        if time.perf_counter() - self.last_flush > METRICS_SECONDS:
+            with self.lock:
+                self.flush()
 
     def describe_actor(self, actor_id: int) -> contract.ActorInfo:
         info: contract.ActorInfo = self._ask("describe_actor", actor_id)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from hocket import exceptions
 from hocket.engine import values
 from hocket.engine.local import channel, hub_store, links, messages, payloads
-from hocket.kernel import machine, records, resources
+from hocket.kernel import machine, metrics, records, resources
 from hocket.kernel.records import TaskKind, TaskRecord
 
 ASKABLE = frozenset(
@@ -19,6 +19,7 @@ ASKABLE = frozenset(
         "describe_actor",
         "check_feasible",
         "find_actor",
+        "list_named_actors",
         "kill_actor",
         "cancel",
         "check_pending",
@@ -62,6 +63,9 @@ class Owner(Protocol):
 
     def add_function(self, function_id: bytes, payload: payloads.Payload) -> records.FunctionRecord:
         """Register the code of a remote function."""
+
+    def record_metrics(self, batch: metrics.Batch) -> None:
+        """Add what a worker has counted and measured."""
 
 
 class Dispatcher:
@@ -128,6 +132,8 @@ class Dispatcher:
             case (messages.ADOPT, object_id):
                 if object_id in kernel.objects:
                     kernel.retain(object_id, worker.id)
+            case (messages.METRICS, batch):
+                self._hub.record_metrics(batch)
             case (messages.ASK, question_id, method, data):
                 self._answer(link, question_id, method, data)
             case (messages.ROOM, question_id, needed, has, granted):

@@ -313,6 +313,10 @@ class Hub(contract.Engine):
                 return None
             return contract.ActorInfo(ref=self.intern(actor.id), options=actor.options)
 
+    def list_named_actors(self) -> list[tuple[str, str]]:
+        with self.lock:
+            return list(self.kernel.names)
+
     def describe_actor(self, actor_id: int) -> contract.ActorInfo:
         with self.lock:
             actor = rules.get_actor(self.kernel, actor_id)

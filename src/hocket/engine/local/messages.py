@@ -86,6 +86,8 @@ The rest is as in `POOL`."""
 POOL = 39
 """``(POOL, has, granted)``: the worker gave memory back, as a `RECYCLE` said. `has`: what its pool takes now, and may take of
 what it was granted. `granted`: how much that was, in all."""
+METRICS = 60
+"""``(METRICS, batch)``: what the worker has counted and measured since it last told."""
 
 # hub -> guardian
 SPAWN = 40

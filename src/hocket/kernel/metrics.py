@@ -1,0 +1,76 @@
+"""What programs count and measure, as numbers that can be added up: plain data, no IO and no locks.
+
+A process collects a `Batch` of what happened since it last told; the driver merges the batches of all. Counters and
+histograms add up. Of a gauge the value that came last counts, whichever process set it.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+COUNTER = "counter"
+GAUGE = "gauge"
+HISTOGRAM = "histogram"
+
+Tags = tuple[tuple[str, str], ...]
+"""``(key, value)`` pairs, in the order of the metric's keys."""
+
+Record = tuple[str, str, str, tuple[float, ...], Tags, tuple[float, ...]]
+"""``(kind, name, description, boundaries, tags, numbers)``. The numbers: of a counter the increment, of a gauge the value, of
+a histogram the count of each bucket and then the sum. Only tuples, strings and numbers, so that it can be sent as it is."""
+
+Batch = tuple[Record, ...]
+
+
+@dataclass(slots=True)
+class Family:
+    """All series of one metric."""
+
+    kind: str
+    name: str
+    description: str
+    boundaries: tuple[float, ...]
+    #: Numbers by tags.
+    series: dict[Tags, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class MetricStore:
+    """The figures of one process, or of a session."""
+
+    #: By name, kind and boundaries: what differs in these is not added up.
+    families: dict[tuple[str, str, tuple[float, ...]], Family] = field(default_factory=dict)
+
+    def merge(self, batch: Iterable[Record]) -> None:
+        """Add a batch."""
+        for kind, name, description, boundaries, tags, numbers in batch:
+            key = (name, kind, boundaries)
+            family = self.families.get(key)
+            if family is None:
+                family = self.families[key] = Family(kind, name, description, boundaries)
+            known = family.series.get(tags)
+            if known is None or kind == GAUGE:
+                family.series[tags] = numbers
+            else:
+                family.series[tags] = tuple([old + new for old, new in zip(known, numbers, strict=True)])
+
+    def take(self) -> Batch:
+        """Return everything as one batch, and forget it."""
+        families, self.families = self.families, {}
+        return tuple(
+            [
+                (family.kind, family.name, family.description, family.boundaries, tags, numbers)
+                for family in families.values()
+                for tags, numbers in family.series.items()
+            ]
+        )
+
+
+def build_histogram_numbers(boundaries: tuple[float, ...], value: float) -> tuple[float, ...]:
+    """Return the numbers of one observation; a value that equals a boundary belongs to the bucket below it."""
+    numbers = [0.0] * (len(boundaries) + 2)
+    numbers[bisect.bisect_left(boundaries, value)] = 1.0
+    numbers[-1] = float(value)
+    return tuple(numbers)

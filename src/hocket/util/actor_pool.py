@@ -1,0 +1,225 @@
+"""A row of work for a fixed number of actors."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar, final
+
+from hocket.core import actor as core_actor
+from hocket.core import api
+from hocket.engine import contract
+
+V = TypeVar("V")
+
+Refs = tuple[contract.ObjectRef[Any], ...]
+"""What one call returned: more than one reference if its ``num_returns`` says so."""
+
+
+class _Call:
+    """One call that is running, or is done and not fetched."""
+
+    __slots__ = ("actor", "is_many", "refs")
+
+    def __init__(self, actor: core_actor.ActorHandle, refs: Refs, *, is_many: bool) -> None:
+        self.actor = actor
+        self.refs = refs
+        self.is_many = is_many
+
+
+@final
+class ActorPool:
+    """Gives values to whichever of the actors is free.
+
+    An actor has one call at a time. It becomes free when the result of its call is fetched, and not before.
+
+    Args:
+        actors: The actors, all with the methods that are to be called.
+
+    Example:
+        >>> import hocket
+        >>> @hocket.remote
+        ... class Worker:
+        ...     def double(self, x):
+        ...         return 2 * x
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> pool = hocket.util.ActorPool([Worker.remote(), Worker.remote()])
+        >>> list(pool.map(lambda actor, value: actor.double.remote(value), [1, 2, 3]))
+        [2, 4, 6]
+        >>> hocket.shutdown()
+    """
+
+    def __init__(self, actors: Iterable[core_actor.ActorHandle]) -> None:
+        self._idle = list(actors)
+        for actor in self._idle:
+            _check_actor(actor)
+        #: What waits for an actor.
+        self._unsubmitted: deque[tuple[Callable[[Any, Any], Any], Any]] = deque()
+        #: Submitted and not fetched, by number, in the order of submission.
+        self._calls: dict[int, _Call] = {}
+        self._next_number = 0
+        #: Whether a result has been fetched before one that was submitted earlier and is still unfetched.
+        self._is_disordered = False
+
+    def map(self, fn: Callable[[core_actor.ActorHandle, V], Any], values: Iterable[V]) -> Iterator[Any]:
+        """Call for each value; return an iterator over the results, in the order of the values.
+
+        The calls are submitted at once. What was pending before is dropped.
+
+        Args:
+            fn: Takes an actor and a value, and returns what ``actor.method.remote(...)`` returned.
+            values: The values.
+        """
+        self._submit_all(fn, values)
+        return self._iterate(self.get_next)
+
+    def map_unordered(self, fn: Callable[[core_actor.ActorHandle, V], Any], values: Iterable[V]) -> Iterator[Any]:
+        """Like `map`, with the results in the order in which they come."""
+        self._submit_all(fn, values)
+        return self._iterate(self.get_next_unordered)
+
+    def _submit_all(self, fn: Callable[[core_actor.ActorHandle, V], Any], values: Iterable[V]) -> None:
+        self._unsubmitted.clear()
+        for number in list(self._calls):
+            self._finish(number)
+        for value in values:
+            self.submit(fn, value)
+
+    def _iterate(self, get: Callable[[], Any]) -> Iterator[Any]:
+        while self.has_next():
+            yield get()
+
+    def submit(self, fn: Callable[[core_actor.ActorHandle, V], Any], value: V) -> None:
+        """Call ``fn(actor, value)`` with a free actor; now if there is one, else when one becomes free.
+
+        Raises:
+            TypeError: `fn` returned something else than references.
+        """
+        if not self._idle:
+            self._unsubmitted.append((fn, value))
+            return
+        actor = self._idle.pop()
+        try:
+            returned = fn(actor, value)
+            refs = tuple(returned) if isinstance(returned, list) else (returned,)
+            if not refs or any(type(ref) is not contract.ObjectRef for ref in refs):
+                raise TypeError(
+                    f"fn must return what actor.method.remote(...) returned, but returned {returned!r}. Write lambda actor, value: "
+                    "actor.method.remote(value)."
+                )
+        except BaseException:
+            self._idle.append(actor)
+            raise
+        self._calls[self._next_number] = _Call(actor, refs, is_many=isinstance(returned, list))
+        self._next_number += 1
+
+    def has_next(self) -> bool:
+        """Tell whether there are results to fetch, now or later."""
+        return bool(self._calls) or bool(self._unsubmitted)
+
+    def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        """Wait for the result that is next in the order of submission, and return it.
+
+        Args:
+            timeout: Seconds to wait at most; None waits without end.
+            ignore_if_timedout: Drop the result if it is not there in time. Its actor counts as free.
+
+        Raises:
+            StopIteration: There are no more results.
+            TimeoutError: It was not there in time.
+            ValueError: `get_next_unordered` has fetched a later result, so that there is no order any more.
+        """
+        self._check_has_next()
+        if self._is_disordered:
+            raise ValueError(
+                "It is not allowed to call get_next() after get_next_unordered(), while earlier results are pending. Fetch the "
+                "rest with get_next_unordered() too."
+            )
+        number, call = next(iter(self._calls.items()))
+        ready, _ = api.wait(list(call.refs), num_returns=len(call.refs), timeout=timeout)
+        if len(ready) == len(call.refs):
+            return self._fetch(number)
+        if not ignore_if_timedout:
+            raise TimeoutError(f"Timed out waiting for result after {timeout} s. Call again, or give a longer timeout.")
+        self._finish(number)
+        raise TimeoutError(
+            f"Timed out waiting for result after {timeout} s. The task {call.refs[0]} has been ignored: its result is dropped."
+        )
+
+    def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        """Wait for any result, and return it.
+
+        Args:
+            timeout: Seconds to wait at most; None waits without end.
+            ignore_if_timedout: Drop all pending results if none is there in time. Their actors count as free.
+
+        Raises:
+            StopIteration: There are no more results.
+            TimeoutError: None was there in time.
+        """
+        self._check_has_next()
+        numbers = {call.refs[0]: number for number, call in self._calls.items()}
+        ready, _ = api.wait(list(numbers), num_returns=1, timeout=timeout)
+        if ready:
+            number = numbers[ready[0]]
+            self._is_disordered = self._is_disordered or number != next(iter(self._calls))
+            return self._fetch(number)
+        if not ignore_if_timedout:
+            raise TimeoutError(f"Timed out waiting for result after {timeout} s. Call again, or give a longer timeout.")
+        count = len(numbers)
+        for number in numbers.values():
+            self._finish(number)
+        raise TimeoutError(
+            f"Timed out waiting for result after {timeout} s. All {count} running calls have been ignored: their results are "
+            "dropped."
+        )
+
+    def _check_has_next(self) -> None:
+        if not self.has_next():
+            raise StopIteration("No more results to get")
+        if not self._calls:
+            raise ValueError(
+                f"{len(self._unsubmitted)} values wait for an actor, but the pool has none. Give it one with push(actor)."
+            )
+
+    def _fetch(self, number: int) -> Any:
+        call = self._finish(number)
+        return api.get(list(call.refs)) if call.is_many else api.get(call.refs[0])
+
+    def _finish(self, number: int) -> _Call:
+        call = self._calls.pop(number)
+        if not self._calls:
+            self._is_disordered = False
+        self._give(call.actor)
+        return call
+
+    def _give(self, actor: core_actor.ActorHandle) -> None:
+        self._idle.append(actor)
+        if self._unsubmitted:
+            self.submit(*self._unsubmitted.popleft())
+
+    def has_free(self) -> bool:
+        """Tell whether a value that is submitted now would start now."""
+        return bool(self._idle) and not self._unsubmitted
+
+    def pop_idle(self) -> core_actor.ActorHandle | None:
+        """Take a free actor out of the pool; None if there is none."""
+        return self._idle.pop() if self.has_free() else None
+
+    def push(self, actor: core_actor.ActorHandle) -> None:
+        """Add an actor.
+
+        Raises:
+            ValueError: It is in the pool already.
+        """
+        _check_actor(actor)
+        if actor in self._idle or any(call.actor == actor for call in self._calls.values()):
+            raise ValueError(f"Actor already belongs to current ActorPool: {actor!r}. Push each actor once.")
+        self._give(actor)
+
+
+def _check_actor(actor: object) -> None:
+    if not isinstance(actor, core_actor.ActorHandle):
+        raise TypeError(
+            f"ActorPool takes actor handles, but received {actor!r}. Pass what ActorClass.remote() returned."
+        )

@@ -1,0 +1,125 @@
+"""Results in the order in which they come."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from hocket.core import api
+from hocket.engine import contract
+
+
+class Remote(Protocol):
+    """A remote function, or a method of an actor."""
+
+    @property
+    def remote(self) -> Callable[..., Any]:
+        """Starts a call."""
+
+
+def as_completed(
+    refs: Sequence[contract.ObjectRef[Any]], *, chunk_size: int = 10, yield_obj_refs: bool = False
+) -> Iterator[Any]:
+    """Yield the values of references, each as soon as it is there.
+
+    Args:
+        refs: References, without duplicates.
+        chunk_size: How many finished ones are looked up at once. More is faster when many finish together; a result never waits
+            for others to make up a chunk.
+        yield_obj_refs: Yield the references instead of their values.
+
+    Raises:
+        ValueError: `chunk_size` is below 1, or a reference is there twice.
+        TypeError: One is no reference.
+
+    Example:
+        >>> import hocket
+        >>> context = hocket.init(num_cpus=1, engine="inprocess")
+        >>> sorted(hocket.util.as_completed([hocket.put(2), hocket.put(1)]))
+        [1, 2]
+        >>> hocket.shutdown()
+    """
+    _check_chunk_size(chunk_size)
+    return _yield_completed(list(refs), chunk_size, yields_refs=yield_obj_refs)
+
+
+def _yield_completed(unfinished: list[contract.ObjectRef[Any]], chunk_size: int, *, yields_refs: bool) -> Iterator[Any]:
+    while unfinished:
+        ready, unfinished = _take_finished(unfinished, chunk_size)
+        while ready:
+            ref = ready.pop(0)
+            yield ref if yields_refs else api.get(ref)
+            del ref  # the consumer may be the only one who needs it
+
+
+def _take_finished(
+    refs: list[contract.ObjectRef[Any]], most: int
+) -> tuple[list[contract.ObjectRef[Any]], list[contract.ObjectRef[Any]]]:
+    """Wait for one, and take those with it that are there by then."""
+    ready, rest = api.wait(refs, num_returns=1)
+    if most > 1 and rest:
+        more, rest = api.wait(rest, num_returns=min(most - 1, len(rest)), timeout=0)
+        ready += more
+    return ready, rest
+
+
+def map_unordered(
+    fn: Remote,
+    items: Iterable[Any],
+    *,
+    backpressure_size: int | None = 100,
+    chunk_size: int = 10,
+    yield_obj_refs: bool = False,
+) -> Iterator[Any]:
+    """Call a remote function for each item; yield the results, each as soon as it is there.
+
+    Args:
+        fn: A remote function or a method of an actor, of one argument.
+        items: May be endless: it is read as results are taken.
+        backpressure_size: How many calls are under way at most; None for no limit.
+        chunk_size: As for `as_completed`.
+        yield_obj_refs: Yield the references instead of their values.
+
+    Raises:
+        ValueError: A size is below 1.
+        TypeError: `fn` is not remote.
+
+    Example:
+        >>> import hocket
+        >>> @hocket.remote
+        ... def double(x):
+        ...     return 2 * x
+        >>> context = hocket.init(num_cpus=1, engine="inprocess")
+        >>> sorted(hocket.util.map_unordered(double, [1, 2, 3]))
+        [2, 4, 6]
+        >>> hocket.shutdown()
+    """
+    if not callable(getattr(fn, "remote", None)):
+        raise TypeError(
+            f"map_unordered takes a remote function or an actor's method, but received {fn!r}. Decorate it with @hocket.remote."
+        )
+    if backpressure_size is not None and backpressure_size < 1:
+        raise ValueError(
+            f"backpressure_size must be positive, or None for no limit, but received {backpressure_size!r}."
+        )
+    _check_chunk_size(chunk_size)
+    return _yield_mapped(fn, iter(items), backpressure_size, chunk_size, yields_refs=yield_obj_refs)
+
+
+def _yield_mapped(
+    fn: Remote, items: Iterator[Any], most: int | None, chunk_size: int, *, yields_refs: bool
+) -> Iterator[Any]:
+    unfinished = [fn.remote(item) for item in itertools.islice(items, most)]
+    while unfinished:
+        ready, unfinished = _take_finished(unfinished, chunk_size)
+        unfinished += [fn.remote(item) for item in itertools.islice(items, len(ready))]
+        while ready:
+            ref = ready.pop(0)
+            yield ref if yields_refs else api.get(ref)
+            del ref  # the consumer may be the only one who needs it
+
+
+def _check_chunk_size(chunk_size: int) -> None:
+    if chunk_size < 1:
+        raise ValueError(f"`chunk_size` must be >= 1, but received {chunk_size!r}. Leave it out for 10.")

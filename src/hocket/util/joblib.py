@@ -1,0 +1,143 @@
+"""joblib's ``Parallel`` on Hocket's workers, and with it what scikit-learn does in parallel.
+
+joblib is no dependency of Hocket: this module needs it, and nothing else imports this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from hocket.core import api, session
+from hocket.util import multiprocessing
+
+try:
+    from joblib import parallel
+except ImportError as error:
+    raise ImportError(
+        "hocket.util.joblib needs joblib, which cannot be imported. Run pip install joblib; it also comes with scikit-learn."
+    ) from error
+
+
+def register_hocket() -> None:
+    """Make ``"hocket"`` a backend of joblib.
+
+    Example:
+        >>> import joblib
+        >>> import hocket
+        >>> from hocket.util.joblib import register_hocket
+        >>> register_hocket()
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> with joblib.parallel_backend("hocket", n_jobs=2):
+        ...     joblib.Parallel()(joblib.delayed(abs)(-x) for x in range(3))
+        [0, 1, 2]
+        >>> hocket.shutdown()
+    """
+    parallel.register_parallel_backend("hocket", Backend)
+
+
+def register_ray() -> None:
+    """Make ``"ray"`` a second name of the backend, so that a program written for Ray runs."""
+    register_hocket()
+    parallel.register_parallel_backend("ray", Backend)
+
+
+@final
+class Outcome:
+    """What came of one of joblib's batches: joblib hands it back to us before it looks into it."""
+
+    __slots__ = ("error", "value")
+
+    def __init__(self, value: Any, error: BaseException | None) -> None:
+        self.value = value
+        self.error = error
+
+
+@final
+class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type: ignore[misc]
+    """What joblib asks to run its batches.
+
+    Args:
+        nesting_level: How many ``Parallel`` calls this is inside of; joblib's own.
+        inner_max_num_threads: joblib refuses it for backends that do not limit threads, such as this one.
+        ray_remote_args: Options of the processes' actors, as for `hocket.util.multiprocessing.Pool`.
+    """
+
+    supports_retrieve_callback = True
+    supports_return_generator = True
+
+    def __init__(
+        self,
+        nesting_level: int | None = None,
+        inner_max_num_threads: int | None = None,
+        ray_remote_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads)
+        self._remote_args = dict(ray_remote_args or {})
+        self._pool: multiprocessing.Pool | None = None
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """Return how many processes a request stands for; -1 is all CPUs of the session."""
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning. Use -1 for all CPUs of the session.")
+        if n_jobs is None:
+            return 1
+        if n_jobs > 0:
+            return n_jobs
+        session.get_engine()  # opens a session if there is none
+        return max(1, int(api.cluster_resources().get("CPU", 1)) + 1 + n_jobs)
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **ignored: Any) -> int:
+        """Start the processes; return how many."""
+        n_jobs = self.effective_n_jobs(n_jobs)
+        if n_jobs == 1:
+            raise _fall_back(self.nesting_level)
+        self._pool = multiprocessing.Pool(n_jobs, ray_remote_args=self._remote_args)
+        self.parallel = parallel
+        return n_jobs
+
+    def submit(self, func: Callable[[], Any], callback: Callable[[Any], object] | None = None) -> Any:
+        """Run one batch; `callback` is told the outcome."""
+        assert self._pool is not None
+        tell = callback or _ignore
+        # As an argument: a batch holds the data, and what is called should be the same small function each time.
+        return self._pool.apply_async(
+            _run_batch,
+            (func,),
+            callback=lambda value: tell(Outcome(value, None)),
+            error_callback=lambda error: tell(Outcome(None, error)),
+        )
+
+    def retrieve_result_callback(self, out: Outcome) -> Any:
+        """Return a batch's result, or raise its error."""
+        if out.error is not None:
+            raise out.error
+        return out.value
+
+    def terminate(self) -> None:
+        """End the processes."""
+        if self._pool is not None:
+            self._pool.terminate()
+            self._pool = None
+        self.reset_batch_stats()
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        """End the processes because something failed; start new ones if more work may come."""
+        self.terminate()
+        if ensure_ready:
+            self.configure(n_jobs=self.parallel.n_jobs, parallel=self.parallel)
+
+
+def _run_batch(batch: Callable[[], Any]) -> Any:
+    return batch()
+
+
+def _ignore(outcome: object) -> None:
+    pass
+
+
+def _fall_back(nesting_level: int | None) -> BaseException:
+    """Return joblib's way of saying that one process is best had without us."""
+    backend = parallel.SequentialBackend(nesting_level=nesting_level)
+    error: BaseException = parallel.FallbackToBackend(backend)
+    return error

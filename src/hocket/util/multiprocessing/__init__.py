@@ -1,0 +1,7 @@
+"""`multiprocessing.Pool` on Hocket's workers. A program changes its import, and nothing else."""
+
+from multiprocessing import TimeoutError as TimeoutError  # noqa: A004 (the name that programs catch)
+
+from hocket.util.multiprocessing.pool import Pool as Pool
+from hocket.util.multiprocessing.results import AsyncResult as AsyncResult
+from hocket.util.multiprocessing.results import IMapIterator as IMapIterator

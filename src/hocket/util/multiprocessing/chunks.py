@@ -1,0 +1,168 @@
+"""What a pool sends to its processes, and the actor that lives in each.
+
+A *chunk* is the pool's unit of work: one call of `apply`, or some items of a `map`. Several chunks go to a process in one
+message when they turn out to be short. A process that finds a message longer than `SLICE_SECONDS` of work
+leaves the rest undone, and the pool gives it to whoever is free.
+
+Functions travel once to each process and are known by the digest of their code.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hocket.engine import values
+
+SLICE_SECONDS = 0.005
+"""How long a process works on one message, if it may choose. A guess: 50 times what the message itself costs (measured: about
+0.1 ms with the change of threads), and short enough that processes finish together."""
+
+MAX_FUNCTIONS = 64
+"""How many functions a process remembers. The pool counts the same way, so that it knows what a process has forgotten."""
+
+APPLY = 0
+MAP = 1
+STARMAP = 2
+
+Outcome = tuple[bool, Any]
+"""Whether a chunk succeeded, and its result or its `Failure`."""
+
+
+class RemoteTraceback(Exception):  # noqa: N818 (the name that multiprocessing gives it)
+    """Where in another process an exception was raised; the ``__cause__`` of that exception."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+class Failure:
+    """An exception on its way to the pool."""
+
+    def __init__(self, error: BaseException, text: str) -> None:
+        self.error = error
+        self.text = text
+
+    def open(self) -> BaseException:
+        """Return the exception, with the traceback of the process as its cause."""
+        self.error.__cause__ = RemoteTraceback(self.text)
+        return self.error
+
+
+class PoolProcess:
+    """The actor in each process of a pool."""
+
+    def __init__(self, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
+        self._functions: dict[bytes, Any] = {}
+        #: Why the initializer failed; it is what comes of all work.
+        self._failure: Failure | None = None
+        if initializer is not None:
+            try:
+                initializer(*initargs)
+            except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+                self._failure = build_failure(error)
+
+    def run(
+        self, new: list[tuple[bytes, bytes]], digests: list[bytes], chunks: list[tuple[int, Any]]
+    ) -> tuple[list[Outcome], float]:
+        """Work on chunks, in order, as long as `SLICE_SECONDS` allow; at least on one.
+
+        Args:
+            new: Digest and code of functions that this process does not know.
+            digests: Which function each chunk is for; only one if they are all for the same.
+            chunks: What to do, and with what.
+
+        Returns:
+            The outcomes of those that were done, and the seconds that they took.
+        """
+        for digest, blob in new:
+            self._functions.pop(digest, None)
+            self._functions[digest] = blob
+            if len(self._functions) > MAX_FUNCTIONS:
+                del self._functions[next(iter(self._functions))]
+        started = time.perf_counter()
+        outcomes: list[Outcome] = []
+        spent = 0.0
+        for position, (kind, work) in enumerate(chunks):
+            digest = digests[position if len(digests) > 1 else 0]
+            outcomes.append(self._run_chunk(digest, kind, work, is_alone=len(chunks) == 1))
+            spent = time.perf_counter() - started
+            if spent > SLICE_SECONDS:
+                break
+        return outcomes, spent
+
+    def apply(self, digest: bytes, *args: Any) -> Outcome:
+        """Work on one chunk of `APPLY`, for a function that is known: less to encode than with `run`."""
+        return self._run_chunk(digest, APPLY, (args, {}), is_alone=True)
+
+    def _run_chunk(self, digest: bytes, kind: int, work: Any, *, is_alone: bool) -> Outcome:
+        result: Any
+        if self._failure is not None:
+            return False, self._failure
+        try:
+            function = self._functions[digest]
+            if type(function) is bytes:
+                function = self._functions[digest] = values.decode(function)
+            if kind == MAP:
+                result = list(map(function, work))
+            elif kind == STARMAP:
+                result = [function(*args) for args in work]
+            else:
+                args, kwargs = work
+                result = function(*args, **kwargs)
+            if not is_alone and not values.is_plain(result):
+                values.encode(result, "the result")  # one that cannot travel must not keep the others from it
+        except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+            return False, build_failure(error)
+        return True, result
+
+
+def is_fixed(function: object) -> bool:
+    """Tell whether what travels of a function stays the same: it is found by its name, or uses nothing but its arguments and
+    built-ins.
+    """
+    if isinstance(function, types.BuiltinFunctionType):
+        return isinstance(function.__self__, types.ModuleType)
+    if not isinstance(function, types.FunctionType):
+        return False
+    module = sys.modules.get(function.__module__)
+    if function.__module__ != "__main__" and getattr(module, function.__qualname__, None) is function:
+        return True
+    if function.__closure__ or function.__defaults__ or function.__kwdefaults__ or function.__dict__:
+        return False
+    codes = [function.__code__]
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    names = {name for code in codes for name in code.co_names}
+    return all(hasattr(builtins, name) for name in names) and names.isdisjoint(function.__globals__)
+
+
+def build_failure(error: Exception) -> Failure:
+    """Return what can travel of an exception."""
+    text = "".join(traceback.format_exception(type(error), error, _skip_own_frames(error)))
+    error.__cause__ = error.__context__ = None  # they are in the text, and might not be able to travel
+    if not values.can_travel(error):
+        error = RuntimeError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
+    return Failure(error, text)
+
+
+def _skip_own_frames(error: BaseException) -> Any:
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return frames
+
+
+def build_chunks(items: Iterable[Any], size: int) -> list[list[Any]]:
+    """Return the items in lists of at most `size`."""
+    whole = items if isinstance(items, list) else list(items)
+    return [whole[start : start + size] for start in range(0, len(whole), size)]

@@ -1,0 +1,299 @@
+"""`multiprocessing.Pool` on Hocket's workers."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, NoReturn, Self, final
+
+from hocket.core import actor as core_actor
+from hocket.core import api, session
+from hocket.util.multiprocessing import chunks, crew, results
+
+CHUNKS_PER_PROCESS = 4
+"""Into how many chunks `map` divides its items for each process, unless told otherwise. multiprocessing's number."""
+
+
+@final
+class Pool:
+    """Processes that call functions, under the names of `multiprocessing.Pool`.
+
+    Functions and arguments may be what multiprocessing cannot send: lambdas, closures, functions of ``__main__``. A process that dies is
+    replaced, and what it was working on fails with an error that says how it died.
+
+    Args:
+        processes: How many; by default one for each CPU of the session.
+        initializer: Called in each process before anything else. If it fails, so does all work, with the same exception.
+        initargs: What `initializer` is called with.
+        maxtasksperchild: After how many chunks a process is replaced by a new one; by default never.
+        context: For programs written for multiprocessing; has no meaning here.
+        ray_address: As the ``address`` of `hocket.init`, if no session is open.
+        ray_remote_args: Options of the processes' actors, such as ``{"num_cpus": 1}``.
+
+    Raises:
+        ValueError: A number is below 1, or the processes ask for more than the session has.
+        TypeError: `initializer` cannot be called, or `processes` is no number.
+
+    Example:
+        >>> import hocket
+        >>> from hocket.util.multiprocessing import Pool
+        >>> context = hocket.init(num_cpus=2, engine="inprocess")
+        >>> with Pool(2) as pool:
+        ...     pool.map(lambda x: x * x, range(4))
+        [0, 1, 4, 9]
+        >>> hocket.shutdown()
+    """
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] | None = None,
+        maxtasksperchild: int | None = None,
+        context: Any = None,
+        ray_address: str | None = None,
+        ray_remote_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        _check_count("processes", processes, "Processes in the pool must be >0")
+        _check_count("maxtasksperchild", maxtasksperchild, "maxtasksperchild must be >0")
+        if initializer is not None and not callable(initializer):
+            raise TypeError(
+                f"initializer must be a function, but received {initializer!r}. Pass it without calling it."
+            )
+        if context is not None:
+            warnings.warn(
+                "The 'context' argument of Pool is ignored: processes are started by the session. Leave it out.",
+                stacklevel=2,
+            )
+        if not session.is_initialized():
+            session.init(ray_address, num_cpus=processes)
+        options = dict(ray_remote_args or {})
+        processes = processes or max(1, int(api.cluster_resources().get("CPU", 1)))
+        _check_cpus(processes, options)
+        process_class = core_actor.ActorClass(chunks.PoolProcess, options)
+        arguments = (initializer, tuple(initargs or ()))
+        self._crew = crew.Crew(processes, lambda: process_class.remote(*arguments), maxtasksperchild)
+        self._iterators: weakref.WeakSet[results.IMapIterator] = weakref.WeakSet()
+        # Not at exit, when the session ends all processes anyway.
+        weakref.finalize(self, self._crew.abandon).atexit = False
+
+    # --- one call -------------------------------------------------------------------------------------------------------
+
+    def apply(
+        self, func: Callable[..., Any], args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call ``func(*args, **kwargs)`` in a process, wait for what it returns, and return it."""
+        return self._apply(func, args, kwargs, None, None, helps=True).get()
+
+    def apply_async(
+        self,
+        func: Callable[..., Any],
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        callback: results.Callback | None = None,
+        error_callback: results.Callback | None = None,
+    ) -> results.AsyncResult:
+        """Like `apply`, and return at once.
+
+        Args:
+            func: What to call.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            callback: Called with the result, in a thread of the pool.
+            error_callback: Called with the exception, in a thread of the pool.
+        """
+        return self._apply(func, args, kwargs, callback, error_callback, helps=False)
+
+    def _apply(
+        self,
+        func: Callable[..., Any],
+        args: Iterable[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        callback: results.Callback | None,
+        error_callback: results.Callback | None,
+        *,
+        helps: bool,
+    ) -> results.AsyncResult:
+        self._crew.check_running()
+        result = results.AsyncResult(1, is_single=True, callback=callback, error_callback=error_callback, owner=self)
+        work = (tuple(args or ()), dict(kwargs or {}))
+        item = crew.Item(self._crew.encode(func), chunks.APPLY, work, result, 0)
+        self._crew.submit([item], helps=helps)
+        if helps:
+            self._crew.help_out(result)
+        return result
+
+    # --- many calls -----------------------------------------------------------------------------------------------------
+
+    def map(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
+        """Call a function for each item and return the results in the order of the items.
+
+        Args:
+            func: Takes one item.
+            iterable: The items; all of them are read first.
+            chunksize: How many items make up one piece of work; by default a quarter of each process' share.
+
+        Raises:
+            ValueError: `chunksize` is below 1, or the pool is closed.
+        """
+        return self._map(func, iterable, chunksize, chunks.MAP, None, None, helps=True).get()  # type: ignore[no-any-return]
+
+    def map_async(
+        self,
+        func: Callable[[Any], Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: results.Callback | None = None,
+        error_callback: results.Callback | None = None,
+    ) -> results.AsyncResult:
+        """Like `map`, and return at once."""
+        return self._map(func, iterable, chunksize, chunks.MAP, callback, error_callback, helps=False)
+
+    def starmap(
+        self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
+    ) -> list[Any]:
+        """Like `map`, for items that are the arguments of the function: ``func(*item)``."""
+        return self._map(func, iterable, chunksize, chunks.STARMAP, None, None, helps=True).get()  # type: ignore[no-any-return]
+
+    def starmap_async(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+        callback: results.Callback | None = None,
+        error_callback: results.Callback | None = None,
+    ) -> results.AsyncResult:
+        """Like `starmap`, and return at once."""
+        return self._map(func, iterable, chunksize, chunks.STARMAP, callback, error_callback, helps=False)
+
+    def _map(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Any],
+        chunksize: int | None,
+        kind: int,
+        callback: results.Callback | None,
+        error_callback: results.Callback | None,
+        *,
+        helps: bool,
+    ) -> results.AsyncResult:
+        self._crew.check_running()
+        _check_count("chunksize", chunksize, "Chunksize must be 1+")
+        function = self._crew.encode(func)
+        items = list(iterable)
+        if chunksize is None:
+            chunksize = max(1, -(-len(items) // (self._crew.size * CHUNKS_PER_PROCESS)))
+        pieces = chunks.build_chunks(items, chunksize)
+        result = results.AsyncResult(
+            len(pieces), is_single=False, callback=callback, error_callback=error_callback, owner=self
+        )
+        self._crew.submit(
+            [crew.Item(function, kind, piece, result, position) for position, piece in enumerate(pieces)], helps=helps
+        )
+        if helps:
+            self._crew.help_out(result)
+        return result
+
+    def imap(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = 1
+    ) -> results.IMapIterator:
+        """Like `map`, with an iterator over the results; items are read as results are taken.
+
+        Args:
+            func: Takes one item.
+            iterable: The items; may be endless.
+            chunksize: How many items make up one piece of work.
+        """
+        return self._imap(func, iterable, chunksize, is_ordered=True)
+
+    def imap_unordered(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = 1
+    ) -> results.IMapIterator:
+        """Like `imap`, with the results in the order in which they come."""
+        return self._imap(func, iterable, chunksize, is_ordered=False)
+
+    def _imap(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None, *, is_ordered: bool
+    ) -> results.IMapIterator:
+        self._crew.check_running()
+        _check_count("chunksize", chunksize, "Chunksize must be 1+")
+        function = self._crew.encode(func)
+        own_crew = self._crew
+
+        def submit(work: list[list[Any]], receiver: results.Receiver, first: int) -> None:
+            own_crew.submit(
+                [crew.Item(function, chunks.MAP, piece, receiver, first + offset) for offset, piece in enumerate(work)]
+            )
+
+        iterator = results.IMapIterator(
+            _cut(iter(iterable), chunksize or 1),
+            submit,
+            lambda: own_crew.count_ahead(function),
+            is_ordered=is_ordered,
+            owner=self,
+        )
+        self._iterators.add(iterator)
+        return iterator
+
+    # --- the end --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take no more work. The processes end when what there is has been done, `imap` of unread items included."""
+        for iterator in list(self._iterators):
+            iterator.feed_all()
+        self._crew.close()
+
+    def terminate(self) -> None:
+        """End the processes now. What was not done fails with `TaskCancelledError`."""
+        self._crew.terminate()
+
+    def join(self) -> None:
+        """Wait until all work is done.
+
+        Raises:
+            ValueError: The pool has been neither closed nor terminated.
+        """
+        if not self._crew.is_closed:
+            raise ValueError("Pool is still running. Call close() or terminate() before join().")
+        self._crew.join()
+
+    def __enter__(self) -> Self:
+        self._crew.check_running()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.terminate()
+
+    def __reduce__(self) -> NoReturn:
+        raise NotImplementedError(
+            "pool objects cannot be passed between processes or pickled. Make a pool in the process that uses it."
+        )
+
+
+def _check_count(name: str, value: int | None, rule: str) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, but received {value!r}. Leave it out for the default.")
+    if value < 1:
+        raise ValueError(f"{rule}, but received {value!r}. Leave it out for the default.")
+
+
+def _check_cpus(processes: int, options: Mapping[str, Any]) -> None:
+    total = api.cluster_resources().get("CPU", 0)
+    asked = processes * (options.get("num_cpus") or 0)
+    if asked > total:
+        raise ValueError(
+            f"Tried to start a pool with {processes} processes of {options['num_cpus']} CPUs each, but there are only {total:g} "
+            "CPUs in the session. Start fewer, or open the session with hocket.init(num_cpus=...)."
+        )
+
+
+def _cut(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    while piece := list(itertools.islice(items, size)):
+        yield piece

@@ -1,0 +1,228 @@
+"""What the asynchronous calls of a pool return."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, final
+
+Callback = Callable[[Any], object]
+
+
+class Receiver(Protocol):
+    """Who is told the outcomes of chunks; called from any thread."""
+
+    def receive(self, position: int, ok: bool, value: Any) -> None:
+        """Take one outcome; a failure's value is the exception."""
+
+
+@final
+class AsyncResult:
+    """A result that is on its way.
+
+    Args:
+        size: How many chunks make up the result.
+        is_single: The result is the first chunk's own, and not a list of all items.
+        callback: Called with the result, in a thread of the pool.
+        error_callback: Called with the exception, in a thread of the pool.
+        owner: What must live as long as this.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        is_single: bool,
+        callback: Callback | None = None,
+        error_callback: Callback | None = None,
+        owner: object = None,
+    ) -> None:
+        self._owner = owner
+        for name, function in (("callback", callback), ("error_callback", error_callback)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} must be a function of one argument, but received {function!r}.")
+        self._chunks: list[Any] = [None] * size
+        self._missing = size
+        self._is_single = is_single
+        self._callback = callback
+        self._error_callback = error_callback
+        self._error: BaseException | None = None
+        self._error_position = 0
+        self._value: Any = None
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        if not size:
+            self._finish()
+
+    def receive(self, position: int, ok: bool, value: Any) -> None:
+        """Take the outcome of one chunk."""
+        with self._lock:
+            if ok:
+                self._chunks[position] = value
+            elif self._error is None or position < self._error_position:  # whichever comes first, the same is raised
+                self._error, self._error_position = value, position
+            self._missing -= 1
+            is_last = self._missing == 0
+        if is_last:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._error is None:
+            self._value = self._chunks[0] if self._is_single else [item for chunk in self._chunks for item in chunk]
+        self._chunks = []
+        callback, argument = (
+            (self._callback, self._value) if self._error is None else (self._error_callback, self._error)
+        )
+        try:
+            if callback is not None:
+                callback(argument)
+        except Exception as error:  # noqa: BLE001 (it must not end the pool's thread)
+            warnings.warn(f"A callback of a Pool raised {error!r}. Handle exceptions in it.", stacklevel=2)
+        finally:
+            self._done.set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the result is there, or the time is over."""
+        self._done.wait(timeout)
+
+    def ready(self) -> bool:
+        """Tell whether the result, or an exception, is there."""
+        return self._done.is_set()
+
+    def successful(self) -> bool:
+        """Tell whether there is a result and no exception.
+
+        Raises:
+            ValueError: Neither is there yet.
+        """
+        if not self.ready():
+            raise ValueError(f"{self!r} not ready. Call wait() first.")
+        return self._error is None
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Wait for the result and return it; raise what the function raised.
+
+        Raises:
+            multiprocessing.TimeoutError: It was not there in time.
+        """
+        if not self._done.wait(timeout):
+            raise multiprocessing.TimeoutError(f"The result was not there after {timeout} s. The work goes on.")
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class IMapIterator:
+    """Results of `Pool.imap` or `Pool.imap_unordered`, to be taken one by one.
+
+    Items are read from the iterable as results are taken, some ahead, so that an endless one is fine.
+
+    Args:
+        chunks: The chunks of items, made as they are asked for.
+        submit: Hands chunks to the pool: what, who is told, and the number of the first.
+        ahead: Returns how many chunks may be under way.
+        is_ordered: Results come in the order of the items.
+        owner: What must live as long as this.
+    """
+
+    def __init__(
+        self,
+        chunks: Iterable[list[Any]],
+        submit: Callable[[list[list[Any]], Receiver, int], None],
+        ahead: Callable[[], int],
+        *,
+        is_ordered: bool,
+        owner: object,
+    ) -> None:
+        self._owner = owner
+        self._chunks = iter(chunks)
+        self._submit = submit
+        self._ahead = ahead
+        self._is_ordered = is_ordered
+        self._changed = threading.Condition(threading.Lock())
+        #: Outcomes that have come and not been taken, by number.
+        self._outcomes: dict[int, tuple[bool, Any]] = {}
+        self._submitted = 0
+        self._taken = 0
+        self._is_exhausted = False
+        #: What the iterable raised instead of its next item.
+        self._input_error: Exception | None = None
+        #: Results of the chunk that is being handed out.
+        self._items: deque[Any] = deque()
+        self._feed()
+
+    def receive(self, position: int, ok: bool, value: Any) -> None:
+        """Take the outcome of one chunk."""
+        with self._changed:
+            self._outcomes[position] = (ok, value)
+            self._changed.notify_all()
+
+    def _feed(self) -> None:
+        if self._is_exhausted:
+            return
+        ahead = self._ahead()
+        under_way = self._submitted - self._taken
+        if under_way > ahead // 2:  # in company, because each submission wakes a thread
+            return
+        self._feed_chunks(ahead - under_way)
+
+    def feed_all(self) -> None:
+        """Submit everything that is left, because the pool is about to take no more."""
+        while not self._is_exhausted:
+            self._feed_chunks(1000)
+
+    def _feed_chunks(self, count: int) -> None:
+        chunks: list[list[Any]] = []
+        try:
+            while len(chunks) < count:
+                chunks.append(next(self._chunks))
+        except StopIteration:
+            self._is_exhausted = True
+        except Exception as error:  # noqa: BLE001 (raised when the results before it have been taken)
+            self._is_exhausted = True
+            self._input_error = error
+        self._submitted += len(chunks)
+        if chunks:
+            self._submit(chunks, self, self._submitted - len(chunks))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self.next()
+
+    def next(self, timeout: float | None = None) -> Any:
+        """Wait for the next result and return it; raise what the function raised for it.
+
+        Raises:
+            StopIteration: There are no more.
+            multiprocessing.TimeoutError: It was not there in time.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._items:
+            ok, value = self._take(deadline, timeout)
+            if not ok:
+                raise value
+            self._items.extend(value)
+        return self._items.popleft()
+
+    def _take(self, deadline: float | None, timeout: float | None) -> tuple[bool, Any]:
+        """Wait for the outcome of the next chunk."""
+        self._feed()
+        with self._changed:
+            while True:
+                if self._taken == self._submitted:
+                    error, self._input_error = self._input_error, None
+                    raise error or StopIteration
+                number = self._taken if self._is_ordered else next(iter(self._outcomes), -1)
+                if number in self._outcomes:
+                    self._taken += 1
+                    return self._outcomes.pop(number)
+                left_s = None if deadline is None else deadline - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    raise multiprocessing.TimeoutError(f"The result was not there after {timeout} s. The work goes on.")
+                self._changed.wait(left_s)

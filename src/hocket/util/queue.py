@@ -1,0 +1,303 @@
+"""A queue that tasks, actors and the driver share.
+
+The items are in an asynchronous actor: whoever waits in it for an item, or for room, costs no thread. Every method of the
+actor runs on its one event loop, so a check and what follows it cannot be torn apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Iterable, Mapping
+from typing import Any, final
+
+from hocket.core import actor as core_actor
+from hocket.core import api
+
+MAX_WAITING = 100_000
+"""How many calls may wait in the actor at once; one more would keep the call out that they wait for. A guess, far above any
+number of workers."""
+
+Outcome = tuple[bool, Any]
+"""Whether it could be done, and the item if one was asked for."""
+
+
+class Empty(queue.Empty):
+    """There is no item. Also a `queue.Empty`."""
+
+
+class Full(queue.Full):
+    """There is no room. Also a `queue.Full`."""
+
+
+@final
+class QueueActor:
+    """Holds the items. Tells whether something could be done instead of raising, so that the caller's error is its own."""
+
+    def __init__(self, maxsize: int) -> None:
+        self._items: asyncio.Queue[Any] = asyncio.Queue(maxsize)
+
+    async def put(self, item: Any, timeout: float | None) -> bool:
+        """Add an item when there is room."""
+        if not self._items.full():  # also with a timeout of 0, for which wait_for would not look
+            self._items.put_nowait(item)
+            return True
+        try:
+            await asyncio.wait_for(self._items.put(item), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    async def get(self, timeout: float | None) -> Outcome:
+        """Take an item when there is one."""
+        if not self._items.empty():
+            return True, self._items.get_nowait()
+        try:
+            return True, await asyncio.wait_for(self._items.get(), timeout)
+        except TimeoutError:
+            return False, None
+
+    async def put_nowait(self, items: list[Any]) -> tuple[bool, int]:
+        """Add all items or none; tell also how many there were before."""
+        size = self._items.qsize()
+        if self._items.maxsize > 0 and size + len(items) > self._items.maxsize:
+            return False, size
+        for item in items:
+            self._items.put_nowait(item)
+        return True, size
+
+    async def get_nowait(self, count: int) -> tuple[bool, list[Any] | int]:
+        """Take so many items or none; then tell how many there are."""
+        size = self._items.qsize()
+        if size < count:
+            return False, size
+        return True, [self._items.get_nowait() for _ in range(count)]
+
+    async def qsize(self) -> int:
+        """Return how many items there are."""
+        return self._items.qsize()
+
+
+@final
+class Queue:
+    """First in, first out, shared by all who have it: it can be passed to tasks and actors.
+
+    Args:
+        maxsize: How many items it holds at most; 0 or less for no limit.
+        actor_options: Options of the actor that holds the items, such as ``{"name": "results"}``.
+
+    Raises:
+        TypeError: `maxsize` is no int.
+
+    Example:
+        >>> import hocket
+        >>> from hocket.util.queue import Empty, Queue
+        >>> context = hocket.init(num_cpus=1)
+        >>> queue = Queue(maxsize=2)
+        >>> @hocket.remote
+        ... def produce(queue):
+        ...     for item in range(4):
+        ...         queue.put(item)
+        >>> producer = produce.remote(queue)
+        >>> [queue.get() for _ in range(4)]
+        [0, 1, 2, 3]
+        >>> queue.get(timeout=0.01)
+        Traceback (most recent call last):
+            ...
+        hocket.util.queue.Empty: There was no item for 0.01 s.
+        >>> hocket.shutdown()
+    """
+
+    def __init__(self, maxsize: int = 0, actor_options: Mapping[str, Any] | None = None) -> None:
+        if isinstance(maxsize, bool) or not isinstance(maxsize, int):
+            raise TypeError(f"maxsize must be an int, but received {maxsize!r}. Leave it out for no limit.")
+        self.maxsize = maxsize
+        options = {"max_concurrency": MAX_WAITING, **(actor_options or {})}
+        self.actor: core_actor.ActorHandle | None = core_actor.ActorClass(QueueActor, options).remote(maxsize)
+
+    # --- looking --------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def size(self) -> int:
+        """Return how many items there are now."""
+        return api.get(self._get_actor().qsize.remote())  # type: ignore[no-any-return]
+
+    def qsize(self) -> int:
+        """Return how many items there are now."""
+        return self.size()
+
+    def empty(self) -> bool:
+        """Tell whether there is no item now."""
+        return self.size() == 0
+
+    def full(self) -> bool:
+        """Tell whether there is no room now."""
+        return 0 < self.maxsize <= self.size()
+
+    # --- putting --------------------------------------------------------------------------------------------------------
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Add an item.
+
+        Args:
+            item: As with any call, a reference becomes its value.
+            block: Wait for room.
+            timeout: Seconds to wait at most; None waits without end.
+
+        Raises:
+            Full: There was no room in time.
+            ValueError: `timeout` is negative, or the queue was shut down.
+        """
+        if not block:
+            self.put_nowait(item)
+        elif not _wait(self._put(item, timeout)):
+            raise _build_full(timeout)
+
+    async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Like `put`, for coroutines."""
+        if not block:
+            _check_put(await self._get_actor().put_nowait.remote([item]), 1, self.maxsize)
+        elif not await self._put(item, timeout):
+            raise _build_full(timeout)
+
+    def put_nowait(self, item: Any) -> None:
+        """Add an item, if there is room.
+
+        Raises:
+            Full: There is none.
+        """
+        self.put_nowait_batch([item])
+
+    def put_nowait_batch(self, items: Iterable[Any]) -> None:
+        """Add items, all or none.
+
+        Raises:
+            Full: There is no room for all.
+            TypeError: It is no iterable.
+        """
+        if not isinstance(items, Iterable):
+            raise TypeError(
+                f"Argument 'items' must be an Iterable, but received {items!r}. Use put_nowait for one item."
+            )
+        given = list(items)
+        _check_put(api.get(self._get_actor().put_nowait.remote(given)), len(given), self.maxsize)
+
+    def _put(self, item: Any, timeout: float | None) -> Any:
+        _check_timeout(timeout)
+        return self._get_actor().put.remote(item, timeout)
+
+    # --- getting --------------------------------------------------------------------------------------------------------
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take the oldest item.
+
+        Args:
+            block: Wait for an item.
+            timeout: Seconds to wait at most; None waits without end.
+
+        Raises:
+            Empty: There was none in time.
+            ValueError: `timeout` is negative, or the queue was shut down.
+        """
+        if not block:
+            return self.get_nowait()
+        ok, item = _wait(self._get(timeout))
+        if not ok:
+            raise _build_empty(timeout)
+        return item
+
+    async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Like `get`, for coroutines."""
+        if not block:
+            return _check_get(await self._get_actor().get_nowait.remote(1), 1)[0]
+        ok, item = await self._get(timeout)
+        if not ok:
+            raise _build_empty(timeout)
+        return item
+
+    def get_nowait(self) -> Any:
+        """Take the oldest item, if there is one.
+
+        Raises:
+            Empty: There is none.
+        """
+        return self.get_nowait_batch(1)[0]
+
+    def get_nowait_batch(self, num_items: int) -> list[Any]:
+        """Take the oldest items, so many or none.
+
+        Raises:
+            Empty: There are fewer.
+            TypeError: `num_items` is no int.
+            ValueError: `num_items` is negative.
+        """
+        if isinstance(num_items, bool) or not isinstance(num_items, int):
+            raise TypeError(f"Argument 'num_items' must be an int, but received {num_items!r}.")
+        if num_items < 0:
+            raise ValueError(f"'num_items' must be nonnegative, but received {num_items!r}.")
+        return _check_get(api.get(self._get_actor().get_nowait.remote(num_items)), num_items)
+
+    def _get(self, timeout: float | None) -> Any:
+        _check_timeout(timeout)
+        return self._get_actor().get.remote(timeout)
+
+    # --- the end --------------------------------------------------------------------------------------------------------
+
+    def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
+        """End the actor, and the items with it. Whoever waits in the queue gets an `ActorDiedError`.
+
+        Args:
+            force: At once, and not after the calls that were made before.
+            grace_period_s: How long to wait for these at most.
+        """
+        if self.actor is None:
+            return
+        if not force:
+            api.wait([self.actor.qsize.remote()], timeout=grace_period_s)
+        api.kill(self.actor)
+        self.actor = None
+
+    def _get_actor(self) -> core_actor.ActorHandle:
+        if self.actor is None:
+            raise ValueError("The queue was shut down. Make a new one.")
+        return self.actor
+
+
+def _wait(ref: Any) -> Any:
+    try:
+        return api.get(ref)
+    except Exception:
+        raise
+    except BaseException:  # Ctrl-C: a call left behind would take an item that nobody gets
+        api.cancel(ref)
+        raise
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None and timeout < 0:
+        raise ValueError(
+            f"'timeout' must be a non-negative number, but received {timeout!r}. Use None to wait without end."
+        )
+
+
+def _check_put(answer: tuple[bool, int], count: int, maxsize: int) -> None:
+    ok, size = answer
+    if not ok:
+        raise Full(f"Cannot add {count} items to a queue of {size} items whose maxsize is {maxsize}.")
+
+
+def _check_get(answer: Outcome, count: int) -> list[Any]:
+    ok, found = answer
+    if not ok:
+        raise Empty(f"Cannot take {count} items from a queue of {found}.")
+    return list(found)
+
+
+def _build_full(timeout: float | None) -> Full:
+    return Full(f"There was no room for {timeout} s.")
+
+
+def _build_empty(timeout: float | None) -> Empty:
+    return Empty(f"There was no item for {timeout} s.")
