@@ -42,6 +42,12 @@ from hocket.kernel.records import (
 MAX_DEPTH = 128
 """Tasks in one worker's queue at most. Measured: no gain beyond."""
 
+KEPT_TASKS = 10_000
+"""How many tasks that are over are remembered, for those who look. A guess: some 5 MB, a second or so of tiny tasks."""
+
+KEPT_ACTORS = 1_000
+"""How many dead actors are remembered."""
+
 QUEUE_SECONDS = 0.002
 """How much work may stand in a worker's queue. The most that a wrong place in the row costs a task."""
 
@@ -105,6 +111,10 @@ class Kernel:
         self.leases: dict[resources.Shape, dict[int, WorkerRecord]] = {}
         self.idle: list[WorkerRecord] = []
         self.pending_groups: list[GroupRecord] = []
+        #: The last tasks that are over, oldest first, without their arguments.
+        self.closed_tasks: deque[TaskRecord] = deque(maxlen=KEPT_TASKS)
+        #: The last actors that were forgotten, oldest first.
+        self.closed_actors: deque[ActorRecord] = deque(maxlen=KEPT_ACTORS)
         self._next_worker_id = 1
 
     # --- objects ------------------------------------------------------------------------------------------------------
@@ -373,6 +383,7 @@ class Kernel:
         task_id: int,
         seconds: float,
         values: list[tuple[tuple[object, ...], tuple[int, ...]]],
+        started: float = 0.0,
     ) -> None:
         """The worker returned the values of a task, each with the ids of the objects that it refers to."""
         task = worker.inflight.pop(task_id, None)
@@ -383,6 +394,7 @@ class Kernel:
         function = task.function
         if function is not None:
             self._learn(function, seconds)
+        task.outcome = (worker.id, started, seconds, None)
         self._settle(worker, task)
         if task.kind == TaskKind.CREATION:
             self._bring_alive(task)
@@ -400,11 +412,22 @@ class Kernel:
         self._close_task(task)
         self._go_on(worker, task)
 
-    def fail(self, worker: WorkerRecord, task_id: int, error: tuple[object, ...], *, retryable: bool) -> None:
+    def fail(
+        self,
+        worker: WorkerRecord,
+        task_id: int,
+        error: tuple[object, ...],
+        *,
+        retryable: bool,
+        error_type: str = "",
+        started: float = 0.0,
+        seconds: float = 0.0,
+    ) -> None:
         """The user's code raised; `retryable` says whether its options ask for another try of this exception."""
         task = worker.inflight.pop(task_id, None)
         if task is None:
             return
+        task.outcome = (worker.id, started, seconds, error_type)
         self._settle(worker, task)
         if retryable and task.retries_left and not task.cancelled:
             self._retry(task)
@@ -528,6 +551,7 @@ class Kernel:
     def _close_task(self, task: TaskRecord) -> None:
         task.state = TaskState.DONE
         self.tasks.pop(task.id, None)
+        self.closed_tasks.append(task)
         actor = task.actor
         if actor is None or actor.creation is not task:  # else its arguments are needed again
             self._release_arguments(task)
@@ -541,6 +565,7 @@ class Kernel:
             self.release(object_id)
         if task.args is not None:
             self.instructions.append((Op.FREE, 0, task.args))
+            task.args = None
 
     def _fail_with(self, task: TaskRecord, error: tuple[object, ...]) -> None:
         """Give every object of the task this (encoded) error."""
@@ -559,6 +584,8 @@ class Kernel:
 
     def _fail_exception(self, task: TaskRecord, error: BaseException) -> None:
         """Fail the task with an exception of ours."""
+        worker_id, started, seconds, _ = task.outcome or (0, 0.0, 0.0, None)
+        task.outcome = (worker_id, started, seconds, type(error).__name__)
         self._fail_with(task, self.encode_error(error))
 
     # --- cancelling ---------------------------------------------------------------------------------------------------
@@ -875,7 +902,8 @@ class Kernel:
             self._drop_name(actor)
             self._drop_creation(actor)
         if actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD:
-            self.actors.pop(actor.id, None)
+            if self.actors.pop(actor.id, None) is not None:
+                self.closed_actors.append(actor)
 
     def _drop_name(self, actor: ActorRecord) -> None:
         key = (actor.options.namespace, actor.options.name)

@@ -184,6 +184,7 @@ class TaskRecord:
         "kind",
         "method",
         "options",
+        "outcome",
         "parent",
         "retries_left",
         "state",
@@ -229,6 +230,9 @@ class TaskRecord:
         self.actor_options: ActorOptions | None = None
         self.method = ""
         self.stream: StreamRecord | None = None
+        #: How its last try went, once it is over: ``(worker id, start, seconds, error type)``, the start by the engine's
+        #: clock. The error type is None after a success. All of it is None if the task failed with one of its arguments.
+        self.outcome: tuple[int, float, float, str | None] | None = None
 
 
 class StreamRecord:

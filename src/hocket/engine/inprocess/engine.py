@@ -223,7 +223,9 @@ class InProcessEngine(contract.Engine):
                 error = exceptions.TaskCancelledError(
                     f"Task `{entry[1].options.name}` was cancelled before it started."
                 )
-                self._kernel.fail(worker, task_id, _encode_error(error), retryable=False)
+                self._kernel.fail(
+                    worker, task_id, _encode_error(error), retryable=False, error_type=type(error).__name__
+                )
 
     def _run_all(self) -> None:
         """Run what can run. A task in here may submit more, which runs in the inner call or the outer one."""
@@ -266,7 +268,7 @@ class InProcessEngine(contract.Engine):
             self._end_worker(worker, is_graceful=True)
             self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
         except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
-            self._fail(worker, task, error)
+            self._fail(worker, task, error, started)
         else:
             self._finish(worker, task, result, started)
         finally:
@@ -296,7 +298,7 @@ class InProcessEngine(contract.Engine):
             self._kernel.exit_actor(worker)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             cancelled = exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled while it ran.")
-            self._fail(worker, task, cancelled if task.cancelled else error)
+            self._fail(worker, task, cancelled if task.cancelled else error, started)
         else:
             self._finish(worker, task, result, started)
 
@@ -311,9 +313,9 @@ class InProcessEngine(contract.Engine):
             results = self._split(task, result)
             encoded = [_encode(value, f"the result of `{task.options.name}`") for value in results]
         except Exception as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
-            self._fail(worker, task, error)
+            self._fail(worker, task, error, started)
         else:
-            self._kernel.finish(worker, task.id, time.perf_counter() - started, encoded)
+            self._kernel.finish(worker, task.id, time.perf_counter() - started, encoded, started)
 
     def _call(self, worker: WorkerRecord, task: TaskRecord) -> Any:
         args, kwargs = self._open_arguments(task)
@@ -355,7 +357,8 @@ class InProcessEngine(contract.Engine):
         found = [_decode(self._kernel.objects[object_id].value or ()) for object_id in task.dependencies]
         return values.fill_slots(args, kwargs, found)
 
-    def _fail(self, worker: WorkerRecord, task: TaskRecord, error: BaseException) -> None:
+    def _fail(self, worker: WorkerRecord, task: TaskRecord, error: BaseException, started: float) -> None:
+        seconds = time.perf_counter() - started
         cause = error.cause if isinstance(error, exceptions.TaskError) else error
         asked = task.options.retry_exceptions
         retryable = asked is True or (asked is not False and isinstance(cause, asked))
@@ -374,7 +377,15 @@ class InProcessEngine(contract.Engine):
                 frames = frames.tb_next
             text = "".join(traceback.format_exception(type(error), error, frames))
             error = exceptions.TaskError(task.options.name, text, error)
-        self._kernel.fail(worker, task.id, _encode_error(error), retryable=retryable)
+        self._kernel.fail(
+            worker,
+            task.id,
+            _encode_error(error),
+            retryable=retryable,
+            error_type=type(cause).__name__,
+            started=started,
+            seconds=seconds,
+        )
 
     # --- values -------------------------------------------------------------------------------------------------------
 

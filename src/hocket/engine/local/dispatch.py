@@ -76,11 +76,11 @@ class Dispatcher:
         for message in received:
             op = message[0]
             if op == messages.DONE:
-                _, task_id, seconds, results = message
+                _, task_id, seconds, results, started = message
                 for payload, _ in results:
                     if payload[0] == payloads.SEGMENT:
                         self._take_segment(link, payload)
-                kernel.finish(worker, task_id, seconds, results)
+                kernel.finish(worker, task_id, seconds, results, started)
             elif op == messages.DROP:
                 kernel.release(message[1], worker.id, message[2])
             else:
@@ -90,8 +90,8 @@ class Dispatcher:
         kernel = self._kernel
         worker = link.worker
         match message:
-            case (messages.FAILED, task_id, payload, error_type, text):
-                self._fail(worker, task_id, payload, error_type, text)
+            case (messages.FAILED, task_id, payload, error_type, text, started, seconds):
+                self._fail(worker, task_id, payload, error_type, text, started, seconds)
             case (messages.BACK, task_ids):
                 kernel.hand_back(worker, task_ids)
             case (messages.BLOCK, task_ids, number, running_id, object_ids, needs_all):
@@ -134,7 +134,14 @@ class Dispatcher:
     # --- results ------------------------------------------------------------------------------------------------------
 
     def _fail(
-        self, worker: records.WorkerRecord, task_id: int, payload: payloads.Payload, error_type: str, text: str
+        self,
+        worker: records.WorkerRecord,
+        task_id: int,
+        payload: payloads.Payload,
+        error_type: str,
+        text: str,
+        started: float,
+        seconds: float,
     ) -> None:
         task = worker.inflight.get(task_id)
         if task is None:
@@ -148,7 +155,9 @@ class Dispatcher:
             retryable = asked is True or (asked is not False and isinstance(cause, asked))
         if not retryable:
             self._note(task_id, task.options.name, error_type, text)
-        self._kernel.fail(worker, task_id, payload, retryable=retryable)
+        self._kernel.fail(
+            worker, task_id, payload, retryable=retryable, error_type=error_type, started=started, seconds=seconds
+        )
 
     def note_error(self, task_id: int, name: str, error: BaseException) -> None:
         """Remember a failure for `error_info`."""

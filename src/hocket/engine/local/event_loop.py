@@ -170,7 +170,7 @@ class Loop:
         owner, engine = self._owner, self._engine
         client.current.set(client.Running())
         owner.note_start(work)
-        started = time.perf_counter()
+        started = work.started
         try:
             method = owner.find_method(work)
             args, kwargs = owner.open_arguments(work)

@@ -32,8 +32,8 @@ class GuardianProcess:
         ours, theirs = socket.socketpair()
         self._channel = channel.Channel(ours)
         self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
-        os.ftruncate(self._status_fd, messages.STATUS_SLOTS * 8)
-        self._status = mmap.mmap(self._status_fd, messages.STATUS_SLOTS * 8)
+        os.ftruncate(self._status_fd, messages.STATUS_BYTES)
+        self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
         boot = _BOOT.format(source=_SOURCE, control=theirs.fileno(), status=self._status_fd, driver=os.getpid())
         # A session of its own: a Ctrl-C or hang-up of the terminal is the driver's business.
         self._process = subprocess.Popen(
@@ -72,6 +72,12 @@ class GuardianProcess:
         """Return the id of the task that the worker started last."""
         task_id: int = struct.unpack_from("<Q", self._status, (worker_id % messages.STATUS_SLOTS) * 8)[0]
         return task_id
+
+    def read_start(self, worker_id: int) -> float:
+        """Return when the worker started its last task, by `time.perf_counter`; 0 if it has not had one."""
+        slot = worker_id % messages.STATUS_SLOTS + messages.STATUS_SLOTS
+        start: float = struct.unpack_from("<d", self._status, slot * 8)[0]
+        return start
 
     def end(self) -> None:
         """Have every process of the session ended, and wait for it."""
