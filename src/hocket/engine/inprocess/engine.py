@@ -14,6 +14,7 @@ import contextvars
 import inspect
 import itertools
 import os
+import sys
 import threading
 import time
 import traceback
@@ -24,7 +25,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, node, rules, values
+from hocket.engine import contract, inspection, node, rules, values
 from hocket.engine.inprocess import coroutines, surroundings
 from hocket.kernel import machine, records, resources
 from hocket.kernel.machine import Op
@@ -61,6 +62,19 @@ class InProcessEngine(contract.Engine):
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
         self._errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
         self._is_closed = False
+        self._scene = inspection.Scene(
+            kernel=self._kernel,
+            job_id=self._job_id,
+            node_id=self._node_id,
+            namespace=namespace,
+            driver_pid=os.getpid(),
+            entrypoint=" ".join(sys.orig_argv),
+            opened_at=time.time(),
+            get_pid=lambda worker_id: os.getpid(),
+            find_running=self._find_running,
+            measure=lambda payload: len(payload[1]) + sum(map(len, payload[2])),
+            errors=self._errors,
+        )
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -560,6 +574,16 @@ class InProcessEngine(contract.Engine):
 
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         return list(self._errors)
+
+    def list_records(
+        self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        with self._lock:
+            self._drain_dropped()
+            return self._scene.list_records(kind, filters, limit)
+
+    def _find_running(self, worker: WorkerRecord) -> tuple[int, float]:
+        return next(((task.id, 0.0) for other, task in self._stack if other is worker), (0, 0.0))
 
     def statistics(self) -> dict[str, Any]:
         with self._lock:

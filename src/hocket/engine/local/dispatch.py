@@ -29,6 +29,7 @@ ASKABLE = frozenset(
         "get_total_resources",
         "get_free_resources",
         "list_errors",
+        "list_records",
         "statistics",
     }
 )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol

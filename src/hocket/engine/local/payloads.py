@@ -59,6 +59,17 @@ def open_payload(payload: Payload, fd: int | None, on_unmapped: Callable[[], Non
     return values.decode(payload[1])
 
 
+def measure(payload: Payload) -> int:
+    """Return how many bytes the value takes."""
+    kind = payload[0]
+    size: int = len(payload[1])
+    if kind == BUFFERS:
+        size += sum(map(len, payload[2]))
+    elif kind == SEGMENT:
+        size += payload[3]
+    return size
+
+
 def encode_error(error: BaseException) -> Payload:
     """Return the payload of an exception."""
     return (ERROR, values.encode_error(error))
