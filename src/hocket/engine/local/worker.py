@@ -29,8 +29,12 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.engine import contract, values
+<<<<<<< HEAD
 from hocket.engine.local import channel, client, event_loop, messages, payloads, surroundings
 from hocket.kernel import records
+=======
+from hocket.engine.local import channel, client, debugger, messages, payloads
+>>>>>>> 018bff2 (Add breakpoint() on the driver's terminal; check peers of sockets; fuzz the sockets)
 
 FLUSH_SECONDS = 0.001
 """How long a result may wait for company."""
@@ -562,7 +566,7 @@ def _flush_streams() -> None:
             stream.flush()
 
 
-def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int) -> int:
+def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int, terminal: str | None) -> int:
     """Run a worker: the whole life of its process. Returns the exit code."""
     faulthandler.enable(stack_fd, all_threads=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -571,4 +575,5 @@ def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int) -> int:
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
     engine = client.Client(worker_id, socket.socket(fileno=sock_fd))
     contract.set_current_engine(engine)
+    debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
     return Worker(engine, status, worker_id % messages.STATUS_SLOTS).run()
