@@ -271,3 +271,51 @@ guardian.main({theirs.fileno()}, status, {os.getpid()})
     finally:
         process.kill()
         process.wait()
+
+
+# --- well-formed lies -------------------------------------------------------------------------------------------------
+
+LIES: dict[str, Any] = {
+    "done with values that cannot be counted": lambda own, new: [(messages.DONE, own, 0.1, [((0, b"x"), 5)], 0.0)],
+    "done in a time that is no number": lambda own, new: [(messages.DONE, own, "x", [((0, b"x"), ())], 0.0)],
+    "done without values": lambda own, new: [(messages.DONE, own, 0.1, None, 0.0)],
+    "done with an empty payload": lambda own, new: [(messages.DONE, own, 0.1, [((), ())], 0.0)],
+    "done with a segment that did not come": lambda own, new: [(messages.DONE, own, 0.1, [((2, b"", own, 9, ()), ())], 0.0)],
+    "failed with nonsense": lambda own, new: [(messages.FAILED, own, 5, 6, 7, "x", None)],
+    "put in place of its own result": lambda own, new: [(messages.PUT, own, (0, b"x"), ())],
+    "put under another worker's id": lambda own, new: [(messages.PUT, 77 << 40, (0, b"x"), ())],
+    "put without a payload": lambda own, new: [(messages.PUT, new, (), ())],
+    "put of no references": lambda own, new: [(messages.PUT, new, (0, b"x"), 7)],
+    "submission of an unknown function": lambda own, new: [(messages.SUBMIT, new, b"?", None, (), (), b"", 0)],
+    "call of an unknown actor": lambda own, new: [(messages.SUBMIT_CALL, new, 10**9, "m", None, (), (), 1, "m", 0)],
+    "drop of nothing countable": lambda own, new: [(messages.DROP, own, "x")],
+    "hand back of what is no list": lambda own, new: [(messages.BACK, 5)],
+    "block with what is no list": lambda own, new: [(messages.BLOCK, 5)],
+    "a question that is no pickle": lambda own, new: [(messages.ASK, new, "statistics", b"junk"), (99,)],
+    "a question for a private method": lambda own, new: [(messages.ASK, new, "_fail_all", b"junk"), (99,)],
+    "a hub's own message": lambda own, new: [(messages.RUN, own)],
+    "a guardian's message": lambda own, new: [(messages.DIED, 1, 2, 3, 4, 5, 6, 7, 8)],
+}
+"""What a worker might say in a frame that is well formed, made from its task's id and a new one."""
+
+
+@hocket.remote(max_retries=0)
+def lie(name: str) -> str:
+    from hocket.engine import contract
+
+    engine: Any = contract.get_current_engine()
+    with engine.lock:
+        engine.channel.outbox += LIES[name](engine.running.task_id, next(engine._ids))
+        engine.flush()
+    return "said"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_ends_its_worker_and_every_wait(session: hocket.SessionContext, name: str) -> None:
+    kept = hocket.put("kept")
+    with pytest.raises(hocket.exceptions.WorkerCrashedError, match=r"killed by signal 9 \(SIGKILL\)"):
+        hocket.get(lie.remote(name), timeout=20)
+    assert hocket.get([add.remote(1, 2), kept], timeout=20) == [3, "kept"]
+    engine: Any = hocket.core.session.get_engine()
+    engine.kernel.validate_state()

@@ -184,12 +184,12 @@ class Kernel:
             record.watchers.append(worker_id)
 
     def _store(self, record: ObjectRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool) -> None:
+        if contained:  # first: if these are no ids, the object has no value yet
+            self._retain_all(contained)
+            record.contained = contained
         record.value = value
         record.failed = failed
         record.task = None
-        if contained:
-            record.contained = contained
-            self._retain_all(contained)
         if record.watchers is not None:
             for worker_id in record.watchers:
                 self.instructions.append((Op.TELL, worker_id, record.id))
@@ -678,6 +678,17 @@ class Kernel:
             self.release(record.id, worker.id, record.holders[worker.id])
         for key in [key for key, claimant in self.name_claims.items() if claimant == worker.id]:
             del self.name_claims[key]
+        self._dispatch()
+
+    def fail_orphans(self, death: exceptions.Death) -> None:
+        """Fail what a worker that spoke nonsense left half done. Costs time in proportion to the state; it is rare."""
+        for task in list(self.tasks.values()):
+            if task.state == TaskState.RUNNING and (task.worker is None or task.worker.state == WorkerState.DEAD):
+                self._fail_exception(task, _explain_crash(task, death))
+        for record in list(self.objects.values()):
+            if record.task is not None and record.value is None and record.task.state == TaskState.DONE:
+                error = self.encode_error(_explain_crash(record.task, death))
+                self._store(record, error, (), True)
         self._dispatch()
 
     def _end_lease_of_dead(self, worker: WorkerRecord) -> None:

@@ -91,7 +91,15 @@ class Dispatcher:
         kernel = self._kernel
         worker = link.worker
         match message:
-            case (messages.FAILED, task_id, payload, error_type, text, started, seconds):
+            case (
+                messages.FAILED,
+                task_id,
+                (payloads.ERROR, bytes()) as payload,
+                str(error_type),
+                str(text),
+                float(started),
+                float(seconds),
+            ):
                 self._fail(worker, task_id, payload, error_type, text, started, seconds)
             case (messages.BACK, task_ids):
                 kernel.hand_back(worker, task_ids)
@@ -116,6 +124,7 @@ class Dispatcher:
             case (messages.SUBMIT_CALL, *call):
                 self._submit_call(link, *call)
             case (messages.PUT, object_id, payload, contained):
+                self._check_new(worker, object_id)
                 if payload[0] == payloads.SEGMENT:
                     self._take_segment(link, payload)
                 kernel.put(object_id, payload, contained, worker.id)
@@ -128,6 +137,11 @@ class Dispatcher:
                 self._answer(link, question_id, method, data)
             case _:
                 raise channel.FrameError(f"message {message[0]!r} is unknown, or is not for the hub")
+
+    def _check_new(self, worker: records.WorkerRecord, object_id: int) -> None:
+        """Refuse an id that is not the worker's to give, or that it has given before."""
+        if object_id >> 40 != worker.id or object_id in self._kernel.objects:
+            raise channel.FrameError(f"worker {worker.id} announced an object {object_id:x}, which is not its to make")
 
     def _take_segment(self, link: links.Link, payload: payloads.Payload) -> None:
         self._hub.foreign[payload[2]] = (link.channel.take_descriptor(), link.worker.id)
@@ -191,6 +205,7 @@ class Dispatcher:
         options_blob: bytes,
         parent: int,
     ) -> None:
+        self._check_new(link.worker, task_id)
         options = self._options.get(options_blob)
         if options is None:
             options = self._options[options_blob] = pickle.loads(options_blob)
@@ -217,6 +232,7 @@ class Dispatcher:
         options_blob: bytes,
         parent: int,
     ) -> None:
+        self._check_new(link.worker, task_id)
         self._take_arguments(link, args)
         options = self._options.get(options_blob)
         if options is None:

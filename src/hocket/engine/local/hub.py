@@ -754,6 +754,7 @@ class Hub(contract.Engine):
                 return
         except Exception as error:  # noqa: BLE001
             # Whatever a worker says, it must not bring the session down: a message that makes no sense ends its sender.
+            link.is_refused = True
             self._dispatcher.note_error(0, "a worker's socket", error)
             if self.guardian is not None:
                 self.guardian.kill(link.worker.id)
@@ -815,6 +816,8 @@ class Hub(contract.Engine):
             if running_id in worker.inflight:
                 worker.inflight[running_id].outcome = (worker_id, started, time.perf_counter() - started, "")
             self.kernel.lose(worker, death, running_id)
+            if link.is_refused:
+                self.kernel.fail_orphans(death)
 
     def _start_worker(self, worker: records.WorkerRecord) -> None:
         if self.guardian is None:

@@ -29,12 +29,8 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.engine import contract, values
-<<<<<<< HEAD
-from hocket.engine.local import channel, client, event_loop, messages, payloads, surroundings
+from hocket.engine.local import channel, client, debugger, event_loop, messages, payloads, surroundings
 from hocket.kernel import records
-=======
-from hocket.engine.local import channel, client, debugger, messages, payloads
->>>>>>> 018bff2 (Add breakpoint() on the driver's terminal; check peers of sockets; fuzz the sockets)
 
 FLUSH_SECONDS = 0.001
 """How long a result may wait for company."""
