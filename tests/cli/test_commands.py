@@ -16,7 +16,6 @@ import pytest
 from rich import console
 
 import hocket
-from hocket.util import state
 from hocket.cli import bench, doctor, main, status
 from hocket.engine.local import window
 from hocket.testing import Leftovers
@@ -26,6 +25,7 @@ DRIVER = """
 import signal, threading
 import numpy as np
 import hocket
+from hocket.util import state
 hocket.init(num_cpus=2, namespace="kitchen")
 
 @hocket.remote

@@ -84,6 +84,7 @@ class Scene:
     job_id: str
     node_id: str
     namespace: str
+    labels: Mapping[str, str]
     driver_pid: int
     entrypoint: str
     """The driver's command line."""
@@ -166,7 +167,8 @@ class Scene:
         for task in list(self.kernel.tasks.values()):
             yield self._describe_living(task, offset)
         failed_types: dict[int, str | None] = {}
-        closed = list(self.kernel.closed_tasks)
+        # The constructor of an actor that was built again is there more than once, and lives while it runs again.
+        closed = list({task.id: task for task in self.kernel.closed_tasks if task.state == TaskState.DONE}.values())
         for task in closed:
             failed_types[task.id] = _find_error_type(task, failed_types)
         for task in reversed(closed):
@@ -228,7 +230,7 @@ class Scene:
         task_id, started = self.find_running(worker)
         if task_id == task.id:
             return "RUNNING_IN_RAY_GET" if worker.blocked else "RUNNING", started
-        at_once = worker.actor.options.max_concurrency if worker.actor is not None else 1
+        at_once = _count_threads(worker.actor.options) if worker.actor is not None else 1
         if at_once > 1 and task.id in itertools.islice(worker.inflight, at_once):
             return "RUNNING", 0.0
         return "SUBMITTED_TO_WORKER", 0.0
@@ -309,6 +311,7 @@ class Scene:
             "death_cause": {"error_message": actor.death_message} if is_dead else None,
             "is_detached": options.detached,
             "placement_group_id": f"{group_id:016x}" if group_id else None,
+            "num_restarts": actor.restarts,
             "pending_calls": sum(map(len, actor.queues.values())) + (0 if is_dead else actor.inflight),
         }
 
@@ -388,7 +391,7 @@ class Scene:
 
     def _list_nodes(self) -> Iterator[Row]:
         total = {name: units / resources.UNIT for name, units in self.kernel.pool.total.items()}
-        described = node.describe_node(self.node_id, total)
+        described = node.describe_node(self.node_id, total, self.labels)
         yield {
             "node_id": described["NodeID"],
             "node_ip": described["NodeManagerAddress"],
@@ -446,6 +449,10 @@ def matches(row: Row, one: Filter) -> bool:
 
 def _name_function(task: TaskRecord) -> str:
     return task.actor_options.class_name if task.actor_options is not None else task.options.name
+
+
+def _count_threads(options: records.ActorOptions) -> int:
+    return options.max_concurrency + sum(size for _, size in options.concurrency_groups)
 
 
 def _has_failed(task: TaskRecord) -> bool:

@@ -106,7 +106,7 @@ class ActorState(StateRecord):
     actor_id: str
     class_name: str
     state: str
-    """``DEPENDENCIES_UNREADY``, ``PENDING_CREATION``, ``ALIVE`` or ``DEAD``."""
+    """``DEPENDENCIES_UNREADY``, ``PENDING_CREATION``, ``ALIVE``, ``RESTARTING`` or ``DEAD``."""
     job_id: str
     name: str
     node_id: str
@@ -117,6 +117,7 @@ class ActorState(StateRecord):
     death_cause: dict[str, str] | None = dataclasses.field(default=None, metadata=_DETAIL)
     is_detached: bool | None = dataclasses.field(default=None, metadata=_DETAIL)
     placement_group_id: str | None = dataclasses.field(default=None, metadata=_DETAIL)
+    num_restarts: int | None = dataclasses.field(default=None, metadata=_DETAIL)
     pending_calls: int | None = dataclasses.field(default=None, metadata=_DETAIL)
     """Calls that have not been answered."""
 

@@ -67,6 +67,7 @@ class InProcessEngine(contract.Engine):
             job_id=self._job_id,
             node_id=self._node_id,
             namespace=namespace,
+            labels=self._labels,
             driver_pid=os.getpid(),
             entrypoint=" ".join(sys.orig_argv),
             opened_at=time.time(),

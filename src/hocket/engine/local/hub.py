@@ -116,6 +116,7 @@ class Hub(contract.Engine):
             job_id=self.job_id,
             node_id=self.node_id,
             namespace=namespace,
+            labels=self.labels,
             driver_pid=self._owner_pid,
             entrypoint=" ".join(sys.orig_argv),
             opened_at=time.time(),
