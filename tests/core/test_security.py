@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -102,7 +103,8 @@ def test_no_process_of_a_session_listens(session: hocket.SessionContext) -> None
         def get_pid(self) -> int:
             return os.getpid()
 
-    actor = Actor.remote()
+    actors: Any = Actor
+    actor = actors.remote()
     pids = list_session_pids() | {hocket.get(actor.get_pid.remote())}
     assert len(pids) >= 3, "driver, guardian, worker"
     listener = socket.socket(socket.AF_UNIX)
@@ -134,7 +136,7 @@ def test_ports_in_use_are_none(session: hocket.SessionContext) -> None:
 def test_socket_that_is_no_unix_socket_is_refused() -> None:
     with (
         socket.socket(socket.AF_INET) as sock,
-        pytest.raises(channel.PeerError, match="talks over Unix socket pairs only, but descriptor .* is .*AF_INET"),
+        pytest.raises(channel.PeerError, match=r"talks over Unix socket pairs only, but descriptor .* is .*AF_INET"),
     ):
         channel.Channel(sock)
 

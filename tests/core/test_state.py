@@ -45,10 +45,15 @@ class Counter:
         return self.count
 
     def list_running(self) -> list[tuple[str, str, int | None]]:
-        return [(task.name, task.state, task.worker_pid) for task in state.list_tasks(filters=[("state", "=", "running")])]
+        return [
+            (task.name, task.state, task.worker_pid) for task in state.list_tasks(filters=[("state", "=", "running")])
+        ]
 
     def get_pid(self) -> int:
         return os.getpid()
+
+
+counters: Any = Counter
 
 
 def wait_until(is_true: Any, limit_s: float = 20.0) -> None:
@@ -125,7 +130,7 @@ def test_waiting_tasks_say_for_what(session: hocket.SessionContext) -> None:
 
 
 def test_worker_sees_itself_running(any_session: str) -> None:
-    counter = Counter.remote()
+    counter = counters.remote()
     pid = hocket.get(counter.get_pid.remote())
     assert hocket.get(counter.list_running.remote()) == [("Counter.list_running", "RUNNING", pid)]
 
@@ -153,7 +158,7 @@ def test_remembered_tasks_keep_no_arguments(session: hocket.SessionContext) -> N
 
 
 def test_actors_live_and_die(any_session: str) -> None:
-    counter = Counter.options(name="abacus").remote(5)
+    counter = counters.options(name="abacus").remote(5)
     assert hocket.get(counter.add.remote(1)) == 6
     (actor,) = state.list_actors(detail=True)
     assert (actor.class_name, actor.name, actor.state, actor.is_detached) == ("Counter", "abacus", "ALIVE", False)
@@ -215,7 +220,7 @@ def test_failures_are_events(any_session: str) -> None:
 
 
 def test_summaries_count(any_session: str) -> None:
-    counter = Counter.remote()
+    counter = counters.remote()
     hocket.get([double.remote(1), double.remote(2), counter.add.remote(1)])
     hocket.wait([fail.remote(1)])
     tasks = state.summarize_tasks()["cluster"]
@@ -258,7 +263,10 @@ def test_filters_and_limit(any_session: str) -> None:
 @pytest.mark.parametrize(
     ("filters", "message"),
     [
-        ([("color", "=", "red")], r"'color' is no field of TaskState\. Filter by one of \['actor_id', 'attempt_number'"),
+        (
+            [("color", "=", "red")],
+            r"'color' is no field of TaskState\. Filter by one of \['actor_id', 'attempt_number'",
+        ),
         ([("state", "<", 3)], r"A filter compares with '=' or '!=', but received '<' in \('state', '<', 3\)"),
         (["state"], r"A filter is a tuple \(field, '=' or '!=', value\), but received 'state'"),
         ([7], r"but received 7\. Write \('state', '=', 'RUNNING'\)"),
@@ -276,13 +284,17 @@ def test_bad_limits_are_explained(any_session: str, limit: Any) -> None:
 
 
 def test_other_addresses_are_refused(any_session: str) -> None:
-    with pytest.raises(ValueError, match=r"but received '10\.0\.0\.1:6379': the state API shows the session of this process"):
+    with pytest.raises(
+        ValueError, match=r"but received '10\.0\.0\.1:6379': the state API shows the session of this process"
+    ):
         state.list_actors(address="10.0.0.1:6379")
 
 
 def test_logs_are_refused_with_the_place_of_the_output() -> None:
     for function in (state.list_logs, state.get_log):
-        with pytest.raises(NotImplementedError, match="No log files are kept: what workers print appears in the driver's"):
+        with pytest.raises(
+            NotImplementedError, match="No log files are kept: what workers print appears in the driver's"
+        ):
             function()
 
 
@@ -300,13 +312,13 @@ def test_unknown_kind_is_refused(any_session: str) -> None:
 
 def test_records_have_the_fields_that_rows_bring(any_session: str) -> None:
     """Each row of the engine fills its record, so that nothing is None by mistake."""
-    counter = Counter.remote()
+    counter = counters.remote()
     hocket.get(counter.add.remote(1))
     group = hocket.util.placement_group([{"CPU": 1}])
     hocket.get(group.ready())
     hocket.wait([fail.remote(1)])
     engine = hocket.core.session.get_engine()
-    for kind, record in {
+    records: dict[str, type[state.StateRecord]] = {
         "tasks": state.TaskState,
         "actors": state.ActorState,
         "workers": state.WorkerState,
@@ -315,7 +327,8 @@ def test_records_have_the_fields_that_rows_bring(any_session: str) -> None:
         "jobs": state.JobState,
         "placement_groups": state.PlacementGroupState,
         "cluster_events": state.ClusterEventState,
-    }.items():
+    }
+    for kind, record in records.items():
         rows = engine.list_records(kind)
         assert rows, kind
         assert all(record.list_fields() <= set(row) for row in rows), kind
@@ -349,7 +362,7 @@ def check_trace(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_timeline_is_a_trace(session: hocket.SessionContext, tmp_path: Path) -> None:
-    counter = Counter.options(max_concurrency=4).remote()
+    counter = counters.options(max_concurrency=4).remote()
     before = time.perf_counter() * 1e6
     hocket.get([double.remote(x) for x in range(20)] + [counter.add.remote(1) for _ in range(20)])
     hocket.wait([fail.remote(1)])
@@ -382,7 +395,8 @@ def test_timeline_is_a_trace(session: hocket.SessionContext, tmp_path: Path) -> 
 def test_timeline_of_nested_calls_in_one_process() -> None:
     @hocket.remote
     def outer() -> int:
-        return hocket.get(double.remote(2))
+        result: int = hocket.get(double.remote(2))
+        return result
 
     with hocket.init(num_cpus=1, engine="inprocess"):
         assert hocket.get(outer.remote()) == 4

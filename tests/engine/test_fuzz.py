@@ -87,7 +87,9 @@ def pair() -> Iterator[tuple[socket.socket, channel.Channel]]:
     end.close()
 
 
-@hypothesis.settings(max_examples=500, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture], deadline=None)
+@hypothesis.settings(
+    max_examples=500, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture], deadline=None
+)
 @hypothesis.given(data=st.one_of(junk, st.just(code_frame())))
 def test_decoder_builds_plain_data_or_refuses(data: bytes) -> None:
     hypothesis.assume(not has_huge_announcement(data))
@@ -258,13 +260,14 @@ status = os.memfd_create("status"); os.ftruncate(status, messages.STATUS_BYTES)
 guardian.main({theirs.fileno()}, status, {os.getpid()})
 """
     process = subprocess.Popen(
-        [sys.executable, "-c", program], pass_fds=(theirs.fileno(),), stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+        [sys.executable, "-c", program],
+        pass_fds=(theirs.fileno(),),
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
     )
     theirs.close()
-    try:
+    with contextlib.suppress(BrokenPipeError):
         ours.sendall(data)
-    except BrokenPipeError:
-        pass
     ours.close()
     try:
         assert process.wait(30) in (0, 1)
@@ -280,7 +283,9 @@ LIES: dict[str, Any] = {
     "done in a time that is no number": lambda own, new: [(messages.DONE, own, "x", [((0, b"x"), ())], 0.0)],
     "done without values": lambda own, new: [(messages.DONE, own, 0.1, None, 0.0)],
     "done with an empty payload": lambda own, new: [(messages.DONE, own, 0.1, [((), ())], 0.0)],
-    "done with a segment that did not come": lambda own, new: [(messages.DONE, own, 0.1, [((2, b"", own, 9, ()), ())], 0.0)],
+    "done with a segment that did not come": lambda own, new: [
+        (messages.DONE, own, 0.1, [((2, b"", own, 9, ()), ())], 0.0)
+    ],
     "failed with nonsense": lambda own, new: [(messages.FAILED, own, 5, 6, 7, "x", None)],
     "put in place of its own result": lambda own, new: [(messages.PUT, own, (0, b"x"), ())],
     "put under another worker's id": lambda own, new: [(messages.PUT, 77 << 40, (0, b"x"), ())],

@@ -95,7 +95,7 @@ def measure(operation: Operation, seconds: float) -> list[float]:
 def run(*, as_json: bool, is_quick: bool) -> int:
     """Measure, print the table, return the exit code."""
     seconds = 0.05 if is_quick else 2.0
-    results = []
+    results: list[dict[str, Any]] = []
     with hocket.init():
         cpus = hocket.cluster_resources().get("CPU", 0.0)
         for operation in list_operations(LARGE_BYTES // 10 if is_quick else LARGE_BYTES):
@@ -112,7 +112,9 @@ def run(*, as_json: bool, is_quick: bool) -> int:
     if as_json:
         print(json.dumps({"version": hocket.__version__, "cpus": cpus, "results": results}, indent=2))
         return 0
-    built = table.Table(title=f"Hocket {hocket.__version__} on {cpus:g} CPUs", box=box.SIMPLE_HEAD, title_justify="left")
+    built = table.Table(
+        title=f"Hocket {hocket.__version__} on {cpus:g} CPUs", box=box.SIMPLE_HEAD, title_justify="left"
+    )
     built.add_column("operation")
     built.add_column("unit")
     for name in ("median", "lowest", "highest"):

@@ -32,6 +32,9 @@ LIMIT_SECONDS = 30.0
 PUT_BYTES = 64 * 2**20
 """Size of the value in the self-test: more than a small container's /dev/shm holds."""
 
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (looked at, not written to)
+"""Where others keep shared memory."""
+
 FEW_DESCRIPTORS = 4096
 """Below, a program with many large objects runs out: each takes one."""
 
@@ -80,7 +83,9 @@ def check_all() -> Iterator[Check]:
 
 def check_versions() -> Iterator[Check]:
     """Tell versions, without importing anything."""
-    yield Check(name="Python", detail=f"{platform.python_version()} ({platform.python_implementation()}), {sys.executable}")
+    yield Check(
+        name="Python", detail=f"{platform.python_version()} ({platform.python_implementation()}), {sys.executable}"
+    )
     libc = " ".join(part for part in platform.libc_ver() if part) or "unknown"
     is_linux = sys.platform.startswith("linux")
     yield Check(
@@ -116,11 +121,11 @@ def check_machine() -> Iterator[Check]:
         is_ok=memory.available > 256 * 2**20,
         remedy="Less than 256 MiB are free: end other programs, or use a larger machine.",
     )
-    if Path("/dev/shm").is_dir():
-        detail = f"{status.format_bytes(shutil.disk_usage('/dev/shm').total)} (Hocket does not use it; PyTorch's data loaders do)"
+    if SHARED_MEMORY.is_dir():
+        detail = f"{status.format_bytes(shutil.disk_usage(SHARED_MEMORY).total)} (Hocket does not use it; PyTorch's data loaders do)"
     else:
         detail = "none (Hocket does not need it)"
-    yield Check(name="/dev/shm", detail=detail)
+    yield Check(name=str(SHARED_MEMORY), detail=detail)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Check(
         name="open files",
@@ -151,8 +156,14 @@ def check_kernel_features() -> Iterator[Check]:
     def try_pidfd() -> None:
         os.close(os.pidfd_open(os.getpid()))
 
-    yield _try("memfd_create", try_memfd, "Large values live in memfds: Linux 3.17 is needed, and a sandbox that allows the call.")
-    yield _try("pidfd_open", try_pidfd, "Linux 5.3 is needed; without it a driver that forked and died may be noticed late.")
+    yield _try(
+        "memfd_create",
+        try_memfd,
+        "Large values live in memfds: Linux 3.17 is needed, and a sandbox that allows the call.",
+    )
+    yield _try(
+        "pidfd_open", try_pidfd, "Linux 5.3 is needed; without it a driver that forked and died may be noticed late."
+    )
 
 
 def _try(name: str, action: Callable[[], object], remedy: str) -> Check:

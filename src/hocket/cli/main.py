@@ -49,11 +49,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     status.add_argument("--json", action="store_true", help="for programs")
     status.add_argument(
-        "--timeout", type=float, default=2.0, metavar="SECONDS", help="how long a driver may take to answer (default: 2)"
+        "--timeout",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="how long a driver may take to answer (default: 2)",
     )
     status.set_defaults(run=_run_status)
     bench = commands.add_parser(
-        "bench", help="measure this machine", description="Measure the core operations on this machine; takes half a minute."
+        "bench",
+        help="measure this machine",
+        description="Measure the core operations on this machine; takes half a minute.",
     )
     bench.add_argument("--json", action="store_true", help="for programs")
     bench.add_argument("--quick", action="store_true", help="a second in all: does it work, not how fast")

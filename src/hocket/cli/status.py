@@ -43,7 +43,12 @@ def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
 
 def look(found: window.Found, timeout_s: float) -> Session:
     """Return one session: what its driver says, if it answers, and what the kernel says of its processes."""
-    session: Session = {"driver_pid": found.driver_pid, "guardian_pid": found.guardian_pid, "snapshot": None, "problem": None}
+    session: Session = {
+        "driver_pid": found.driver_pid,
+        "guardian_pid": found.guardian_pid,
+        "snapshot": None,
+        "problem": None,
+    }
     try:
         session["snapshot"] = window.ask(found.driver_pid, timeout_s)
     except (TimeoutError, LookupError) as error:
@@ -94,7 +99,7 @@ def show(session: Session, out: console.Console) -> None:
     snapshot = session["snapshot"]
     title = text.Text(f"Session of pid {session['driver_pid']}", style="bold")
     if driver is not None:
-        title.append(f"  {driver['command']}", style="not bold")
+        title.append("  " + " ".join(driver["command"].split())[:100], style="not bold")
     out.print(title)
     if snapshot is None or "failure" in snapshot:
         why = session["problem"] if snapshot is None else f"it could not describe itself ({snapshot['failure']})"
@@ -119,7 +124,11 @@ def show(session: Session, out: console.Console) -> None:
     if errors["count"]:
         out.print(text.Text(f"{errors['count']} errors; the latest:", style="red"))
         for error in errors["last"]:
-            out.print(text.Text(f"  {error['name']}: {error['type']}: {error['message'].splitlines()[0] if error['message'] else ''}"))
+            out.print(
+                text.Text(
+                    f"  {error['name']}: {error['type']}: {error['message'].splitlines()[0] if error['message'] else ''}"
+                )
+            )
     out.print()
 
 
@@ -159,7 +168,13 @@ def _build_actor_table(rows: list[dict[str, Any]]) -> table.Table | None:
         return None
     built = _build_table("Actors", "class", "name", "state", "pid", "calls not answered")
     for row in rows:
-        built.add_row(text.Text(row["class_name"]), text.Text(row["name"]), row["state"], str(row["pid"] or ""), f"{row['pending_calls']:,}")
+        built.add_row(
+            text.Text(row["class_name"]),
+            text.Text(row["name"]),
+            row["state"],
+            str(row["pid"] or ""),
+            f"{row['pending_calls']:,}",
+        )
     return built
 
 
@@ -187,7 +202,9 @@ def _build_object_table(statistics: dict[str, Any]) -> table.Table | None:
     if not statistics.get("objects"):
         return None
     built = _build_table("Objects", "", "", "bytes")
-    built.add_row("all objects", f"{statistics['objects']:,}", f"{format_bytes(statistics.get('shared_bytes', 0))} shared")
+    built.add_row(
+        "all objects", f"{statistics['objects']:,}", f"{format_bytes(statistics.get('shared_bytes', 0))} shared"
+    )
     for name, value in _iterate_holders(statistics.get("holders")):
         built.add_row(text.Text(f"  {name}"), "", format_bytes(value))
     return built
@@ -205,7 +222,11 @@ def _build_process_table(processes: list[dict[str, Any]]) -> table.Table:
     built = _build_table("Processes", "pid", "role", "status", "memory", "CPU time")
     for one in processes:
         built.add_row(
-            str(one["pid"]), one["role"], one["status"], format_bytes(one["rss_bytes"]), format_seconds(one["cpu_seconds"])
+            str(one["pid"]),
+            one["role"],
+            one["status"],
+            format_bytes(one["rss_bytes"]),
+            format_seconds(one["cpu_seconds"]),
         )
     return built
 

@@ -145,7 +145,9 @@ class Scene:
             "statistics": dict(statistics),
             "tasks": self.list_records("task_counts", limit=SHOWN_ROWS),
             "actors": actors,
-            "workers": self.list_records("workers", [("is_alive", "=", True), ("worker_type", "=", "WORKER")], SHOWN_ROWS),
+            "workers": self.list_records(
+                "workers", [("is_alive", "=", True), ("worker_type", "=", "WORKER")], SHOWN_ROWS
+            ),
             "resources": {
                 "total": {name: units / resources.UNIT for name, units in pool.total.items()},
                 "free": {name: units / resources.UNIT for name, units in pool.free.items()},

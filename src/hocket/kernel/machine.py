@@ -912,9 +912,9 @@ class Kernel:
             actor.death_message = "its last handle went out of scope."
             self._drop_name(actor)
             self._drop_creation(actor)
-        if actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD:
-            if self.actors.pop(actor.id, None) is not None:
-                self.closed_actors.append(actor)
+        is_over = actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD
+        if is_over and self.actors.pop(actor.id, None) is not None:
+            self.closed_actors.append(actor)
 
     def _drop_name(self, actor: ActorRecord) -> None:
         key = (actor.options.namespace, actor.options.name)

@@ -241,7 +241,7 @@ def _list(
     kind: str, record_type: type[S], filters: Sequence[Filter] | None, limit: int, detail: bool, address: str | None
 ) -> list[S]:
     _check_address(address)
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+    if type(limit) is not int or limit < 1:
         raise ValueError(f"limit must be a whole number of 1 or more, but received {limit!r}.")
     checked = [_check_filter(one, record_type) for one in filters or ()]
     rows = session.get_open_engine().list_records(kind, checked, limit)

@@ -59,7 +59,9 @@ def check_peer(sock: socket.socket) -> None:
         PeerError: It is not.
     """
     if sock.family != socket.AF_UNIX:
-        raise PeerError(f"a session talks over Unix socket pairs only, but descriptor {sock.fileno()} is {sock.family!r}")
+        raise PeerError(
+            f"a session talks over Unix socket pairs only, but descriptor {sock.fileno()} is {sock.family!r}"
+        )
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
     if uid != os.geteuid() or pid <= 0:

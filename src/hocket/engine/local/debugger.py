@@ -103,7 +103,7 @@ def install(terminal: str | None, lock_fd: int, get_title: Callable[[], str]) ->
 
     def stop_here(*args: Any, **kwargs: Any) -> Any:
         if os.environ.get("PYTHONBREAKPOINT") not in (None, "", "pdb.set_trace"):
-            return sys.__breakpointhook__(*args, **kwargs)
+            return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100 (the user's own choice of a debugger)
         title = get_title()
         if terminal is None:
             raise RuntimeError(_explain(title, "the driver's stdin is not one, as in a notebook, a pipe or a CI job"))
@@ -122,7 +122,7 @@ def install(terminal: str | None, lock_fd: int, get_title: Callable[[], str]) ->
 def _open_terminal(fd: int) -> TextIO:
     """Return a text stream for reading and writing; a terminal cannot seek, so it takes one buffer each way."""
     raw = io.FileIO(fd, "r+")
-    both = io.BufferedRWPair(raw, raw)
+    both: Any = io.BufferedRWPair(raw, raw)
     return io.TextIOWrapper(both, encoding="utf-8", errors="replace", line_buffering=True, write_through=True)
 
 

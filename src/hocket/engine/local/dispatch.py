@@ -87,7 +87,7 @@ class Dispatcher:
             else:
                 self._handle_rare(link, message)
 
-    def _handle_rare(self, link: links.Link, message: channel.Message) -> None:  # noqa: C901, PLR0912 (one flat table)
+    def _handle_rare(self, link: links.Link, message: channel.Message) -> None:  # noqa: C901, PLR0912, PLR0915 (one flat table)
         kernel = self._kernel
         worker = link.worker
         match message:

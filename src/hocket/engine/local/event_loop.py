@@ -29,6 +29,7 @@ class Work(Protocol):
     name: str
     num_returns: int
     extra: dict[str, Any] | None
+    started: float
 
 
 class Owner(Protocol):

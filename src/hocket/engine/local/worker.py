@@ -507,7 +507,15 @@ class Worker:
         payload = payloads.encode_error(error)
         cause = error.cause if isinstance(error, exceptions.TaskError) else error
         seconds = time.perf_counter() - work.started if work.started else 0.0
-        message = (messages.FAILED, work.task_id, payload, type(cause).__name__, str(cause)[:1000], work.started, seconds)
+        message = (
+            messages.FAILED,
+            work.task_id,
+            payload,
+            type(cause).__name__,
+            str(cause)[:1000],
+            work.started,
+            seconds,
+        )
         with self._engine.lock:
             self._engine.channel.outbox.append(message)
 
