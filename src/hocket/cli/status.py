@@ -67,7 +67,11 @@ def _list_processes(found: window.Found) -> Iterable[dict[str, Any]]:
     except psutil.Error:
         return
     for child in children:
-        yield from _describe_process(child.pid, "worker" if child.ppid() == found.guardian_pid else "child of a worker")
+        try:
+            role = "worker" if child.ppid() == found.guardian_pid else "child of a worker"
+        except psutil.Error:  # it has ended meanwhile
+            continue
+        yield from _describe_process(child.pid, role)
 
 
 def _describe_process(pid: int, role: str) -> Iterable[dict[str, Any]]:

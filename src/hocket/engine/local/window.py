@@ -41,8 +41,8 @@ class Window:
     """The driver's side. `answer` is called by whoever finds `fd` readable."""
 
     def __init__(self) -> None:
-        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._memfd = os.memfd_create(MEMFD_NAME, os.MFD_CLOEXEC)
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._sequence = 0
         self._write_header(0)
 
