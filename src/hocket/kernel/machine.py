@@ -394,7 +394,9 @@ class Kernel:
         function = task.function
         if function is not None:
             self._learn(function, seconds)
-        task.outcome = (worker.id, started, seconds, None)
+        task.ran_on = worker.id
+        task.started = started
+        task.seconds = seconds
         self._settle(worker, task)
         if task.kind == TaskKind.CREATION:
             self._bring_alive(task)
@@ -427,13 +429,14 @@ class Kernel:
         task = worker.inflight.pop(task_id, None)
         if task is None:
             return
-        task.outcome = (worker.id, started, seconds, error_type)
+        task.note_run(worker.id, started, seconds)
         self._settle(worker, task)
         if retryable and task.retries_left and not task.cancelled:
             self._retry(task)
         else:
             if task.kind == TaskKind.CREATION:
                 self._bury_constructor(task)
+            task.error_type = error_type
             self._fail_with(task, error)
         self._go_on(worker, task)
 
@@ -584,8 +587,7 @@ class Kernel:
 
     def _fail_exception(self, task: TaskRecord, error: BaseException) -> None:
         """Fail the task with an exception of ours."""
-        worker_id, started, seconds, _ = task.outcome or (0, 0.0, 0.0, None)
-        task.outcome = (worker_id, started, seconds, type(error).__name__)
+        task.error_type = type(error).__name__
         self._fail_with(task, self.encode_error(error))
 
     # --- cancelling ---------------------------------------------------------------------------------------------------

@@ -815,7 +815,7 @@ class Hub(contract.Engine):
                 self._dispatcher.note_death(worker, death)
             running_id, started = self._find_running(worker)
             if running_id in worker.inflight:
-                worker.inflight[running_id].outcome = (worker_id, started, time.perf_counter() - started, "")
+                worker.inflight[running_id].note_run(worker_id, started, time.perf_counter() - started)
             self.kernel.lose(worker, death, running_id)
             if link.is_refused:
                 self.kernel.fail_orphans(death)
