@@ -333,13 +333,17 @@ class Hub(contract.Engine):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         objects = self.kernel.objects
         found = []
+        started = 0.0
         for ref in refs:
             record = objects.get(ref._id)
             if record is None or ref._engine is not self:
                 raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
             if record.value is None:
+                started = started or time.perf_counter()
                 self._wait_for(record, refs, deadline, timeout_s)
             found.append(record)
+        if started:
+            self.spans.append(inspection.OwnSpan("get", started, time.perf_counter() - started, len(refs)))
         return [self._open(record) for record in found]
 
     def _wait_for(
