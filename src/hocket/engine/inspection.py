@@ -53,8 +53,7 @@ TASK_TYPES = {
 """Ray's words for our kinds of task."""
 
 
-@dataclass(frozen=True, slots=True)
-class LostWorker:
+class LostWorker(NamedTuple):
     """A worker process that has ended."""
 
     worker_id: int
@@ -76,7 +75,7 @@ class OwnSpan(NamedTuple):
     """References waited for, or bytes put."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Scene:
     """What an engine knows besides its kernel. Its callables are called with the engine's lock held."""
 

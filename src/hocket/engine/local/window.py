@@ -17,8 +17,7 @@ import os
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 MEMFD_NAME = "hocket-window"
 """By which the memfd is found among a process's descriptors."""
@@ -72,8 +71,7 @@ class Window:
             os.close(fd)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A session of this user on this machine."""
 
     driver_pid: int
