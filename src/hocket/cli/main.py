@@ -26,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = build_parser().parse_args(argv)
     try:
-        return _run_demo(arguments)
+        code: int = arguments.run(arguments)
+        return code
     except KeyboardInterrupt:
         print("\nhocket: stopped by Ctrl-C; all workers have ended.", file=sys.stderr)
         return 130
@@ -40,6 +41,40 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hocket", description="One program shared among many workers.")
     parser.add_argument("--version", action="version", version=f"hocket {version.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_demo(commands)
+    status = commands.add_parser(
+        "status",
+        help="show what runs, and where the memory is",
+        description="Show every session of yours on this machine: tasks, actors, workers, memory, errors. Disturbs nothing.",
+    )
+    status.add_argument("--json", action="store_true", help="for programs")
+    status.add_argument(
+        "--timeout",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="how long a driver may take to answer (default: 2)",
+    )
+    status.set_defaults(run=_run_status)
+    bench = commands.add_parser(
+        "bench",
+        help="measure this machine",
+        description="Measure the core operations on this machine; takes half a minute.",
+    )
+    bench.add_argument("--json", action="store_true", help="for programs")
+    bench.add_argument("--quick", action="store_true", help="a second in all: does it work, not how fast")
+    bench.set_defaults(run=_run_bench)
+    doctor = commands.add_parser(
+        "doctor",
+        help="check this machine; what a bug report needs",
+        description="Tell versions and limits, run a small session, and say what is wrong and what to do.",
+    )
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.set_defaults(run=_run_doctor)
+    return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     demo = commands.add_parser(
         "demo",
         help="train a real model on two workers",
@@ -51,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=_parse_count(0), default=0, help="same seed, same result")
     demo.add_argument("--output", type=Path, default=Path("hocket-demo"), help="folder for checkpoint and curves")
     demo.add_argument("--quiet", action="store_true", help="no live progress")
-    return parser
+    demo.set_defaults(run=_run_demo)
 
 
 class _parse_count:  # noqa: N801 (argparse shows its name in messages about values that it refuses)
@@ -90,3 +125,21 @@ def _run_demo(arguments: argparse.Namespace) -> int:
         is_quiet=arguments.quiet,
     )
     return 0
+
+
+# What each command needs is loaded when it is asked for, so that `hocket --version` waits for none of it.
+
+
+def _run_status(arguments: argparse.Namespace) -> int:
+    code: int = importlib.import_module("hocket.cli.status").run(as_json=arguments.json, timeout_s=arguments.timeout)
+    return code
+
+
+def _run_bench(arguments: argparse.Namespace) -> int:
+    code: int = importlib.import_module("hocket.cli.bench").run(as_json=arguments.json, is_quick=arguments.quick)
+    return code
+
+
+def _run_doctor(arguments: argparse.Namespace) -> int:
+    code: int = importlib.import_module("hocket.cli.doctor").run(as_json=arguments.json)
+    return code

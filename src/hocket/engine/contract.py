@@ -406,6 +406,18 @@ class Engine(abc.ABC):
         """Return the failures of this session, oldest first (the last 1,000)."""
 
     @abc.abstractmethod
+    def list_records(
+        self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return what the engine knows of all things of a kind, with Ray's names; see `hocket.engine.inspection`.
+
+        What is over is remembered for a while. A row passes the `filters` (``(field, "=" or "!=", value)``) or is left out.
+
+        Raises:
+            ValueError: The kind is unknown.
+        """
+
+    @abc.abstractmethod
     def statistics(self) -> dict[str, Any]:
         """Return counts of what the engine holds now: tasks, objects, actors, workers and bytes."""
 

@@ -42,6 +42,12 @@ from hocket.kernel.records import (
 MAX_DEPTH = 128
 """Tasks in one worker's queue at most. Measured: no gain beyond."""
 
+KEPT_TASKS = 10_000
+"""How many tasks that are over are remembered, for those who look. A guess: some 5 MB, a second or so of tiny tasks."""
+
+KEPT_ACTORS = 1_000
+"""How many dead actors are remembered."""
+
 QUEUE_SECONDS = 0.002
 """How much work may stand in a worker's queue. The most that a wrong place in the row costs a task."""
 
@@ -105,6 +111,10 @@ class Kernel:
         self.leases: dict[resources.Shape, dict[int, WorkerRecord]] = {}
         self.idle: list[WorkerRecord] = []
         self.pending_groups: list[GroupRecord] = []
+        #: The last tasks that are over, oldest first, without their arguments.
+        self.closed_tasks: deque[TaskRecord] = deque(maxlen=KEPT_TASKS)
+        #: The last actors that were forgotten, oldest first.
+        self.closed_actors: deque[ActorRecord] = deque(maxlen=KEPT_ACTORS)
         self._next_worker_id = 1
 
     # --- objects ------------------------------------------------------------------------------------------------------
@@ -174,12 +184,12 @@ class Kernel:
             record.watchers.append(worker_id)
 
     def _store(self, record: ObjectRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool) -> None:
+        if contained:  # first: if these are no ids, the object has no value yet
+            self._retain_all(contained)
+            record.contained = contained
         record.value = value
         record.failed = failed
         record.task = None
-        if contained:
-            record.contained = contained
-            self._retain_all(contained)
         if record.watchers is not None:
             for worker_id in record.watchers:
                 self.instructions.append((Op.TELL, worker_id, record.id))
@@ -373,6 +383,7 @@ class Kernel:
         task_id: int,
         seconds: float,
         values: list[tuple[tuple[object, ...], tuple[int, ...]]],
+        started: float = 0.0,
     ) -> None:
         """The worker returned the values of a task, each with the ids of the objects that it refers to."""
         task = worker.inflight.pop(task_id, None)
@@ -383,6 +394,9 @@ class Kernel:
         function = task.function
         if function is not None:
             self._learn(function, seconds)
+        task.ran_on = worker.id
+        task.started = started
+        task.seconds = seconds
         self._settle(worker, task)
         if task.kind == TaskKind.CREATION:
             self._bring_alive(task)
@@ -400,17 +414,29 @@ class Kernel:
         self._close_task(task)
         self._go_on(worker, task)
 
-    def fail(self, worker: WorkerRecord, task_id: int, error: tuple[object, ...], *, retryable: bool) -> None:
+    def fail(
+        self,
+        worker: WorkerRecord,
+        task_id: int,
+        error: tuple[object, ...],
+        *,
+        retryable: bool,
+        error_type: str = "",
+        started: float = 0.0,
+        seconds: float = 0.0,
+    ) -> None:
         """The user's code raised; `retryable` says whether its options ask for another try of this exception."""
         task = worker.inflight.pop(task_id, None)
         if task is None:
             return
+        task.note_run(worker.id, started, seconds)
         self._settle(worker, task)
         if retryable and task.retries_left and not task.cancelled:
             self._retry(task)
         else:
             if task.kind == TaskKind.CREATION:
                 self._bury_constructor(task)
+            task.error_type = error_type
             self._fail_with(task, error)
         self._go_on(worker, task)
 
@@ -528,6 +554,7 @@ class Kernel:
     def _close_task(self, task: TaskRecord) -> None:
         task.state = TaskState.DONE
         self.tasks.pop(task.id, None)
+        self.closed_tasks.append(task)
         actor = task.actor
         if actor is None or actor.creation is not task:  # else its arguments are needed again
             self._release_arguments(task)
@@ -541,6 +568,7 @@ class Kernel:
             self.release(object_id)
         if task.args is not None:
             self.instructions.append((Op.FREE, 0, task.args))
+            task.args = None
 
     def _fail_with(self, task: TaskRecord, error: tuple[object, ...]) -> None:
         """Give every object of the task this (encoded) error."""
@@ -559,6 +587,7 @@ class Kernel:
 
     def _fail_exception(self, task: TaskRecord, error: BaseException) -> None:
         """Fail the task with an exception of ours."""
+        task.error_type = type(error).__name__
         self._fail_with(task, self.encode_error(error))
 
     # --- cancelling ---------------------------------------------------------------------------------------------------
@@ -651,6 +680,17 @@ class Kernel:
             self.release(record.id, worker.id, record.holders[worker.id])
         for key in [key for key, claimant in self.name_claims.items() if claimant == worker.id]:
             del self.name_claims[key]
+        self._dispatch()
+
+    def fail_orphans(self, death: exceptions.Death) -> None:
+        """Fail what a worker that spoke nonsense left half done. Costs time in proportion to the state; it is rare."""
+        for task in list(self.tasks.values()):
+            if task.state == TaskState.RUNNING and (task.worker is None or task.worker.state == WorkerState.DEAD):
+                self._fail_exception(task, _explain_crash(task, death))
+        for record in list(self.objects.values()):
+            if record.task is not None and record.value is None and record.task.state == TaskState.DONE:
+                error = self.encode_error(_explain_crash(record.task, death))
+                self._store(record, error, (), True)
         self._dispatch()
 
     def _end_lease_of_dead(self, worker: WorkerRecord) -> None:
@@ -874,8 +914,9 @@ class Kernel:
             actor.death_message = "its last handle went out of scope."
             self._drop_name(actor)
             self._drop_creation(actor)
-        if actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD:
-            self.actors.pop(actor.id, None)
+        is_over = actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD
+        if is_over and self.actors.pop(actor.id, None) is not None:
+            self.closed_actors.append(actor)
 
     def _drop_name(self, actor: ActorRecord) -> None:
         key = (actor.options.namespace, actor.options.name)

@@ -179,18 +179,32 @@ class TaskRecord:
         "caller",
         "cancelled",
         "dependencies",
+        "error_type",
         "function",
         "id",
         "kind",
         "method",
         "options",
         "parent",
+        "ran_on",
         "retries_left",
+        "seconds",
+        "started",
         "state",
         "stream",
         "unresolved",
         "worker",
     )
+
+    # Set when a try is over, and not before: four stores more in each constructor would be felt.
+    ran_on: int
+    """The id of the worker that ran it last."""
+    started: float
+    """When that started it, by the engine's clock."""
+    seconds: float
+    """How long it ran there."""
+    error_type: str
+    """The class of the error that it has failed with for good."""
 
     def __init__(
         self,
@@ -229,6 +243,23 @@ class TaskRecord:
         self.actor_options: ActorOptions | None = None
         self.method = ""
         self.stream: StreamRecord | None = None
+
+    def note_run(self, worker_id: int, started: float, seconds: float) -> None:
+        """Remember the try that is over."""
+        self.ran_on = worker_id
+        self.started = started
+        self.seconds = seconds
+
+    @property
+    def outcome(self) -> tuple[int, float, float, str | None] | None:
+        """How its last try went: ``(worker id, start, seconds, error type)``; the error type is None after a success.
+
+        None, all of it, for a task that failed with one of its arguments.
+        """
+        ran_on, error_type = getattr(self, "ran_on", None), getattr(self, "error_type", None)
+        if ran_on is None:
+            return None if error_type is None else (0, 0.0, 0.0, error_type)
+        return ran_on, self.started, self.seconds, error_type
 
 
 class StreamRecord:

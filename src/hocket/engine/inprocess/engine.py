@@ -14,6 +14,7 @@ import contextvars
 import inspect
 import itertools
 import os
+import sys
 import threading
 import time
 import traceback
@@ -24,7 +25,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, node, rules, values
+from hocket.engine import contract, inspection, node, rules, values
 from hocket.engine.inprocess import coroutines, surroundings
 from hocket.kernel import machine, records, resources
 from hocket.kernel.machine import Op
@@ -63,6 +64,20 @@ class InProcessEngine(contract.Engine):
         #: Large arrays that functions refer to.
         self._buffers: dict[bytes, list[bytes]] = {}
         self._is_closed = False
+        self._scene = inspection.Scene(
+            kernel=self._kernel,
+            job_id=self._job_id,
+            node_id=self._node_id,
+            namespace=namespace,
+            labels=self._labels,
+            driver_pid=os.getpid(),
+            entrypoint=" ".join(sys.orig_argv),
+            opened_at=time.time(),
+            get_pid=lambda worker_id: os.getpid(),
+            find_running=self._find_running,
+            measure=lambda payload: len(payload[1]) + sum(map(len, payload[2])),
+            errors=self._errors,
+        )
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -231,7 +246,9 @@ class InProcessEngine(contract.Engine):
                 error = exceptions.TaskCancelledError(
                     f"Task `{entry[1].options.name}` was cancelled before it started."
                 )
-                self._kernel.fail(worker, task_id, _encode_error(error), retryable=False)
+                self._kernel.fail(
+                    worker, task_id, _encode_error(error), retryable=False, error_type=type(error).__name__
+                )
 
     def _run_all(self) -> None:
         """Run what can run. A task in here may submit more, which runs in the inner call or the outer one."""
@@ -274,7 +291,7 @@ class InProcessEngine(contract.Engine):
             self._end_worker(worker, is_graceful=True)
             self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
         except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
-            self._fail(worker, task, error)
+            self._fail(worker, task, error, started)
         else:
             self._finish(worker, task, result, started)
         finally:
@@ -304,7 +321,7 @@ class InProcessEngine(contract.Engine):
             self._kernel.exit_actor(worker)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             cancelled = exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled while it ran.")
-            self._fail(worker, task, cancelled if task.cancelled else error)
+            self._fail(worker, task, cancelled if task.cancelled else error, started)
         else:
             self._finish(worker, task, result, started)
 
@@ -319,9 +336,9 @@ class InProcessEngine(contract.Engine):
             results = self._split(task, result)
             encoded = [_encode(value, f"the result of `{task.options.name}`") for value in results]
         except Exception as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
-            self._fail(worker, task, error)
+            self._fail(worker, task, error, started)
         else:
-            self._kernel.finish(worker, task.id, time.perf_counter() - started, encoded)
+            self._kernel.finish(worker, task.id, time.perf_counter() - started, encoded, started)
 
     def _call(self, worker: WorkerRecord, task: TaskRecord) -> Any:
         args, kwargs = self._open_arguments(task)
@@ -364,7 +381,8 @@ class InProcessEngine(contract.Engine):
         found = [_decode(self._kernel.objects[object_id].value or ()) for object_id in task.dependencies]
         return values.fill_slots(args, kwargs, found)
 
-    def _fail(self, worker: WorkerRecord, task: TaskRecord, error: BaseException) -> None:
+    def _fail(self, worker: WorkerRecord, task: TaskRecord, error: BaseException, started: float) -> None:
+        seconds = time.perf_counter() - started
         cause = error.cause if isinstance(error, exceptions.TaskError) else error
         asked = task.options.retry_exceptions
         retryable = asked is True or (asked is not False and isinstance(cause, asked))
@@ -383,7 +401,15 @@ class InProcessEngine(contract.Engine):
                 frames = frames.tb_next
             text = "".join(traceback.format_exception(type(error), error, frames))
             error = exceptions.TaskError(task.options.name, text, error)
-        self._kernel.fail(worker, task.id, _encode_error(error), retryable=retryable)
+        self._kernel.fail(
+            worker,
+            task.id,
+            _encode_error(error),
+            retryable=retryable,
+            error_type=type(cause).__name__,
+            started=started,
+            seconds=seconds,
+        )
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -558,6 +584,16 @@ class InProcessEngine(contract.Engine):
 
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         return list(self._errors)
+
+    def list_records(
+        self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        with self._lock:
+            self._drain_dropped()
+            return self._scene.list_records(kind, filters, limit)
+
+    def _find_running(self, worker: WorkerRecord) -> tuple[int, float]:
+        return next(((task.id, 0.0) for other, task in self._stack if other is worker), (0, 0.0))
 
     def statistics(self) -> dict[str, Any]:
         with self._lock:

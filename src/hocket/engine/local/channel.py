@@ -2,10 +2,15 @@
 
 A frame is a length (4 bytes, little-endian) and a marshalled list of messages; a message is a tuple that starts with a
 number from `messages`. Marshal carries plain data only: reading a frame builds tuples, numbers and bytes and can run no
-code, whatever the bytes are. Measured here, 64 messages a frame: 0.1 us a message each way, against 0.24 us with
+code, whatever the bytes are (from Python 3.13 on, not even build a code object). Measured here, 64 messages a frame: 0.1 us a message each way, against 0.24 us with
 msgpack and as much as with pickle, which could run code.
 
 Descriptors travel in the order of the messages that they belong to (`take_descriptor`).
+
+A socket is taken into use only if the kernel says that its other end was made by a process of the same user.
+
+What is not defended against: a frame of a few bytes can announce a list that fills the memory. Only processes of the session,
+which could fill it anyway, can send one; if the memory does not suffice, it is a `FrameError` like any other.
 
 The hub never blocks in a send (`send_nowait` keeps what the socket will not take); a worker may (`send`).
 """
@@ -13,9 +18,12 @@ The hub never blocks in a send (`send_nowait` keeps what the socket will not tak
 from __future__ import annotations
 
 import array
+import functools
 import marshal
 import os
 import socket
+import struct
+import sys
 from collections import deque
 from typing import Any
 
@@ -33,8 +41,34 @@ MAX_DESCRIPTORS = 128
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
 
 
+_CREDENTIALS = struct.Struct("3i")
+
+
 class FrameError(Exception):
     """The bytes on the socket are no frames of ours."""
+
+
+class PeerError(Exception):
+    """The other end of the socket belongs to somebody else."""
+
+
+def check_peer(sock: socket.socket) -> None:
+    """Make sure that a socket is one end of a pair that a process of this user made. The kernel says so, not the peer.
+
+    Raises:
+        PeerError: It is not.
+    """
+    if sock.family != socket.AF_UNIX:
+        raise PeerError(
+            f"a session talks over Unix socket pairs only, but descriptor {sock.fileno()} is {sock.family!r}"
+        )
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
+    if uid != os.geteuid() or pid <= 0:
+        raise PeerError(
+            f"the other end of descriptor {sock.fileno()} belongs to user {uid} (pid {pid}), and this process to user "
+            f"{os.geteuid()}. All processes of a session must belong to one user; call hocket.init() after os.setuid()."
+        )
 
 
 class Channel:
@@ -43,6 +77,12 @@ class Channel:
     __slots__ = ("_buffer", "_descriptors", "_partial", "_unsent", "_view", "fd", "outbox", "outbox_fds", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
+        """Take a socket into use.
+
+        Raises:
+            PeerError: Its other end belongs to somebody else.
+        """
+        check_peer(sock)
         sock.setblocking(False)
         self.sock = sock
         self.fd = sock.fileno()
@@ -173,13 +213,18 @@ class Channel:
 
 def _parse(frame: memoryview) -> list[Message]:
     try:
-        messages = marshal.loads(frame)  # noqa: S302 (it builds plain data only, and the fuzz test holds it to that)
-    except (EOFError, ValueError, TypeError) as error:
+        messages = _load(frame)
+    except Exception as error:  # MemoryError and SystemError included: whatever the bytes are, they are not ours
         raise FrameError(f"a frame does not hold plain data: {error}") from error
     if type(messages) is not list or not all(type(message) is tuple and message for message in messages):
         raise FrameError("a frame must hold a list of tuples")
     return messages
 
+
+if sys.version_info >= (3, 13):
+    _load = functools.partial(marshal.loads, allow_code=False)
+else:
+    _load = marshal.loads  # it builds plain data only, and the fuzz test holds it to that
 
 _EMPTY = marshal.dumps([])
 _EMPTY_FRAME = len(_EMPTY).to_bytes(4, "little") + _EMPTY

@@ -576,6 +576,11 @@ class Client(contract.Engine):
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         return list(self._ask("list_errors"))
 
+    def list_records(
+        self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        return list(self._ask("list_records", kind, list(filters), limit))
+
     def statistics(self) -> dict[str, Any]:
         return dict(self._ask("statistics"))
 

@@ -30,6 +30,7 @@ ASKABLE = frozenset(
         "get_total_resources",
         "get_free_resources",
         "list_errors",
+        "list_records",
         "statistics",
         "explain_full",
     }
@@ -83,11 +84,11 @@ class Dispatcher:
         for message in received:
             op = message[0]
             if op == messages.DONE:
-                _, task_id, seconds, results = message
+                _, task_id, seconds, results, started = message
                 for payload, _ in results:
                     if payload[0] == payloads.SEGMENT:
                         self._take_segment(link, payload)
-                kernel.finish(worker, task_id, seconds, results)
+                kernel.finish(worker, task_id, seconds, results, started)
             elif op == messages.DROP:
                 kernel.release(message[1], worker.id, message[2])
             elif op == messages.UNMAP:
@@ -100,8 +101,16 @@ class Dispatcher:
         kernel = self._kernel
         worker = link.worker
         match message:
-            case (messages.FAILED, task_id, payload, error_type, text):
-                self._fail(worker, task_id, payload, error_type, text)
+            case (
+                messages.FAILED,
+                task_id,
+                (payloads.ERROR, bytes()) as payload,
+                str(error_type),
+                str(text),
+                float(started),
+                float(seconds),
+            ):
+                self._fail(worker, task_id, payload, error_type, text, started, seconds)
             case (messages.BACK, task_ids):
                 kernel.hand_back(worker, task_ids)
             case (messages.BLOCK, task_ids, number, running_id, object_ids, needs_all):
@@ -124,6 +133,7 @@ class Dispatcher:
             case (messages.SUBMIT_CALL, *call):
                 self._submit_call(link, *call)
             case (messages.PUT, object_id, payload, contained):
+                self._check_new(worker, object_id)
                 if payload[0] == payloads.SEGMENT:
                     self._take_segment(link, payload)
                 kernel.put(object_id, payload, contained, worker.id)
@@ -144,6 +154,11 @@ class Dispatcher:
             case _:
                 raise channel.FrameError(f"message {message[0]!r} is unknown, or is not for the hub")
 
+    def _check_new(self, worker: records.WorkerRecord, object_id: int) -> None:
+        """Refuse an id that is not the worker's to give, or that it has given before."""
+        if object_id >> 40 != worker.id or object_id in self._kernel.objects:
+            raise channel.FrameError(f"worker {worker.id} announced an object {object_id:x}, which is not its to make")
+
     def _take_segment(self, link: links.Link, payload: payloads.Payload) -> None:
         self._hub.store.take(payload, link.channel.take_descriptor(), link.worker.id)
 
@@ -159,7 +174,14 @@ class Dispatcher:
     # --- results ------------------------------------------------------------------------------------------------------
 
     def _fail(
-        self, worker: records.WorkerRecord, task_id: int, payload: payloads.Payload, error_type: str, text: str
+        self,
+        worker: records.WorkerRecord,
+        task_id: int,
+        payload: payloads.Payload,
+        error_type: str,
+        text: str,
+        started: float,
+        seconds: float,
     ) -> None:
         task = worker.inflight.get(task_id)
         if task is None:
@@ -173,7 +195,9 @@ class Dispatcher:
             retryable = asked is True or (asked is not False and isinstance(cause, asked))
         if not retryable:
             self._note(task_id, task.options.name, error_type, text)
-        self._kernel.fail(worker, task_id, payload, retryable=retryable)
+        self._kernel.fail(
+            worker, task_id, payload, retryable=retryable, error_type=error_type, started=started, seconds=seconds
+        )
 
     def note_error(self, task_id: int, name: str, error: BaseException) -> None:
         """Remember a failure for `error_info`."""
@@ -206,6 +230,7 @@ class Dispatcher:
         options_blob: bytes,
         parent: int,
     ) -> None:
+        self._check_new(link.worker, task_id)
         options = self._options.get(options_blob)
         if options is None:
             options = self._options[options_blob] = pickle.loads(options_blob)
@@ -232,6 +257,7 @@ class Dispatcher:
         options_blob: bytes,
         parent: int,
     ) -> None:
+        self._check_new(link.worker, task_id)
         self._take_arguments(link, args)
         options = self._options.get(options_blob)
         if options is None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +29,7 @@ class Work(Protocol):
     name: str
     num_returns: int
     extra: dict[str, Any] | None
+    started: float
 
 
 class Owner(Protocol):
@@ -170,7 +170,7 @@ class Loop:
         owner, engine = self._owner, self._engine
         client.current.set(client.Running())
         owner.note_start(work)
-        started = time.perf_counter()
+        started = work.started
         try:
             method = owner.find_method(work)
             args, kwargs = owner.open_arguments(work)

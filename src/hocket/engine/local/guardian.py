@@ -28,7 +28,7 @@ import time
 from collections import deque
 from typing import NoReturn
 
-from hocket.engine.local import channel, messages, worker
+from hocket.engine.local import channel, debugger, messages, worker
 
 TAIL_LINES = 20
 """Lines of stderr kept for the error message."""
@@ -90,9 +90,11 @@ class Child:
 class Guardian:
     """The loop."""
 
-    def __init__(self, control: socket.socket, status_fd: int, driver_pid: int) -> None:
+    def __init__(self, control: socket.socket, status_fd: int, driver_pid: int, terminal: str | None) -> None:
         self._channel = channel.Channel(control)
         self._status_fd = status_fd
+        #: The name of the driver's terminal, if it has one.
+        self._terminal = terminal
         self._children: dict[int, Child] = {}
         self._by_worker: dict[int, Child] = {}
         self._by_stderr: dict[int, Child] = {}
@@ -186,7 +188,7 @@ class Guardian:
                     os.close(fd)
             for child in self._children.values():
                 os.close(child.stack_fd)
-            code = worker.main(worker_id, sock_fd, self._status_fd, stack_fd)
+            code = worker.main(worker_id, sock_fd, self._status_fd, stack_fd, self._terminal)
         finally:
             os._exit(code)
 
@@ -343,10 +345,11 @@ def main(control_fd: int, status_fd: int, driver_pid: int) -> None:
     _libc.prctl(_PR_SET_NAME, b"hocket:guardian", 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    terminal = debugger.find_terminal()
     sys.stdin.close()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     gc.collect()
     gc.freeze()  # what is here now is never garbage; workers then share its pages
-    guardian = Guardian(socket.socket(fileno=control_fd), status_fd, driver_pid)
+    guardian = Guardian(socket.socket(fileno=control_fd), status_fd, driver_pid, terminal)
     guardian.run()
     os._exit(0)  # with the socket open: closing it is the kernel's business now

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -22,7 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, node, rules, values
+from hocket.engine import contract, inspection, node, rules, values
 from hocket.engine.local import (
     client,
     dispatch,
@@ -34,6 +35,7 @@ from hocket.engine.local import (
     processes,
     pump,
     watch,
+    window,
 )
 from hocket.kernel import machine, records, resources
 from hocket.kernel.machine import Op
@@ -118,6 +120,27 @@ class Hub(contract.Engine):
         self._feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
         self.guardian: processes.GuardianProcess | None = None
         self.watch = watch.Watch(self)
+        #: Pids of workers, also of dead ones, as far as they are remembered.
+        self.pids: dict[int, int] = {}
+        self.lost: deque[inspection.LostWorker] = deque(maxlen=1000)
+        self.spans: deque[inspection.OwnSpan] = deque(maxlen=machine.KEPT_TASKS)
+        self._window: window.Window | None = None
+        self._scene = inspection.Scene(
+            kernel=self.kernel,
+            job_id=self.job_id,
+            node_id=self.node_id,
+            namespace=namespace,
+            labels=self.labels,
+            driver_pid=self._owner_pid,
+            entrypoint=" ".join(sys.orig_argv),
+            opened_at=time.time(),
+            get_pid=lambda worker_id: self.pids.get(worker_id, 0),
+            find_running=self._find_running,
+            measure=payloads.measure,
+            errors=self.errors,
+            lost=self.lost,
+            spans=self.spans,
+        )
         self.guard.install()
         node.raise_descriptor_limit()
 
@@ -354,7 +377,10 @@ class Hub(contract.Engine):
         encoded = values.encode(value)
         contained = tuple([ref._id for ref in encoded.refs]) if encoded.refs else ()
         if encoded.buffers:
+            started = time.perf_counter()
             payload, stored = self._store_buffers(encoded, contained)
+            seconds = time.perf_counter() - started
+            self.spans.append(inspection.OwnSpan("put", started, seconds, payloads.measure(payload)))
             if stored is not None:
                 return stored
         else:
@@ -373,13 +399,17 @@ class Hub(contract.Engine):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         objects = self.kernel.objects
         found = []
+        started = 0.0
         for ref in refs:
             record = objects.get(ref._id)
             if record is None or ref._engine is not self:
                 raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
             if record.value is None:
+                started = started or time.perf_counter()
                 self._wait_for(record, refs, deadline, timeout_s)
             found.append(record)
+        if started:
+            self.spans.append(inspection.OwnSpan("get", started, time.perf_counter() - started, len(refs)))
         return [self._open(record) for record in found]
 
     def _wait_for(
@@ -544,6 +574,19 @@ class Hub(contract.Engine):
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         self.pump.handle_arrived()
         return list(self.errors)
+
+    def list_records(
+        self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        self.pump.handle_arrived()
+        with self.lock:
+            self._drain_dropped()
+            return self._scene.list_records(kind, filters, limit)
+
+    def _find_running(self, worker: records.WorkerRecord) -> tuple[int, float]:
+        if self.guardian is None:
+            return 0, 0.0
+        return self.guardian.read_status(worker.id), self.guardian.read_start(worker.id)
 
     def statistics(self) -> dict[str, Any]:
         with self.lock:
@@ -764,6 +807,8 @@ class Hub(contract.Engine):
         if link is None:
             if self.guardian is not None and fd == self.guardian.fd:
                 self._hear_guardian()
+            elif self._window is not None and fd == self._window.fd:
+                self._window.answer(lambda: self._scene.build_snapshot(self.statistics()))
             return
         if link.is_writable_watched:
             self.flush(link)
@@ -780,9 +825,12 @@ class Hub(contract.Engine):
             link.heard_at = time.monotonic()
             if received is not None:
                 self._dispatcher.handle(link, received)
+                if link.channel.outbox:  # an answer to what it asked
+                    self._dirty.add(link)
                 return
         except Exception as error:  # noqa: BLE001
             # Whatever a worker says, it must not bring the session down: a message that makes no sense ends its sender.
+            link.is_refused = True
             self._dispatcher.note_error(0, "a worker's socket", error)
             if self.guardian is not None:
                 self.guardian.kill(link.worker.id)
@@ -811,9 +859,15 @@ class Hub(contract.Engine):
                 link = self.links.get(message[1])
                 if link is not None:
                     link.pid = message[2]
+                    self._note_pid(message[1], message[2])
             elif message[0] == messages.DIED:
                 self._bury(message[1], processes.parse_death(message))
         self.carry_out()
+
+    def _note_pid(self, worker_id: int, pid: int) -> None:
+        self.pids[worker_id] = pid
+        if len(self.pids) > 2 * machine.KEPT_TASKS:  # tasks that old are forgotten too
+            del self.pids[next(iter(self.pids))]
 
     def _bury(self, worker_id: int, death: exceptions.Death) -> None:
         link = self.links.get(worker_id)
@@ -825,6 +879,7 @@ class Hub(contract.Engine):
             else:
                 self._close_link(link)
         del self.links[worker_id]
+        self.lost.append(inspection.LostWorker(worker_id, death, time.time(), link.worker.killed))
         self._dirty.discard(link)
         link.channel.close()
         self.store.lose_worker(worker_id)
@@ -834,12 +889,19 @@ class Hub(contract.Engine):
             self.failures += 1
             if not worker.killed:
                 self._dispatcher.note_death(worker, death)
-            self.kernel.lose(worker, death, self.guardian.read_status(worker_id))
+            running_id, started = self._find_running(worker)
+            if running_id in worker.inflight:
+                worker.inflight[running_id].note_run(worker_id, started, time.perf_counter() - started)
+            self.kernel.lose(worker, death, running_id)
+            if link.is_refused:
+                self.kernel.fail_orphans(death)
 
     def _start_worker(self, worker: records.WorkerRecord) -> None:
         if self.guardian is None:
             self.guardian = processes.GuardianProcess()
             self.pump.watch(self.guardian.fd)
+            self._window = window.Window()
+            self.pump.watch(self._window.fd)
             self.pump.start()
         ours, theirs = socket.socketpair()
         link = links.Link(worker, ours)
@@ -883,6 +945,8 @@ class Hub(contract.Engine):
         self.pump.close()  # before the guardian's socket: the steward must not meet a closed descriptor
         if self.guardian is not None:
             self.guardian.end()
+        if self._window is not None:
+            self._window.close()
         self.guard.remove()
         for link in ended:
             link.channel.close()

@@ -12,7 +12,17 @@ from hocket.kernel import records
 class Link:
     """The hub's end of a worker."""
 
-    __slots__ = ("channel", "functions", "heard_at", "is_closed", "is_writable_watched", "pid", "stopped_at", "worker")
+    __slots__ = (
+        "channel",
+        "functions",
+        "heard_at",
+        "is_closed",
+        "is_refused",
+        "is_writable_watched",
+        "pid",
+        "stopped_at",
+        "worker",
+    )
 
     def __init__(self, worker: records.WorkerRecord, sock: socket.socket) -> None:
         self.worker = worker
@@ -26,3 +36,5 @@ class Link:
         self.is_writable_watched = False
         #: Whether its socket has ended.
         self.is_closed = False
+        #: Whether it said what makes no sense, and is being ended for it.
+        self.is_refused = False

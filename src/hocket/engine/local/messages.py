@@ -5,8 +5,12 @@ sockets, so a message on the wrong socket is noticed.
 """
 
 STATUS_SLOTS = 4096
-"""Size of the table, shared by all processes, in which each worker writes the id of the task that it started last. A worker
-has the slot of its id modulo this; so many workers at once are out of reach of one machine."""
+"""Size of the table, shared by all processes, in which each worker writes the id of the task that it started last, and
+behind all ids, in a second row, when that was (a float). A worker has the slot of its id modulo this; so many workers at
+once are out of reach of one machine."""
+
+STATUS_BYTES = STATUS_SLOTS * 16
+"""Size of the table in bytes."""
 
 # hub -> worker
 SETUP = 1
@@ -42,9 +46,9 @@ DEADLOCK = 13
 
 # worker -> hub
 DONE = 20
-"""``(DONE, task_id, seconds, [(payload, contained), ...])``"""
+"""``(DONE, task_id, seconds, [(payload, contained), ...], started)``: `started` by the clock that all processes share."""
 FAILED = 21
-"""``(FAILED, task_id, error, error_type, message)``: the encoded exception of the user's code."""
+"""``(FAILED, task_id, error, error_type, message, started, seconds)``: the encoded exception of the user's code."""
 BACK = 22
 """``(BACK, [task_id, ...])``: tasks that the worker had not started and never will."""
 SUBMIT = 23

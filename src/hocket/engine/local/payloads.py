@@ -78,6 +78,17 @@ def _check_digest(payload: Payload, buffers: list[memoryview]) -> None:
         )
 
 
+def measure(payload: Payload) -> int:
+    """Return how many bytes the value takes."""
+    kind = payload[0]
+    size: int = len(payload[1])
+    if kind == BUFFERS:
+        size += sum(map(len, payload[2]))
+    elif kind == SEGMENT:
+        size += payload[3]
+    return size
+
+
 def encode_error(error: BaseException) -> Payload:
     """Return the payload of an exception."""
     return (ERROR, values.encode_error(error))

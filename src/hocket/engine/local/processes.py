@@ -29,19 +29,24 @@ class GuardianProcess:
     """Starts the guardian, tells it what to do, and waits for its end. Called with the hub's lock held."""
 
     def __init__(self) -> None:
+        self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
+        os.ftruncate(self._status_fd, messages.STATUS_BYTES)
+        self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
         ours, theirs = socket.socketpair()
         self._channel = channel.Channel(ours)
-        self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
-        os.ftruncate(self._status_fd, messages.STATUS_SLOTS * 8)
-        self._status = mmap.mmap(self._status_fd, messages.STATUS_SLOTS * 8)
         boot = _BOOT.format(source=_SOURCE, control=theirs.fileno(), status=self._status_fd, driver=os.getpid())
-        # A session of its own: a Ctrl-C or hang-up of the terminal is the driver's business.
-        self._process = subprocess.Popen(
-            [sys.executable, *_list_interpreter_flags(), "-c", boot],
-            pass_fds=(theirs.fileno(), self._status_fd),
-            start_new_session=True,
-        )
-        theirs.close()
+        try:
+            # A session of its own: a Ctrl-C or hang-up of the terminal is the driver's business.
+            self._process = subprocess.Popen(
+                [sys.executable, *_list_interpreter_flags(), "-c", boot],
+                pass_fds=(theirs.fileno(), self._status_fd),
+                start_new_session=True,
+            )
+        except OSError:  # no memory for a process, or the interpreter is gone: the session goes on without workers
+            self._close()
+            raise
+        finally:
+            theirs.close()
         self.pid = self._process.pid
         self.fd = self._channel.fd
 
@@ -73,6 +78,12 @@ class GuardianProcess:
         task_id: int = struct.unpack_from("<Q", self._status, (worker_id % messages.STATUS_SLOTS) * 8)[0]
         return task_id
 
+    def read_start(self, worker_id: int) -> float:
+        """Return when the worker started its last task, by `time.perf_counter`; 0 if it has not had one."""
+        slot = worker_id % messages.STATUS_SLOTS + messages.STATUS_SLOTS
+        start: float = struct.unpack_from("<d", self._status, slot * 8)[0]
+        return start
+
     def end(self) -> None:
         """Have every process of the session ended, and wait for it."""
         self._channel.outbox.append((messages.EXIT,))
@@ -82,6 +93,9 @@ class GuardianProcess:
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
+        self._close()
+
+    def _close(self) -> None:
         self._channel.close()
         self._status.close()
         os.close(self._status_fd)

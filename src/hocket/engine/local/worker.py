@@ -15,6 +15,7 @@ import contextlib
 import faulthandler
 import functools
 import inspect
+import mmap
 import os
 import signal
 import socket
@@ -28,7 +29,7 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.engine import callers, contract, values
-from hocket.engine.local import channel, client, event_loop, messages, payloads, surroundings
+from hocket.engine.local import channel, client, debugger, event_loop, messages, payloads, surroundings
 from hocket.kernel import records
 
 FLUSH_SECONDS = 0.001
@@ -48,6 +49,7 @@ class Work:
         "method",
         "name",
         "num_returns",
+        "started",
         "task_id",
     )
 
@@ -63,14 +65,17 @@ class Work:
         self.held: list[contract.ObjectRef[Any]] = []
         #: How many items of a generator have been taken; counted only if it is to wait for its reader.
         self.consumed = 0
+        #: When it was started; 0 if it was not.
+        self.started = 0.0
 
 
 class Worker:
     """The process's work, and its actor if it has one."""
 
-    def __init__(self, engine: client.Client, status: memoryview, slot: int) -> None:
+    def __init__(self, engine: client.Client, status: mmap.mmap, slot: int) -> None:
         self._engine = engine
-        self._status = status
+        self._status = memoryview(status).cast("Q")
+        self._start_times = memoryview(status).cast("d")
         self._slot = slot
         self._row: deque[Work] = deque()
         self._codes: dict[bytes, client.Arrived] = {}
@@ -295,13 +300,14 @@ class Worker:
         running.function = work.method
         running.extra = work.extra
         self._status[self._slot] = work.task_id
+        self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
         return running
 
     def _run_work(self, work: Work) -> int | None:
         """Run it and put its results in the outbox; return an exit code if it ends the process."""
         engine = self._engine
         running = self.note_start(work)
-        started = time.perf_counter()
+        started = work.started
         if started - engine.last_flush > FLUSH_SECONDS and engine.channel.outbox:
             with engine.lock:
                 engine.flush()
@@ -433,7 +439,7 @@ class Worker:
     def send_result(self, work: Work, result: Any, started: float) -> None:
         """Put the result in the outbox; one that cannot travel is the task's error."""
         try:
-            self._send_result(work, result, time.perf_counter() - started)
+            self._send_result(work, result, time.perf_counter() - started, started)
         except Exception as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
             self.report(work, error)
 
@@ -469,7 +475,7 @@ class Worker:
             if time.perf_counter() - engine.last_flush > FLUSH_SECONDS:
                 engine.flush()
 
-    def _send_result(self, work: Work, result: Any, seconds: float) -> None:
+    def _send_result(self, work: Work, result: Any, seconds: float, started: float) -> None:
         count = work.num_returns
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
         encoded = [values.encode(value, f"the result of `{work.name}`") for value in results]
@@ -481,7 +487,7 @@ class Worker:
         with engine.lock:
             for payload, _ in sent:
                 engine.send_payload(payload)
-            engine.channel.outbox.append((messages.DONE, work.task_id, seconds, sent))
+            engine.channel.outbox.append((messages.DONE, work.task_id, seconds, sent, started))
 
     def _store_result(self, work: Work, value: values.Encoded, position: int) -> payloads.Payload:
         """Store a large result, in the name of the function that returned it."""
@@ -521,8 +527,17 @@ class Worker:
     def _send_error(self, work: Work, error: BaseException) -> None:
         payload = payloads.encode_error(error)
         cause = error.cause if isinstance(error, exceptions.TaskError) else error
+        seconds = time.perf_counter() - work.started if work.started else 0.0
+        message = (
+            messages.FAILED,
+            work.task_id,
+            payload,
+            type(cause).__name__,
+            str(cause)[:1000],
+            work.started,
+            seconds,
+        )
         with self._engine.lock:
-            message = (messages.FAILED, work.task_id, payload, type(cause).__name__, str(cause)[:1000])
             self._engine.channel.outbox.append(message)
 
     def _send_exit(self, request: SystemExit) -> None:
@@ -576,15 +591,14 @@ def _flush_streams() -> None:
             stream.flush()
 
 
-def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int) -> int:
+def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int, terminal: str | None) -> int:
     """Run a worker: the whole life of its process. Returns the exit code."""
-    import mmap
-
     faulthandler.enable(stack_fd, all_threads=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    status = memoryview(mmap.mmap(status_fd, messages.STATUS_SLOTS * 8)).cast("Q")
+    status = mmap.mmap(status_fd, messages.STATUS_BYTES)
     engine = client.Client(worker_id, socket.socket(fileno=sock_fd))
     contract.set_current_engine(engine)
+    debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
     return Worker(engine, status, worker_id % messages.STATUS_SLOTS).run()

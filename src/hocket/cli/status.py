@@ -1,0 +1,269 @@
+"""`hocket status`: what runs, and where the memory is, in every session of this user on this machine.
+
+It finds guardians by their process name, and asks each driver through its window (see `engine.local.window`). A driver that
+does not answer, because a library holds the interpreter or somebody stopped it, is shown by what /proc tells alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import psutil
+from rich import box, console, table, text
+
+from hocket.engine.local import window
+
+TIMEOUT_SECONDS = 2.0
+"""How long a driver may take to answer. It takes milliseconds unless it is stuck. A guess at a person's patience."""
+
+WIDTH = 140
+"""Columns where there is no terminal."""
+
+Session = dict[str, Any]
+
+
+def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
+    """Print all sessions; return the exit code."""
+    sessions = [look(found, timeout_s) for found in window.list_sessions()]
+    if as_json:
+        print(json.dumps(sessions, indent=2))
+        return 0
+    out = console.Console(highlight=False)
+    if not out.is_terminal:
+        out.width = WIDTH
+    if not sessions:
+        out.print("No session of yours has workers on this machine. One appears here with its first task.")
+    for one in sessions:
+        show(one, out)
+    return 0
+
+
+def look(found: window.Found, timeout_s: float) -> Session:
+    """Return one session: what its driver says, if it answers, and what the kernel says of its processes."""
+    session: Session = {
+        "driver_pid": found.driver_pid,
+        "guardian_pid": found.guardian_pid,
+        "snapshot": None,
+        "problem": None,
+    }
+    try:
+        session["snapshot"] = window.ask(found.driver_pid, timeout_s)
+    except (TimeoutError, LookupError) as error:
+        session["problem"] = str(error)
+    except OSError as error:
+        session["problem"] = f"the driver (pid {found.driver_pid}) may not be looked into ({error.strerror})"
+    session["processes"] = list(_list_processes(found))
+    return session
+
+
+def _list_processes(found: window.Found) -> Iterable[dict[str, Any]]:
+    yield from _describe_process(found.driver_pid, "driver")
+    yield from _describe_process(found.guardian_pid, "guardian")
+    try:
+        children = psutil.Process(found.guardian_pid).children(recursive=True)
+    except psutil.Error:
+        return
+    for child in children:
+        try:
+            role = "worker" if child.ppid() == found.guardian_pid else "child of a worker"
+        except psutil.Error:  # it has ended meanwhile
+            continue
+        yield from _describe_process(child.pid, role)
+
+
+def _describe_process(pid: int, role: str) -> Iterable[dict[str, Any]]:
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times = process.cpu_times()
+            yield {
+                "pid": pid,
+                "role": role,
+                "command": " ".join(process.cmdline()[:8])[:200],
+                "status": process.status(),
+                "rss_bytes": process.memory_info().rss,
+                "cpu_seconds": times.user + times.system,
+                "started_at": process.create_time(),
+            }
+    except psutil.Error:  # it has ended meanwhile
+        return
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def show(session: Session, out: console.Console) -> None:
+    """Print one session."""
+    processes = session["processes"]
+    driver = next((one for one in processes if one["role"] == "driver"), None)
+    total = sum(one["rss_bytes"] for one in processes)
+    snapshot = session["snapshot"]
+    title = text.Text(f"Session of pid {session['driver_pid']}", style="bold")
+    if driver is not None:
+        title.append("  " + " ".join(driver["command"].split())[:100], style="not bold")
+    out.print(title)
+    if snapshot is None or "failure" in snapshot:
+        why = session["problem"] if snapshot is None else f"it could not describe itself ({snapshot['failure']})"
+        out.print(text.Text(f"No answer: {why}. What the kernel knows of its processes:", style="yellow"))
+        out.print(_build_process_table(processes))
+        return
+    facts = [
+        f"open for {format_seconds(time.time() - snapshot['opened_at'])}",
+        f"{len(processes)} processes with {format_bytes(total)}",
+        ", ".join(_format_resources(snapshot["resources"])),
+    ]
+    out.print(text.Text(" | ".join(facts)))
+    for built in (
+        _build_task_table(snapshot["tasks"]),
+        _build_actor_table(snapshot["actors"]),
+        _build_worker_table(snapshot["workers"], processes),
+        _build_object_table(snapshot["statistics"]),
+    ):
+        if built is not None:
+            out.print(built)
+    errors = snapshot["errors"]
+    if errors["count"]:
+        out.print(text.Text(f"{errors['count']} errors; the latest:", style="red"))
+        for error in errors["last"]:
+            out.print(
+                text.Text(
+                    f"  {error['name']}: {error['type']}: {error['message'].splitlines()[0] if error['message'] else ''}"
+                )
+            )
+    out.print()
+
+
+def _build_table(title: str, *columns: str) -> table.Table:
+    built = table.Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for number, name in enumerate(columns):
+        built.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
+    return built
+
+
+def _build_task_table(rows: list[dict[str, Any]]) -> table.Table | None:
+    if not rows:
+        return None
+    by_function: dict[str, dict[str, int]] = {}
+    for row in rows:
+        counts = by_function.setdefault(row["func_or_class_name"], {})
+        group = _STATE_GROUPS.get(row["state"], "waiting")
+        counts[group] = counts.get(group, 0) + row["count"]
+    built = _build_table("Tasks", "function", *_STATE_NAMES)
+    for name, counts in sorted(by_function.items(), key=lambda item: -sum(item[1].values())):
+        built.add_row(text.Text(name), *(f"{counts[group]:,}" if group in counts else "" for group in _STATE_NAMES))
+    return built
+
+
+_STATE_NAMES = ("waiting", "queued", "running", "finished", "failed")
+_STATE_GROUPS = {
+    "SUBMITTED_TO_WORKER": "queued",
+    "RUNNING": "running",
+    "RUNNING_IN_RAY_GET": "running",
+    "FINISHED": "finished",
+    "FAILED": "failed",
+}
+
+
+def _build_actor_table(rows: list[dict[str, Any]]) -> table.Table | None:
+    if not rows:
+        return None
+    built = _build_table("Actors", "class", "name", "state", "pid", "calls not answered")
+    for row in rows:
+        built.add_row(
+            text.Text(row["class_name"]),
+            text.Text(row["name"]),
+            row["state"],
+            str(row["pid"] or ""),
+            f"{row['pending_calls']:,}",
+        )
+    return built
+
+
+def _build_worker_table(rows: list[dict[str, Any]], processes: list[dict[str, Any]]) -> table.Table | None:
+    if not rows:
+        return None
+    by_pid = {one["pid"]: one for one in processes}
+    built = _build_table("Workers", "pid", "state", "runs", "since", "behind it", "memory", "CPU time")
+    for row in rows:
+        process = by_pid.get(row["pid"], {})
+        since = row["task_seconds"]
+        built.add_row(
+            str(row["pid"] or "starting"),
+            row["state"].lower(),
+            text.Text(row["task_name"] or ""),
+            format_seconds(since) if since is not None else "",
+            f"{row['queued_tasks']:,}" if row["queued_tasks"] else "",
+            format_bytes(process["rss_bytes"]) if process else "",
+            format_seconds(process["cpu_seconds"]) if process else "",
+        )
+    return built
+
+
+def _build_object_table(statistics: dict[str, Any]) -> table.Table | None:
+    if not statistics.get("objects"):
+        return None
+    built = _build_table("Objects", "", "", "bytes")
+    built.add_row(
+        "all objects", f"{statistics['objects']:,}", f"{format_bytes(statistics.get('shared_bytes', 0))} shared"
+    )
+    for name, value in _iterate_holders(statistics.get("holders")):
+        built.add_row(text.Text(f"  {name}"), "", format_bytes(value))
+    return built
+
+
+def _iterate_holders(holders: Any) -> Iterable[tuple[str, int]]:
+    """Return source lines with the bytes that they hold: a mapping, or pairs."""
+    pairs = holders.items() if isinstance(holders, dict) else holders if isinstance(holders, list) else ()
+    for name, value in pairs:
+        if isinstance(value, (int, float)):
+            yield str(name), int(value)
+
+
+def _build_process_table(processes: list[dict[str, Any]]) -> table.Table:
+    built = _build_table("Processes", "pid", "role", "status", "memory", "CPU time")
+    for one in processes:
+        built.add_row(
+            str(one["pid"]),
+            one["role"],
+            one["status"],
+            format_bytes(one["rss_bytes"]),
+            format_seconds(one["cpu_seconds"]),
+        )
+    return built
+
+
+def _format_resources(found: dict[str, dict[str, float]]) -> Iterable[str]:
+    for name, total in found["total"].items():
+        yield f"{total - found['free'].get(name, 0.0):g} of {total:g} {name} in use"
+
+
+def format_bytes(count: float) -> str:
+    """Return a number of bytes as people read it.
+
+    Example:
+        >>> format_bytes(3 * 2**20)
+        '3.0 MiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time span as people read it.
+
+    Example:
+        >>> format_seconds(0.25), format_seconds(75), format_seconds(7500)
+        ('0.2 s', '1 min 15 s', '2 h 5 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

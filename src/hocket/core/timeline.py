@@ -1,0 +1,113 @@
+"""What ran where and when, in the format of Chrome's tracing page and of Perfetto."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hocket.core import session
+
+Event = dict[str, Any]
+"""One trace event: ``name``, ``cat``, ``ph``, ``ts`` and ``dur`` (microseconds), ``pid``, ``tid``, ``args``."""
+
+_CATEGORIES = {
+    "NORMAL_TASK": "task",
+    "ACTOR_TASK": "call",
+    "ACTOR_CREATION_TASK": "constructor",
+    "DRIVER": "driver",
+}
+
+_COLORS = {"RUNNING": "thread_state_runnable", "FAILED": "terrible"}
+"""Chrome's names for colors; what finished has the color of its name."""
+
+
+def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | None:
+    """Return what ran where and when, or write it to a file for chrome://tracing or https://ui.perfetto.dev.
+
+    One row a process: the tasks, calls and constructors of each worker; in the driver, the waits in `get` and the large
+    values in `put`. Calls that an actor ran at the same time have rows of their own. The last 10,000 tasks are remembered.
+
+    Args:
+        filename: Where to write. Default: nowhere; the events are returned.
+
+    Returns:
+        The events, or None if they were written to a file.
+
+    Raises:
+        SessionClosedError: No session is open.
+        OSError: The file cannot be written.
+
+    Example:
+        >>> import hocket
+        >>> context = hocket.init(num_cpus=1, engine="inprocess")
+        >>> @hocket.remote
+        ... def double(x):
+        ...     return 2 * x
+        >>> hocket.get(double.remote(3))
+        6
+        >>> [event["name"] for event in hocket.timeline() if event["cat"] == "task"]
+        ['double']
+        >>> hocket.shutdown()
+    """
+    events = build_events(session.get_open_engine().list_records("spans"))
+    if filename is None:
+        return events
+    Path(filename).write_text(json.dumps(events), encoding="utf-8")
+    return None
+
+
+def build_events(spans: Iterable[dict[str, Any]]) -> list[Event]:
+    """Return the trace of these spans: the names of the rows first, then the spans by start."""
+    by_process: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for span in spans:
+        by_process.setdefault((span["worker_id"], span["pid"]), []).append(span)
+    names: list[Event] = []
+    events: list[Event] = []
+    for (worker_id, pid), found in sorted(by_process.items()):
+        names += _name_row(worker_id, pid)
+        events += [_build_event(span, lane) for span, lane in assign_lanes(found)]
+    return names + sorted(events, key=lambda event: event["ts"])
+
+
+def _name_row(worker_id: int, pid: int) -> Iterator[Event]:
+    label = f"worker {worker_id}" if worker_id else "driver"
+    common = {"cat": "__metadata", "ph": "M", "ts": 0, "pid": pid, "tid": 0}
+    yield {**common, "name": "process_name", "args": {"name": label}}
+    yield {**common, "name": "process_sort_index", "args": {"sort_index": worker_id}}
+
+
+def _build_event(span: dict[str, Any], lane: int) -> Event:
+    known = ("task_id", "attempt_number", "state", "error_type", "amount")
+    event: Event = {
+        "name": span["name"],
+        "cat": _CATEGORIES[span["type"]],
+        "ph": "X",
+        "ts": round(span["started"] * 1e6, 3),
+        "dur": round(span["seconds"] * 1e6, 3),
+        "pid": span["pid"],
+        "tid": lane,
+        "args": {name: span[name] for name in known if span.get(name) is not None},
+    }
+    if span.get("state") in _COLORS:
+        event["cname"] = _COLORS[span["state"]]
+    return event
+
+
+def assign_lanes(spans: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int]]:
+    """Give each span of a process a lane in which it lies beside, or wholly inside, every other: what viewers ask for."""
+    lanes: list[list[float]] = []  # for each lane, the ends of the spans that are open in it, innermost last
+    for span in sorted(spans, key=lambda span: (span["started"], -span["seconds"])):
+        end = span["started"] + span["seconds"]
+        for number, open_ends in enumerate(lanes):
+            while open_ends and open_ends[-1] <= span["started"]:
+                open_ends.pop()
+            if not open_ends or end <= open_ends[-1]:
+                open_ends.append(end)
+                yield span, number
+                break
+        else:
+            lanes.append([end])
+            yield span, len(lanes) - 1

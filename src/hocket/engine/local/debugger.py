@@ -1,0 +1,63 @@
+"""`breakpoint()` in a task or an actor: pdb on the terminal that the driver was started from.
+
+A worker's stdin is /dev/null, and its session is not the terminal's. The guardian remembers the name of the terminal before
+it closes its own stdin, and a worker opens it anew when `breakpoint()` is called. That needs no job control: the kernel
+stops background readers (SIGTTIN) only if the terminal is their controlling one, and a worker has none.
+
+One worker at a time talks to the terminal. It holds a lock on the session's status table from its first prompt until it
+goes on (`continue`, `quit`, or the end of the task's function); another worker's `breakpoint()` waits for that.
+
+Holes: a driver that reads the terminal itself at the same moment competes for the lines, and Ctrl-C goes to the
+driver, which owns the terminal. Only `breakpoint()` is redirected, not a `pdb.set_trace()` that is written out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def find_terminal() -> str | None:
+    """Return the name of the terminal on stdin; None if stdin is none, or has no name here."""
+    try:
+        return os.ttyname(0)
+    except OSError:
+        return None
+
+
+def install(terminal: str | None, lock_fd: int, get_title: Callable[[], str]) -> None:
+    """Send `breakpoint()` of this process to a terminal, unless ``PYTHONBREAKPOINT`` says where it is to go.
+
+    Args:
+        terminal: Its name; None if there is none, and `breakpoint` explains that.
+        lock_fd: A file that all processes which share the terminal have open.
+        get_title: Says what is running.
+    """
+
+    def stop_here(*args: Any, **kwargs: Any) -> Any:
+        if os.environ.get("PYTHONBREAKPOINT") not in (None, "", "pdb.set_trace"):
+            return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100 (the user's own choice of a debugger)
+        title = get_title()
+        if terminal is None:
+            raise RuntimeError(_explain(title, "the driver's stdin is not one, as in a notebook, a pipe or a CI job"))
+        # Loaded on use: pdb and what it needs would take 10 ms of each session's start.
+        terminal_pdb = importlib.import_module("hocket.engine.local.terminal_pdb")
+        try:
+            file = terminal_pdb.open_terminal(terminal)
+        except OSError as error:
+            raise RuntimeError(_explain(title, f"{terminal} cannot be opened ({error.strerror})")) from error
+        debugger = terminal_pdb.TerminalPdb(file, lock_fd, f"{title}, pid {os.getpid()}")
+        debugger.set_trace(sys._getframe().f_back)
+        return None
+
+    sys.breakpointhook = stop_here
+
+
+def _explain(title: str, why: str) -> str:
+    return (
+        f'breakpoint() in {title} found no terminal: {why}. Debug with hocket.init(engine="inprocess"), which runs '
+        "everything in the driver, or switch breakpoints off with PYTHONBREAKPOINT=0."
+    )

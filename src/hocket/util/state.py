@@ -1,0 +1,625 @@
+"""What the session knows of its tasks, actors, objects, workers: Ray's state API, answered at once and from memory.
+
+`list_tasks`, `get_task` and their likes return records; `summarize_tasks` and its likes return counts. They work in
+the driver and inside tasks and actors. What is over is remembered for a while: 10,000 tasks, 1,000 actors and workers.
+
+Filters are ``(field, "=" or "!=", value)``, all of which must hold. Words compare without regard to case. Fields that
+Ray gives only with ``detail=True`` are None without it; `get_task` and its likes give all.
+
+Example:
+    >>> import hocket
+    >>> from hocket.util import state
+    >>> context = hocket.init(num_cpus=1, engine="inprocess")
+    >>> @hocket.remote
+    ... def double(x):
+    ...     return 2 * x
+    >>> hocket.get([double.remote(1), double.remote(2)])
+    [2, 4]
+    >>> [(task.name, task.state) for task in state.list_tasks(filters=[("state", "=", "FINISHED")])]
+    [('double', 'FINISHED'), ('double', 'FINISHED')]
+    >>> hocket.shutdown()
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hocket.core import session
+
+DEFAULT_LIMIT = 100
+"""How many records are listed unless said otherwise; Ray's number."""
+
+Filter = tuple[str, str, Any]
+"""``(field, "=" or "!=", value)``"""
+
+_DETAIL: dict[str, Any] = {"detail": True}
+"""Marks fields that are filled in only on request."""
+
+S = TypeVar("S", bound="StateRecord")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateRecord:
+    """A record of the state API. Its fields are attributes and, as in Ray, keys."""
+
+    def asdict(self) -> dict[str, Any]:
+        """Return the fields as a dictionary."""
+        return dataclasses.asdict(self)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a field, or the default if there is no such field."""
+        return getattr(self, name) if name in self.list_fields() else default
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.list_fields():
+            raise KeyError(f"{type(self).__name__} has no field {name!r}. It has {sorted(self.list_fields())}.")
+        return getattr(self, name)
+
+    @classmethod
+    def list_fields(cls) -> frozenset[str]:
+        """Return the names of all fields."""
+        return frozenset(one.name for one in dataclasses.fields(cls))
+
+    @classmethod
+    def list_details(cls) -> frozenset[str]:
+        """Return the names of the fields that are filled in only on request."""
+        return frozenset(one.name for one in dataclasses.fields(cls) if one.metadata.get("detail"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskState(StateRecord):
+    """One task, call or constructor, by its last attempt."""
+
+    task_id: str
+    attempt_number: int
+    name: str
+    state: str
+    """``PENDING_ARGS_AVAIL``, ``PENDING_NODE_ASSIGNMENT``, ``PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY``,
+    ``SUBMITTED_TO_WORKER``, ``RUNNING``, ``RUNNING_IN_RAY_GET``, ``FINISHED`` or ``FAILED``."""
+    job_id: str
+    actor_id: str | None
+    type: str
+    """``NORMAL_TASK``, ``ACTOR_CREATION_TASK`` or ``ACTOR_TASK``."""
+    func_or_class_name: str
+    parent_task_id: str
+    """All zeros for the driver's main program."""
+    node_id: str | None
+    worker_id: str | None
+    worker_pid: int | None
+    error_type: str | None
+    required_resources: dict[str, float] | None = dataclasses.field(default=None, metadata=_DETAIL)
+    placement_group_id: str | None = dataclasses.field(default=None, metadata=_DETAIL)
+    start_time_ms: int | None = dataclasses.field(default=None, metadata=_DETAIL)
+    """Unix time; None if it has not started."""
+    end_time_ms: int | None = dataclasses.field(default=None, metadata=_DETAIL)
+    error_message: str | None = dataclasses.field(default=None, metadata=_DETAIL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorState(StateRecord):
+    """One actor."""
+
+    actor_id: str
+    class_name: str
+    state: str
+    """``DEPENDENCIES_UNREADY``, ``PENDING_CREATION``, ``ALIVE``, ``RESTARTING`` or ``DEAD``."""
+    job_id: str
+    name: str
+    node_id: str
+    pid: int
+    """0 while it has no process, and after its death."""
+    namespace: str
+    required_resources: dict[str, float] | None = dataclasses.field(default=None, metadata=_DETAIL)
+    death_cause: dict[str, str] | None = dataclasses.field(default=None, metadata=_DETAIL)
+    is_detached: bool | None = dataclasses.field(default=None, metadata=_DETAIL)
+    placement_group_id: str | None = dataclasses.field(default=None, metadata=_DETAIL)
+    num_restarts: int | None = dataclasses.field(default=None, metadata=_DETAIL)
+    pending_calls: int | None = dataclasses.field(default=None, metadata=_DETAIL)
+    """Calls that have not been answered."""
+
+    @property
+    def ray_namespace(self) -> str:
+        """The namespace, under Ray's name for it."""
+        return self.namespace
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerState(StateRecord):
+    """One process of the session."""
+
+    worker_id: str
+    is_alive: bool
+    worker_type: str
+    """``DRIVER`` or ``WORKER``."""
+    exit_type: str | None
+    """``INTENDED_SYSTEM_EXIT`` or ``SYSTEM_ERROR``; None while it lives."""
+    node_id: str
+    ip: str
+    pid: int
+    state: str
+    """``DRIVER``, ``IDLE``, ``LEASED`` (it runs tasks), ``ACTOR`` or ``DEAD``."""
+    exit_detail: str | None = dataclasses.field(default=None, metadata=_DETAIL)
+    end_time_ms: int | None = dataclasses.field(default=None, metadata=_DETAIL)
+    actor_id: str | None = dataclasses.field(default=None, metadata=_DETAIL)
+    task_name: str | None = dataclasses.field(default=None, metadata=_DETAIL)
+    """What it runs now."""
+    task_seconds: float | None = dataclasses.field(default=None, metadata=_DETAIL)
+    """For how long."""
+    queued_tasks: int | None = dataclasses.field(default=None, metadata=_DETAIL)
+    """Tasks that stand behind it in this worker's row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectState(StateRecord):
+    """One object that the session holds."""
+
+    object_id: str
+    object_size: int
+    """Bytes; 0 until it is made."""
+    task_status: str
+    """The state of the task that makes it."""
+    reference_type: str
+    """``ACTOR_HANDLE``, ``USED_BY_PENDING_TASK`` or ``LOCAL_REFERENCE``."""
+    type: str
+    """Who holds the reference: ``DRIVER`` or ``WORKER``."""
+    pid: int
+    ip: str
+    reference_count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeState(StateRecord):
+    """This machine."""
+
+    node_id: str
+    node_ip: str
+    is_head_node: bool
+    state: str
+    state_message: str | None
+    node_name: str
+    resources_total: dict[str, float]
+    labels: dict[str, str]
+    start_time_ms: int | None = dataclasses.field(default=None, metadata=_DETAIL)
+    end_time_ms: int | None = dataclasses.field(default=None, metadata=_DETAIL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState(StateRecord):
+    """This session."""
+
+    job_id: str
+    submission_id: str | None
+    entrypoint: str
+    type: str
+    status: str
+    message: str | None
+    error_type: str | None
+    driver_info: dict[str, str]
+    start_time_ms: int | None = dataclasses.field(default=None, metadata=_DETAIL)
+    namespace: str | None = dataclasses.field(default=None, metadata=_DETAIL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementGroupState(StateRecord):
+    """One placement group."""
+
+    placement_group_id: str
+    name: str
+    creator_job_id: str
+    state: str
+    """``PENDING`` or ``CREATED``."""
+    bundles: dict[int, dict[str, float]] | None = dataclasses.field(default=None, metadata=_DETAIL)
+    is_detached: bool | None = dataclasses.field(default=None, metadata=_DETAIL)
+    strategy: str | None = dataclasses.field(default=None, metadata=_DETAIL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeEnvState(StateRecord):
+    """One runtime environment."""
+
+    runtime_env: dict[str, Any]
+    success: bool
+    node_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterEventState(StateRecord):
+    """A failure: of a task, or of a worker."""
+
+    severity: str
+    time: str
+    source_type: str
+    message: str
+    event_id: str
+
+
+def _list(
+    kind: str, record_type: type[S], filters: Sequence[Filter] | None, limit: int, detail: bool, address: str | None
+) -> list[S]:
+    _check_address(address)
+    if type(limit) is not int or limit < 1:
+        raise ValueError(f"limit must be a whole number of 1 or more, but received {limit!r}.")
+    checked = [_check_filter(one, record_type) for one in filters or ()]
+    rows = session.get_open_engine().list_records(kind, checked, limit)
+    names = record_type.list_fields() - (frozenset() if detail else record_type.list_details())
+    return [record_type(**{name: value for name, value in row.items() if name in names}) for row in rows]
+
+
+def _get(kind: str, record_type: type[S], key: str, wanted: str, address: str | None) -> S | None:
+    found = _list(kind, record_type, [(key, "=", wanted)], 1, True, address)
+    return found[0] if found else None
+
+
+def _check_address(address: str | None) -> None:
+    if address not in (None, "auto", "local"):
+        raise ValueError(
+            f"address must be None, 'auto' or 'local', but received {address!r}: the state API shows the session of this "
+            "process. For the sessions of other processes, run `hocket status`."
+        )
+
+
+def _check_filter(one: Any, record_type: type[StateRecord]) -> Filter:
+    try:
+        name, sign, value = one
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"A filter is a tuple (field, '=' or '!=', value), but received {one!r}. Write ('state', '=', 'RUNNING')."
+        ) from None
+    if sign not in ("=", "!="):
+        raise ValueError(f"A filter compares with '=' or '!=', but received {sign!r} in {one!r}.")
+    if name not in record_type.list_fields():
+        raise ValueError(
+            f"{name!r} is no field of {record_type.__name__}. Filter by one of {sorted(record_type.list_fields())}."
+        )
+    return name, sign, value
+
+
+def list_tasks(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> list[TaskState]:
+    """Return the tasks, calls and constructors; the living first, then the last that are over, latest first.
+
+    Args:
+        address: For Ray programs; the session of this process is shown.
+        filters: What must hold of each, such as ``[("state", "=", ...)]``.
+        limit: How many at most.
+        timeout: For Ray programs; the answer comes from memory.
+        detail: Fill in all fields.
+        raise_on_missing_output: For Ray programs; nothing is ever missing.
+
+    Raises:
+        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
+    """
+    return _list("tasks", TaskState, filters, limit, detail, address)
+
+
+def get_task(id: str, address: str | None = None, timeout: float = 30) -> TaskState | None:  # noqa: A002 (Ray's name)
+    """Return the task of that id, with all its fields; None if it is not known."""
+    return _get("tasks", TaskState, "task_id", id, address)
+
+
+def list_actors(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> list[ActorState]:
+    """Return the actors, the dead ones last.
+
+    Args:
+        address: For Ray programs; the session of this process is shown.
+        filters: What must hold of each, such as ``[("state", "=", ...)]``.
+        limit: How many at most.
+        timeout: For Ray programs; the answer comes from memory.
+        detail: Fill in all fields.
+        raise_on_missing_output: For Ray programs; nothing is ever missing.
+
+    Raises:
+        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
+    """
+    return _list("actors", ActorState, filters, limit, detail, address)
+
+
+def get_actor(id: str, address: str | None = None, timeout: float = 30) -> ActorState | None:  # noqa: A002 (Ray's name)
+    """Return the actor of that id, with all its fields; None if it is not known."""
+    return _get("actors", ActorState, "actor_id", id, address)
+
+
+def list_objects(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> list[ObjectState]:
+    """Return the objects that the session holds.
+
+    Args:
+        address: For Ray programs; the session of this process is shown.
+        filters: What must hold of each, such as ``[("type", "=", ...)]``.
+        limit: How many at most.
+        timeout: For Ray programs; the answer comes from memory.
+        detail: Fill in all fields.
+        raise_on_missing_output: For Ray programs; nothing is ever missing.
+
+    Raises:
+        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
+    """
+    return _list("objects", ObjectState, filters, limit, detail, address)
+
+
+def get_objects(id: str, address: str | None = None, timeout: float = 30) -> list[ObjectState]:  # noqa: A002 (Ray's name)
+    """Return the object of that id, as a list of at most one."""
+    return _list("objects", ObjectState, [("object_id", "=", id)], DEFAULT_LIMIT, True, address)
+
+
+def list_workers(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> list[WorkerState]:
+    """Return the processes of the session: the driver, its workers, and those that have ended.
+
+    Args:
+        address: For Ray programs; the session of this process is shown.
+        filters: What must hold of each, such as ``[("state", "=", ...)]``.
+        limit: How many at most.
+        timeout: For Ray programs; the answer comes from memory.
+        detail: Fill in all fields.
+        raise_on_missing_output: For Ray programs; nothing is ever missing.
+
+    Raises:
+        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
+    """
+    return _list("workers", WorkerState, filters, limit, detail, address)
+
+
+def get_worker(id: str, address: str | None = None, timeout: float = 30) -> WorkerState | None:  # noqa: A002 (Ray's name)
+    """Return the worker of that id, with all its fields; None if it is not known."""
+    return _get("workers", WorkerState, "worker_id", id, address)
+
+
+def list_nodes(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> list[NodeState]:
+    """Return the machines: this one.
+
+    Args:
+        address: For Ray programs; the session of this process is shown.
+        filters: What must hold of each, such as ``[("state", "=", ...)]``.
+        limit: How many at most.
+        timeout: For Ray programs; the answer comes from memory.
+        detail: Fill in all fields.
+        raise_on_missing_output: For Ray programs; nothing is ever missing.
+
+    Raises:
+        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
+    """
+    return _list("nodes", NodeState, filters, limit, detail, address)
+
+
+def get_node(id: str, address: str | None = None, timeout: float = 30) -> NodeState | None:  # noqa: A002 (Ray's name)
+    """Return the node of that id, with all its fields; None if it is not known."""
+    return _get("nodes", NodeState, "node_id", id, address)
+
+
+def list_jobs(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> list[JobState]:
+    """Return the jobs: this session.
+
+    Args:
+        address: For Ray programs; the session of this process is shown.
+        filters: What must hold of each, such as ``[("status", "=", ...)]``.
+        limit: How many at most.
+        timeout: For Ray programs; the answer comes from memory.
+        detail: Fill in all fields.
+        raise_on_missing_output: For Ray programs; nothing is ever missing.
+
+    Raises:
+        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
+    """
+    return _list("jobs", JobState, filters, limit, detail, address)
+
+
+def get_job(id: str, address: str | None = None, timeout: float = 30) -> JobState | None:  # noqa: A002 (Ray's name)
+    """Return the job of that id, with all its fields; None if it is not known."""
+    return _get("jobs", JobState, "job_id", id, address)
+
+
+def list_placement_groups(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> list[PlacementGroupState]:
+    """Return the placement groups.
+
+    Args:
+        address: For Ray programs; the session of this process is shown.
+        filters: What must hold of each, such as ``[("state", "=", ...)]``.
+        limit: How many at most.
+        timeout: For Ray programs; the answer comes from memory.
+        detail: Fill in all fields.
+        raise_on_missing_output: For Ray programs; nothing is ever missing.
+
+    Raises:
+        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
+    """
+    return _list("placement_groups", PlacementGroupState, filters, limit, detail, address)
+
+
+def get_placement_group(id: str, address: str | None = None, timeout: float = 30) -> PlacementGroupState | None:  # noqa: A002 (Ray's name)
+    """Return the placement group of that id, with all its fields; None if it is not known."""
+    return _get("placement_groups", PlacementGroupState, "placement_group_id", id, address)
+
+
+def list_runtime_envs(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> list[RuntimeEnvState]:
+    """Return the runtime environments that were set up; workers share the driver's, so there are none.
+
+    Args:
+        address: For Ray programs; the session of this process is shown.
+        filters: What must hold of each, such as ``[("success", "=", ...)]``.
+        limit: How many at most.
+        timeout: For Ray programs; the answer comes from memory.
+        detail: Fill in all fields.
+        raise_on_missing_output: For Ray programs; nothing is ever missing.
+
+    Raises:
+        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
+    """
+    return _list("runtime_envs", RuntimeEnvState, filters, limit, detail, address)
+
+
+def list_cluster_events(
+    address: str | None = None,
+    filters: Sequence[Filter] | None = None,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+) -> list[ClusterEventState]:
+    """Return the failures of this session, oldest first.
+
+    Args:
+        address: For Ray programs; the session of this process is shown.
+        filters: What must hold of each, such as ``[("severity", "=", ...)]``.
+        limit: How many at most.
+        timeout: For Ray programs; the answer comes from memory.
+        detail: Fill in all fields.
+        raise_on_missing_output: For Ray programs; nothing is ever missing.
+
+    Raises:
+        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
+    """
+    return _list("cluster_events", ClusterEventState, filters, limit, detail, address)
+
+
+def list_logs(*args: Any, **kwargs: Any) -> list[str]:
+    """Raise: no log files are kept.
+
+    Raises:
+        NotImplementedError: Always; the message says where the output is.
+    """
+    raise NotImplementedError(_NO_LOGS)
+
+
+def get_log(*args: Any, **kwargs: Any) -> str:
+    """Raise: no log files are kept.
+
+    Raises:
+        NotImplementedError: Always; the message says where the output is.
+    """
+    raise NotImplementedError(_NO_LOGS)
+
+
+_NO_LOGS = (
+    "No log files are kept: what workers print appears in the driver's terminal at once, and the last lines of a dead "
+    "worker's stderr are in the error of its task. Redirect the driver's output to keep it, or see hocket.error_info()."
+)
+
+
+def summarize_tasks(
+    address: str | None = None, timeout: float = 30, raise_on_missing_output: bool = True
+) -> dict[str, Any]:
+    """Return how many tasks of each function are in which state, with Ray's keys.
+
+    Example:
+        >>> import hocket
+        >>> from hocket.util import state
+        >>> context = hocket.init(num_cpus=1, engine="inprocess")
+        >>> @hocket.remote
+        ... def double(x):
+        ...     return 2 * x
+        >>> hocket.get(double.remote(1))
+        2
+        >>> state.summarize_tasks()["cluster"]["summary"]["double"]["state_counts"]
+        {'FINISHED': 1}
+        >>> hocket.shutdown()
+    """
+    _check_address(address)
+    summary: dict[str, Any] = {}
+    totals: Counter[str] = Counter()
+    for row in session.get_open_engine().list_records("task_counts"):
+        name, kind = row["func_or_class_name"], row["type"]
+        entry = summary.setdefault(name, {"func_or_class_name": name, "type": kind, "state_counts": {}})
+        counts = entry["state_counts"]
+        counts[row["state"]] = counts.get(row["state"], 0) + row["count"]
+        totals[kind] += row["count"]
+    return {
+        "cluster": {
+            "summary": summary,
+            "total_tasks": totals["NORMAL_TASK"],
+            "total_actor_tasks": totals["ACTOR_TASK"],
+            "total_actor_scheduled": totals["ACTOR_CREATION_TASK"],
+            "summary_by": "func_name",
+        }
+    }
+
+
+def summarize_actors(
+    address: str | None = None, timeout: float = 30, raise_on_missing_output: bool = True
+) -> dict[str, Any]:
+    """Return how many actors of each class are in which state, with Ray's keys."""
+    _check_address(address)
+    summary: dict[str, Any] = {}
+    total = 0
+    for row in session.get_open_engine().list_records("actors"):
+        entry = summary.setdefault(row["class_name"], {"class_name": row["class_name"], "state_counts": {}})
+        counts = entry["state_counts"]
+        counts[row["state"]] = counts.get(row["state"], 0) + 1
+        total += 1
+    return {"cluster": {"summary": summary, "total_actors": total, "summary_by": "class"}}
+
+
+def summarize_objects(
+    address: str | None = None, timeout: float = 30, raise_on_missing_output: bool = True
+) -> dict[str, Any]:
+    """Return how many objects of which kind there are and how large they are together, with Ray's keys."""
+    _check_address(address)
+    rows = session.get_open_engine().list_records("objects")
+    by_task = Counter(row["task_status"] for row in rows)
+    by_reference = Counter(row["reference_type"] for row in rows)
+    summary = {
+        "total_objects": len(rows),
+        "total_size_mb": sum(row["object_size"] for row in rows) / 2**20,
+        "total_num_workers": len({row["pid"] for row in rows if row["type"] == "WORKER"}),
+        "total_num_nodes": 1,
+        "task_state_counts": dict(by_task),
+        "ref_type_counts": dict(by_reference),
+    }
+    return {"cluster": {"summary": {"all": summary}, "total_objects": len(rows), "summary_by": "callsite"}}
