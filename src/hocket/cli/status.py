@@ -209,17 +209,9 @@ def _build_object_table(statistics: dict[str, Any]) -> table.Table | None:
     built.add_row(
         "all objects", f"{statistics['objects']:,}", f"{format_bytes(statistics.get('shared_bytes', 0))} shared"
     )
-    for name, value in _iterate_holders(statistics.get("holders")):
-        built.add_row(text.Text(f"  {name}"), "", format_bytes(value))
+    for where, taken, count in statistics.get("holders", ()):
+        built.add_row(text.Text(f"  {where}"), f"{count:,}", format_bytes(taken))
     return built
-
-
-def _iterate_holders(holders: Any) -> Iterable[tuple[str, int]]:
-    """Return source lines with the bytes that they hold: a mapping, or pairs."""
-    pairs = holders.items() if isinstance(holders, dict) else holders if isinstance(holders, list) else ()
-    for name, value in pairs:
-        if isinstance(value, (int, float)):
-            yield str(name), int(value)
 
 
 def _build_process_table(processes: list[dict[str, Any]]) -> table.Table:
