@@ -194,7 +194,7 @@ def test_snapshot_that_cannot_be_built_says_why(
 
 def test_holders_by_source_line_are_shown() -> None:
     out = console.Console(file=io.StringIO(), width=120)
-    built = status._build_object_table({"objects": 2, "shared_bytes": 3 << 20, "holders": {"train.py:12": 2 << 20}})
+    built = status._build_object_table({"objects": 2, "shared_bytes": 3 << 20, "holders": [("train.py:12", 2 << 20, 3)]})
     assert built is not None
     out.print(built)
     text = out.file.getvalue()  # type: ignore[attr-defined]

@@ -302,10 +302,14 @@ def build_call_options(
             f"`{name}` names the concurrency group {group!r}, but actor class `{actor.class_name}` has {known}. Declare it: "
             f"@hocket.remote(concurrency_groups={{{group!r}: 2}})."
         )
+    num_returns = method.num_returns if returns is None else _count_returns(returns, None, name)
+    max_retries = actor.max_task_retries if retries is None else retries
+    is_direct = num_returns >= 0 and not max_retries and not actor.max_restarts and actor.max_pending_calls < 0
     return records.TaskOptions(
         name=given.get("name") or name,
-        num_returns=method.num_returns if returns is None else _count_returns(returns, None, name),
-        max_retries=actor.max_task_retries if retries is None else retries,
+        num_returns=num_returns,
+        max_retries=max_retries,
+        is_direct=is_direct,
         retry_exceptions=_list_exceptions(given["retry_exceptions"])
         if given.get("retry_exceptions") is not None
         else method.retry_exceptions,

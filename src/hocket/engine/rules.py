@@ -49,7 +49,12 @@ def check_forcible(kernel: machine.Kernel, object_id: int) -> None:
     record = kernel.objects.get(object_id)
     task = record.task if record is not None else None
     if task is not None and task.kind != TaskKind.FUNCTION:
-        raise ValueError(
-            f"force=True is not supported for `{task.options.name}`, a call of an actor: it would end the whole actor. Cancel "
-            "without force, or end the actor with hocket.kill(actor)."
-        )
+        raise ValueError(explain_unforcible(f"`{task.options.name}`, a call of an actor"))
+
+
+def explain_unforcible(what: str) -> str:
+    """Return the message for cancelling an actor's call by force."""
+    return (
+        f"force=True is not supported for {what}: it would end the whole actor. Cancel without force, or end the actor with "
+        "hocket.kill(actor)."
+    )

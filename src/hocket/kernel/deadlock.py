@@ -8,6 +8,8 @@ progress is dead, and so is the circle that it stands in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hocket.kernel import machine
 from hocket.kernel.records import TaskKind, TaskRecord, TaskState, Wait, WorkerRecord
 
@@ -29,32 +31,52 @@ class _Search:
     def __init__(self, kernel: machine.Kernel) -> None:
         self._kernel = kernel
         self._waits = {wait.task_id: wait for worker in kernel.workers.values() for wait in worker.waits.values()}
+        self._direct = {
+            object_id: (actor_id, name) for wait in self._waits.values() for object_id, actor_id, name in wait.direct
+        }
         self._known: dict[int, bool] = {}
-        #: The tasks on the way from the first wait to where the search is now.
-        self.path: list[TaskRecord] = []
-        self.circle: list[TaskRecord] = []
+        #: The calls on the way from the first wait to where the search is now: their ids and names.
+        self.path: list[tuple[int, str]] = []
+        self.circle: list[tuple[int, str]] = []
 
     def wait_can_end(self, wait: Wait) -> bool:
         outcomes = (self._object_can_come(object_id) for object_id in wait.object_ids)
         return all(outcomes) if wait.needs_all else any(outcomes)
 
     def _object_can_come(self, object_id: int) -> bool:
+        found = self._direct.get(object_id)
+        if found is not None:
+            return self._step((object_id, found[1]), lambda: self._look_at_direct(object_id, found[0]))
         record = self._kernel.objects.get(object_id)
         return record is None or record.task is None or self._task_can_end(record.task)
 
     def _task_can_end(self, task: TaskRecord) -> bool:
-        known = self._known.get(task.id)
+        return self._step((task.id, task.options.name), lambda: self._look_at(task))
+
+    def _step(self, place: tuple[int, str], look: Callable[[], bool]) -> bool:
+        """Go on from a call; find out whether the way has come back to it."""
+        known = self._known.get(place[0])
         if known is not None:
             return known
-        if task in self.path:
-            self.circle = self.path[self.path.index(task) :]
+        if place in self.path:
+            self.circle = self.path[self.path.index(place) :]
             return False
-        self.path.append(task)
-        result = self._look_at(task)
+        self.path.append(place)
+        result = look()
         self.path.pop()
         if result or not self.path:  # "no" holds for a circle only when the search has left it
-            self._known[task.id] = result
+            self._known[place[0]] = result
         return result
+
+    def _look_at_direct(self, object_id: int, actor_id: int) -> bool:
+        """Tell whether a call between two workers can end: it waits itself, or stands behind one that waits."""
+        actor = self._kernel.actors.get(actor_id)
+        if actor is None or actor.worker is None:
+            return True
+        wait = self._waits.get(object_id)
+        if wait is None and not actor.options.allows_disorder and not actor.options.concurrency_groups:
+            wait = next(iter(actor.worker.waits.values()), None)
+        return wait is None or self.wait_can_end(wait)
 
     def _look_at(self, task: TaskRecord) -> bool:
         if task.state == TaskState.WAITING:
@@ -68,11 +90,14 @@ class _Search:
         if actor.options.concurrency_groups:
             return True
         busy = next(iter(actor.worker.inflight.values()), None)  # an ordinary actor runs the first one that it was sent
-        return busy is None or busy is task or self._task_can_end(busy)
+        if busy is not None and busy is not task:
+            return self._task_can_end(busy)
+        other = next(iter(actor.worker.waits.values()), None)  # a direct call, of which nothing else is known here
+        return other is None or self.wait_can_end(other)
 
 
-def _draw(circle: list[TaskRecord]) -> str:
-    steps = [f"`{task.options.name}` ({task.id:016x})" for task in circle]
+def _draw(circle: list[tuple[int, str]]) -> str:
+    steps = [f"`{name}` ({task_id:016x})" for task_id, name in circle]
     lines = "".join(f"\n    {step} waits for" for step in steps)
     return (
         f"This wait can never end, because it stands in a circle:{lines}\n    {steps[0] if steps else 'itself'}\n"

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hocket import exceptions
 from hocket.kernel import records, resources
@@ -71,6 +71,12 @@ class Op(enum.IntEnum):
     """``(FREE, object_id, value)``: nothing needs the value any more."""
     TELL = 7
     """``(TELL, worker_id, object_id)``: the object it asked for is there."""
+    PASS = 9
+    """``(PASS, worker, marker)``: a marker of `Kernel.introduce` has its turn."""
+    REFUSE = 10
+    """``(REFUSE, marker)``: the actor is dead."""
+    MOVED = 11
+    """``(MOVED, worker_id, object_id)``: what the worker expected from a direct call is here instead."""
     CONSUMED = 8
     """``(CONSUMED, worker, task_id, index)``: the generator's items up to this place have been taken."""
 
@@ -119,10 +125,19 @@ class Kernel:
 
     # --- objects ------------------------------------------------------------------------------------------------------
 
-    def put(self, object_id: int, value: tuple[object, ...], contained: tuple[int, ...], holder: int) -> None:
+    def put(
+        self,
+        object_id: int,
+        value: tuple[object, ...],
+        contained: tuple[int, ...],
+        holder: int,
+        *,
+        failed: bool = False,
+    ) -> None:
         """Register a value that exists already, with one reference, held by a worker or the driver."""
         record = ObjectRecord(object_id, None)
         record.value = value
+        record.failed = failed
         if contained:
             record.contained = contained
             self._retain_all(contained)
@@ -341,6 +356,8 @@ class Kernel:
             self._run(worker, task)
             for key in list(actor.queues):
                 self._send_calls(actor, key)
+            if actor.markers:
+                self._pass_markers(actor)
             return
         worker.state = WorkerState.LEASED
         worker.shape = shape
@@ -680,6 +697,9 @@ class Kernel:
             self.release(record.id, worker.id, record.holders[worker.id])
         for key in [key for key, claimant in self.name_claims.items() if claimant == worker.id]:
             del self.name_claims[key]
+        if worker.promised:
+            message = f"The worker (pid {death.pid}) that was to send the value was {death.describe()}"
+            self._break_promises(worker.promised, exceptions.OwnerDiedError(message))
         self._dispatch()
 
     def fail_orphans(self, death: exceptions.Death) -> None:
@@ -816,6 +836,77 @@ class Kernel:
                 self._run(worker, task)
         if not row:
             del actor.queues[key]
+            if actor.markers:
+                self._pass_markers(actor)
+
+    # --- direct calls ---
+
+    def introduce(self, actor_id: int, caller: int, marker: tuple[object, ...]) -> None:
+        """Pass a marker on to the actor's worker, behind the calls that the caller has made so far."""
+        actor = self.actors.get(actor_id)
+        if actor is None or actor.state == ActorState.DEAD:
+            self.instructions.append((Op.REFUSE, marker))
+            return
+        actor.markers.append((caller, marker))
+        self._pass_markers(actor)
+
+    def _pass_markers(self, actor: ActorRecord) -> None:
+        if actor.worker is None:
+            return
+        waiting = {caller for caller, _ in actor.queues}
+        for caller, marker in actor.markers:
+            if caller not in waiting:
+                self.instructions.append((Op.PASS, actor.worker, marker))
+        actor.markers = [entry for entry in actor.markers if entry[0] in waiting]
+
+    def promise(self, worker: WorkerRecord, object_id: int) -> None:
+        """The worker has given a reference on an object away that will come to it by a direct call."""
+        record = self.objects[object_id] = ObjectRecord(object_id, None)
+        record.holders = {worker.id: 1}
+        worker.promised.add(object_id)
+
+    def fulfil(self, worker: WorkerRecord, object_id: int, value: tuple[object, ...], *, failed: bool) -> None:
+        """The object has come to the worker."""
+        worker.promised.discard(object_id)
+        record = self.objects.get(object_id)
+        if record is not None and record.value is None:
+            self._store(record, value, (), failed)
+
+    def deliver(self, holder: int, object_id: int, value: tuple[object, ...], contained: tuple[int, ...]) -> None:
+        """A direct call has returned what only we can keep; it belongs to the worker that called."""
+        owner = self.workers.get(holder)
+        if owner is None:
+            self.instructions.append((Op.FREE, object_id, value))
+            return
+        record = self.objects.get(object_id)
+        if record is None:
+            self.put(object_id, value, contained, holder)
+        elif record.value is None:
+            owner.promised.discard(object_id)
+            self._store(record, value, contained, False)
+        self.instructions.append((Op.MOVED, holder, object_id))
+
+    def mourn(self, worker: WorkerRecord, actor_id: int, object_ids: tuple[int, ...], name: str) -> None:
+        """The line of a direct call has ended before its answer: the call fails with the actor's death."""
+        for object_id in object_ids:
+            if object_id not in self.objects:
+                self.promise(worker, object_id)
+            worker.promised.discard(object_id)
+        actor = self.actors.get(actor_id)
+        if actor is None:
+            message = f"Call `{name}` was lost: its actor has ended."
+            self._break_promises(object_ids, exceptions.ActorDiedError(message, actor_id=f"{actor_id:016x}"))
+        elif actor.state == ActorState.DEAD:
+            self._break_promises(object_ids, self.explain_death(actor))
+        else:
+            actor.mourned += object_ids
+
+    def _break_promises(self, object_ids: Iterable[int], error: BaseException) -> None:
+        value = self.encode_error(error)
+        for object_id in object_ids:
+            record = self.objects.get(object_id)
+            if record is not None and record.value is None:
+                self._store(record, value, (), True)
 
     def _can_restart(self, actor: ActorRecord) -> bool:
         most = actor.options.max_restarts
@@ -952,6 +1043,11 @@ class Kernel:
         actor.death_message = message
         self._drop_name(actor)
         self._drop_creation(actor)
+        self.instructions += [(Op.REFUSE, marker) for _, marker in actor.markers]
+        actor.markers = []
+        if actor.mourned:
+            self._break_promises(actor.mourned, self.explain_death(actor))
+            actor.mourned = []
         worker, actor.worker = actor.worker, None
         actor.inflight = 0
         calls = [*(task for row in actor.queues.values() for task in row), *actor.waiting.values()]

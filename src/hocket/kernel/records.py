@@ -76,6 +76,8 @@ class TaskOptions:
     """The group of the actor's threads that runs the call; empty is the default one."""
     backpressure: int = 0
     """How many items of a generator may lie unread before it pauses; 0 is without limit."""
+    is_direct: bool = False
+    """Whether a worker may send the call to the actor without asking anybody: nothing of it has to be counted."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -299,6 +301,7 @@ class WorkerRecord:
         "id",
         "inflight",
         "killed",
+        "promised",
         "recalled",
         "runs",
         "shape",
@@ -327,6 +330,8 @@ class WorkerRecord:
         self.runs: dict[str, int] = {}
         #: Whether it has been told to end when it has done what it has.
         self.stopped = False
+        #: Objects that it will send when they have come to it by a direct call.
+        self.promised: set[int] = set()
         #: What its threads wait for, by a number that the worker chose.
         self.waits: dict[int, Wait] = {}
 
@@ -340,6 +345,8 @@ class Wait:
     object_ids: tuple[int, ...]
     needs_all: bool
     """Whether one missing object is enough to hold it up."""
+    direct: tuple[tuple[int, int, str], ...] = ()
+    """Those that come by a direct call: object, actor, and the name of the call."""
 
 
 class ActorState(enum.IntEnum):
@@ -367,6 +374,8 @@ class ActorRecord:
         "id",
         "inflight",
         "init_failed",
+        "markers",
+        "mourned",
         "options",
         "queues",
         "restarts",
@@ -390,6 +399,10 @@ class ActorRecord:
         #: How it is built again; None if it never is.
         self.creation: TaskRecord | None = None
         self.restarts = 0
+        #: What is to be passed on to its worker behind the calls of a caller.
+        self.markers: list[tuple[int, tuple[object, ...]]] = []
+        #: Objects of direct calls that its death has taken away, with the call's name.
+        self.mourned: list[int] = []
         #: Calls sent and not yet answered.
         self.inflight = 0
         self.init_failed = False

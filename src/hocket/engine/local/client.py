@@ -18,15 +18,25 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import cloudpickle
 
 from hocket import exceptions
-from hocket.engine import contract, values
-from hocket.engine.local import channel, messages, payloads, pump, store
+from hocket.engine import contract, rules, values
+from hocket.engine.local import channel, messages, payloads, peers, pump, store
 from hocket.kernel import metrics, records, resources
+
+DIRECT_SECONDS = 0.002
+"""How long a wait for an answer by a line may take before the hub is told that its CPU is free. A guess: less than any task that
+the CPU could be lent to takes to get there."""
+
+NOTES_SECONDS = 0.1
+"""How long the hub may not know of a direct call that is over."""
+
+MAX_NOTES = 1000
+"""How many direct calls the hub is told of at a time; of more, the last ones."""
 
 METRICS_SECONDS = 1.0
 """How long what a running task counts may wait for company at most, if it goes on counting."""
@@ -96,6 +106,16 @@ class Client(contract.Engine):
         self._receipts: dict[int, int] = {}
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
         self._deadlocks: dict[int, str] = {}
+        self.switchboard = peers.Switchboard(self)
+        #: Objects that will come by a line.
+        self._expected: set[int] = set()
+        #: Objects of ours that the hub does not know.
+        self._private: set[int] = set()
+        #: Those of `_expected` that the hub was promised.
+        self._promised: set[int] = set()
+        #: Direct calls that are over, and that the hub has not been told of.
+        self.notes: list[tuple[int, str, float, float, str | None, str]] = []
+        self._notes_sent = 0.0
         self._unmapped: deque[int] = deque()
         self._exported: set[bytes] = set()
         self._options_blobs: dict[Any, bytes] = {}
@@ -119,25 +139,43 @@ class Client(contract.Engine):
         self.check()
 
     def before_wait(self) -> float | None:
-        """Send everything that is unsent."""
+        """Send everything that is unsent; return how long to wait at most, if there is something to send later."""
         self._drain_dropped()
+        if self.notes:
+            now = time.perf_counter()
+            if now - self._notes_sent > NOTES_SECONDS or len(self.notes) > MAX_NOTES:
+                self._notes_sent = now
+                self.channel.outbox.append((messages.NOTES, self.notes[-MAX_NOTES:]))
+                self.notes = []
         self.flush()
-        return None
+        return NOTES_SECONDS if self.notes else None
 
     def flush(self) -> None:
         """Send the outbox; waits if the hub is slow, because a worker has nothing better to do."""
         if self.metrics.families:
             with self.metrics_lock:  # first, so that whoever sees a result also sees what was counted on the way to it
                 self.channel.outbox.insert(0, (messages.METRICS, self.metrics.take()))
+        self.switchboard.flush()
+        self.flush_hub()
+        self.last_flush = time.perf_counter()
+
+    def flush_hub(self) -> None:
+        """Send what the hub is to get."""
         while not self.channel.flush():
             _wait_writable(self.channel.sock)
-        self.last_flush = time.perf_counter()
+
+    def has_unsent(self) -> bool:
+        """Tell whether anything waits to be sent."""
+        return bool(self.channel.outbox) or self.switchboard.has_unsent()
 
     def _flush_locked(self) -> None:
         with self.lock:
             self.flush()
 
     def _handle(self, fd: int, mask: int) -> None:
+        if fd != self.channel.fd:
+            self.switchboard.handle(fd, bool(mask & pump.READABLE))
+            return
         received = self.channel.receive()
         if received is None:
             os._exit(0)  # the hub is gone, so nobody wants what this process does
@@ -149,13 +187,24 @@ class Client(contract.Engine):
                 self._ready.add(message[1])
             elif op == messages.ANSWER:
                 self._take_answer(*message[1:])
-            elif op == messages.RECYCLE:
-                if self.store.obey(message[1], message[2]):
-                    self.channel.outbox.append((messages.POOL, *self.store.get_account()))
-            elif op == messages.DEADLOCK:
-                self._deadlocks[message[1]] = message[2]
+            elif op in _RARE:
+                self._handle_rare(message)
             else:
                 self.on_work(message)
+
+    def _handle_rare(self, message: channel.Message) -> None:
+        op = message[0]
+        if op == messages.RECYCLE:
+            if self.store.obey(message[1], message[2]):
+                self.channel.outbox.append((messages.POOL, *self.store.get_account()))
+        elif op == messages.DEADLOCK:
+            self._deadlocks[message[1]] = message[2]
+        elif op == messages.SYNC:
+            self.switchboard.sync(message[1], message[2])
+        elif op == messages.INTRODUCED:
+            self.switchboard.accept(message[1], self.channel.take_descriptor())
+        else:
+            self._take_move(message[1])
 
     def _take_answer(self, question_id: int, ok: bool, data: bytes, contained: tuple[int, ...]) -> None:
         if question_id in self._room_questions:  # counted here, because who asked may have been interrupted meanwhile
@@ -205,6 +254,11 @@ class Client(contract.Engine):
             self.forget(object_id)
             if object_id in self.interned:
                 continue  # a new handle took over the receipts
+            if object_id in self._private:
+                self._private.discard(object_id)
+                self._receipts.pop(object_id, None)
+                self._arrived.pop(object_id, None)
+                continue
             unread = self._arrived.pop(object_id, None)
             if unread is not None and unread.payload[0] == payloads.SEGMENT:
                 os.close(unread.payload[-1])
@@ -218,6 +272,86 @@ class Client(contract.Engine):
         """Return the first handle on an object that this process has just announced to the hub."""
         self._receipts[object_id] = 1
         return contract.ObjectRef(object_id, self)
+
+    # --- lines to actors ----------------------------------------------------------------------------------------------
+
+    def watch_line(self, fd: int) -> None:
+        """Handle what arrives on this descriptor."""
+        self.pump.watch(fd)
+
+    def watch_line_writable(self, fd: int, wanted: bool) -> None:
+        """Also handle the moment when it takes more."""
+        self.pump.watch_writable(fd, wanted)
+
+    def unwatch_line(self, fd: int) -> None:
+        """Forget a descriptor."""
+        self.pump.unwatch(fd)
+
+    def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
+        """A value has come by a line."""
+        self._expected.discard(object_id)
+        if object_id in self._promised:
+            self._promised.discard(object_id)
+            self.channel.outbox.append((messages.FULFIL, object_id, payload))
+        if object_id in self._receipts:
+            self._arrived[object_id] = Arrived(payload, [])
+            if self._callbacks:
+                self.pump.due.extend(self._callbacks.pop(object_id, ()))
+
+    def give_to_hub(self, object_ids: Iterable[int]) -> None:
+        """The hub knows these objects from now on, and will bring them."""
+        for object_id in object_ids:
+            self._expected.discard(object_id)
+            self._promised.discard(object_id)
+            self._private.discard(object_id)
+            if object_id not in self._receipts:
+                self.channel.outbox.append((messages.DROP, object_id, 1))
+            elif object_id in self._callbacks:
+                self._have_arrived({object_id})
+
+    def _take_move(self, object_id: int) -> None:
+        """A result is at the hub, because it has references inside or is large."""
+        self.switchboard.settle(object_id)
+        self.give_to_hub((object_id,))
+        if object_id in self._receipts:
+            self._ready.add(object_id)
+
+    def publish(self, refs: Sequence[contract.ObjectRef[Any]]) -> None:
+        """Tell the hub of those that it does not know, because they are about to leave. Called with the lock held."""
+        if not self._private:
+            return
+        for ref in refs:
+            object_id = ref._id
+            if object_id not in self._private:
+                continue
+            self._private.discard(object_id)
+            found = self._arrived.get(object_id)
+            if found is None:
+                self._promised.add(object_id)
+                self.channel.outbox.append((messages.PROMISE, object_id))
+            else:
+                self.channel.outbox.append((messages.PUT, object_id, found.payload, ()))
+
+    def _call_directly(
+        self,
+        actor: contract.ObjectRef[None],
+        method: str,
+        payload: payloads.Payload | None,
+        options: records.TaskOptions,
+    ) -> list[contract.ObjectRef[Any]] | None:
+        """Make a call by a line; None if there is none. Called with the lock held."""
+        line = self.switchboard.find_line(actor._id)
+        if line is None:
+            return None
+        returns = options.num_returns
+        task_id = self._make_ids(max(1, returns))
+        refs = [self._own(object_id) for object_id in range(task_id, task_id + returns)]
+        for ref in refs:
+            self._expected.add(ref._id)
+            self._private.add(ref._id)
+        message = (messages.DIRECT, task_id, method, payload, returns, options.name, options.concurrency_group)
+        self.switchboard.send_call(line, actor, message, options.name, returns)
+        return refs
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -287,6 +421,12 @@ class Client(contract.Engine):
             options_blob = self._options_blobs[options] = cloudpickle.dumps(options)
         stored = self._build_arguments(encoded)
         with self.lock:
+            is_small = encoded is None or (not encoded.refs and stored is not None and stored[0] != payloads.SEGMENT)
+            if options.is_direct and not top and is_small:
+                direct = self._call_directly(actor, method, stored, options)
+                if direct is not None:
+                    return direct
+            self.switchboard.note_bypass(actor._id)
             task_id = self._make_ids(max(1, options.num_returns))
             payload, dependencies, borrowed = self._send_arguments(encoded, top, stored)
             call = (messages.SUBMIT_CALL, task_id, actor._id, method, payload, dependencies, borrowed)
@@ -330,8 +470,10 @@ class Client(contract.Engine):
         payload: payloads.Payload | None,
     ) -> tuple[payloads.Payload | None, tuple[int, ...], tuple[int, ...]]:
         dependencies = tuple([ref._id for ref in top])
+        self.publish(top)
         if encoded is None or payload is None:
             return None, dependencies, ()
+        self.publish(encoded.refs)
         return self.send_payload(payload), dependencies, tuple([ref._id for ref in encoded.refs])
 
     def send_payload(self, payload: payloads.Payload) -> payloads.Payload:
@@ -370,6 +512,12 @@ class Client(contract.Engine):
         self._ask("check_pending", actor)
 
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
+        with self.lock:
+            if ref._id in self._expected and ref._id in self.switchboard.by_task:
+                if force:
+                    raise ValueError(rules.explain_unforcible("this call"))
+                self.switchboard.cancel(ref._id)
+                return
         self._ask("cancel", ref, force=force, recursive=recursive)
 
     # --- values -------------------------------------------------------------------------------------------------------
@@ -377,6 +525,9 @@ class Client(contract.Engine):
     def put(self, value: Any) -> contract.ObjectRef[Any]:
         encoded = values.encode(value)
         contained = tuple([ref._id for ref in encoded.refs])
+        if contained:
+            with self.lock:
+                self.publish(encoded.refs)
         if not encoded.buffers:
             with self.lock:
                 return self._announce_put((payloads.INLINE, encoded.data), next(self._ids), contained)
@@ -408,12 +559,17 @@ class Client(contract.Engine):
         return [self._open(ref._id, refs, deadline) for ref in refs]
 
     def _fetch(self, missing: set[int], timeout_s: float | None) -> None:
-        """Wait until the hub has sent these, or one of them is an error."""
+        """Wait until these have come, or one of them is an error."""
+        if self._expected and self._expected.issuperset(
+            missing
+        ):  # an answer by a line is there before the hub has read this
+            patience_s = DIRECT_SECONDS if timeout_s is None else min(DIRECT_SECONDS, timeout_s)
+            if self.pump.wait_until(lambda: self._have_arrived(missing), patience_s):
+                return
         number = next(self._ids)
         wanted = tuple(missing) if timeout_s is None else ()
         with self.lock:
-            task_id = self.running.task_id
-            self.channel.outbox.append((messages.BLOCK, self.take_unstarted(), number, task_id, wanted, True))
+            self._block(number, wanted, needs_all=True)
         try:
             if not self.pump.wait_until(lambda: self._is_over(number) or self._have_arrived(missing), timeout_s):
                 raise exceptions.GetTimeoutError(
@@ -422,6 +578,17 @@ class Client(contract.Engine):
                 )
         finally:
             self._unblock(number)
+
+    def _block(self, number: int, wanted: tuple[int, ...], *, needs_all: bool) -> None:
+        """Tell the hub that a thread waits. Called with the lock held."""
+        direct = []
+        if self._expected:
+            for object_id in wanted:
+                found = self.switchboard.describe(object_id)
+                if found is not None:
+                    direct.append((object_id, *found))
+        task_id = self.running.task_id
+        self.channel.outbox.append((messages.BLOCK, self.take_unstarted(), number, task_id, wanted, needs_all, direct))
 
     def _is_over(self, number: int) -> bool:
         """Tell whether the wait of that number is known never to end. Called with the lock held."""
@@ -443,7 +610,9 @@ class Client(contract.Engine):
                 if found.payload[0] >= payloads.ERROR:
                     return True
                 missing.discard(object_id)
-            elif object_id not in self._wanted:  # also when another thread has taken what had arrived
+            elif (
+                object_id not in self._wanted and object_id not in self._expected
+            ):  # also when another thread has taken what had arrived
                 self._wanted.add(object_id)
                 self.channel.outbox.append((messages.WANT, object_id))
         return not missing
@@ -481,10 +650,9 @@ class Client(contract.Engine):
             enough = num_ready - (len(refs) - len(unknown))
             number = next(self._ids)
             if enough > 0:
-                wanted = tuple(unknown) if timeout_s is None else ()
-                task_id, needs_all = self.running.task_id, enough == len(unknown)
-                self.channel.outbox.append((messages.BLOCK, self.take_unstarted(), number, task_id, wanted, needs_all))
-                self.channel.outbox += [(messages.WATCH, object_id) for object_id in unknown]
+                self._block(number, tuple(unknown) if timeout_s is None else (), needs_all=enough == len(unknown))
+                known = [object_id for object_id in unknown if object_id not in self._expected]
+                self.channel.outbox += [(messages.WATCH, object_id) for object_id in known]
         if enough > 0:
             try:
                 self.pump.wait_until(
@@ -529,6 +697,7 @@ class Client(contract.Engine):
         """Call a method of the hub and wait for what it returns, or raises."""
         encoded = values.encode((args, kwargs))
         with self.lock:
+            self.publish(encoded.refs)
             question_id = next(self._ids)
             self.channel.outbox.append((messages.ASK, question_id, method, encoded.data))
         return self._wait_answer(question_id)
@@ -628,6 +797,10 @@ def limit_true(there: list[bool], most: int) -> list[bool]:
 
 _KNOWN_FEASIBLE = frozenset({(), (("CPU", resources.UNIT),)})
 """Demands that every session can meet, so that common tasks need no question."""
+
+
+_RARE = frozenset({messages.RECYCLE, messages.DEADLOCK, messages.SYNC, messages.INTRODUCED, messages.MOVED})
+"""What the hub says now and then, and is no work."""
 
 
 def _do_nothing() -> None:

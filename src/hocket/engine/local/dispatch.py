@@ -59,6 +59,9 @@ class Owner(Protocol):
     #: Counts failures, so that whoever waits can tell whether to look for one.
     failures: int
 
+    def introduce(self, caller: int, actor_id: int, fd: int) -> None:
+        """Pass one end of a line on to an actor's worker."""
+
     def lend(self, link: links.Link, payload: Any) -> payloads.Payload:
         """Prepare a payload for sending."""
 
@@ -76,6 +79,7 @@ class Dispatcher:
         self._hub = owner
         self._kernel = owner.kernel
         self._options: dict[bytes, Any] = {}
+        self._direct_options: dict[str, records.TaskOptions] = {}
 
     def handle(self, link: links.Link, received: list[channel.Message]) -> None:
         """Handle what one worker sent."""
@@ -113,8 +117,8 @@ class Dispatcher:
                 self._fail(worker, task_id, payload, error_type, text, started, seconds)
             case (messages.BACK, task_ids):
                 kernel.hand_back(worker, task_ids)
-            case (messages.BLOCK, task_ids, number, running_id, object_ids, needs_all):
-                wait = records.Wait(running_id, object_ids, needs_all) if object_ids else None
+            case (messages.BLOCK, task_ids, number, running_id, object_ids, needs_all, direct):
+                wait = records.Wait(running_id, object_ids, needs_all, tuple(direct)) if object_ids else None
                 kernel.block(worker, task_ids, number, wait)
             case (messages.UNBLOCK, number):
                 kernel.unblock(worker, number)
@@ -136,7 +140,25 @@ class Dispatcher:
                 self._check_new(worker, object_id)
                 if payload[0] == payloads.SEGMENT:
                     self._take_segment(link, payload)
-                kernel.put(object_id, payload, contained, worker.id)
+                kernel.put(object_id, payload, contained, worker.id, failed=payload[0] == payloads.ERROR)
+            case (messages.INTRODUCE, actor_id):
+                self._hub.introduce(worker.id, actor_id, link.channel.take_descriptor())
+            case (messages.SYNC, actor_id, number):
+                kernel.introduce(actor_id, worker.id, (messages.SYNC, worker.id, number))
+            case (messages.PROMISE, object_id):
+                self._check_new(worker, object_id)
+                kernel.promise(worker, object_id)
+            case (messages.FULFIL, object_id, payload):
+                kernel.fulfil(worker, object_id, payload, failed=payload[0] == payloads.ERROR)
+            case (messages.DELIVER, object_id, payload, contained):
+                if payload[0] == payloads.SEGMENT:
+                    self._take_segment(link, payload)
+                kernel.deliver(object_id >> 40, object_id, payload, contained)
+            case (messages.LOST, actor_id, object_ids, str(name)):
+                self._hub.failures += 1
+                kernel.mourn(worker, actor_id, object_ids, name)
+            case (messages.NOTES, notes):
+                self._take_notes(worker, notes)
             case (messages.WANT | messages.WATCH as op, object_id):
                 self._watch(link, object_id, wants_value=op == messages.WANT)
             case (messages.ADOPT, object_id):
@@ -153,6 +175,22 @@ class Dispatcher:
                 self._hub.store.note_pool(worker.id, has, granted, is_answer=True)
             case _:
                 raise channel.FrameError(f"message {message[0]!r} is unknown, or is not for the hub")
+
+    def _take_notes(self, worker: records.WorkerRecord, notes: list[tuple[Any, ...]]) -> None:
+        """Remember direct calls, for those who look."""
+        for task_id, name, started, seconds, error_type, text in notes:
+            options = self._direct_options.get(name)
+            if options is None:
+                options = self._direct_options[name] = records.TaskOptions(name=name)
+            caller = task_id >> 40
+            task = TaskRecord(task_id, None, None, (), (), options, caller, 0, TaskKind.CALL)
+            task.state = records.TaskState.DONE
+            task.actor = worker.actor
+            task.note_run(worker.id, started, seconds)
+            if error_type is not None:
+                task.error_type = error_type
+                self._note(task_id, name, error_type, text)
+            self._kernel.closed_tasks.append(task)
 
     def _check_new(self, worker: records.WorkerRecord, object_id: int) -> None:
         """Refuse an id that is not the worker's to give, or that it has given before."""

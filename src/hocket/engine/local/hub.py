@@ -670,6 +670,9 @@ class Hub(contract.Engine):
                 self._dispatcher.tell(link, object_id, wants_value=worker_id > 0)
                 self._dirty.add(link)
             return
+        if op in {Op.MOVED, Op.REFUSE, Op.PASS}:
+            self._carry_out_for_lines(instruction)
+            return
         link = self.links.get(instruction[1].id)
         if link is None:
             return
@@ -719,7 +722,7 @@ class Hub(contract.Engine):
             return
         assert function is not None
         extra = None
-        if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt:
+        if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt or options.backpressure:
             extra = self._dispatcher.build_extra(link.worker, task)
         outbox.append(
             (
@@ -757,6 +760,41 @@ class Hub(contract.Engine):
             link.channel.outbox.append(message)
             self._dirty.add(link)
         return link is not None
+
+    # --- lines between workers ----------------------------------------------------------------------------------------
+
+    def introduce(self, caller: int, actor_id: int, fd: int) -> None:
+        """Pass one end of a line on to an actor's worker, behind what the caller has sent it through us."""
+        self.kernel.introduce(actor_id, caller, (messages.INTRODUCED, caller, fd))
+
+    def _carry_out_for_lines(self, instruction: tuple[Any, ...]) -> None:
+        op = instruction[0]
+        if op == Op.REFUSE:
+            self._drop_marker(instruction[1])
+            return
+        link = self.links.get(instruction[1] if op == Op.MOVED else instruction[1].id)
+        if op == Op.PASS and link is None:
+            self._drop_marker(instruction[2])
+        elif op == Op.PASS and link is not None:
+            self._pass_marker(link, instruction[2])
+        elif link is not None:
+            link.channel.outbox.append((messages.MOVED, instruction[2]))
+            self._dirty.add(link)
+
+    def _pass_marker(self, link: links.Link, marker: tuple[Any, ...]) -> None:
+        if marker[0] == messages.INTRODUCED:
+            link.channel.outbox.append(marker[:2])
+            link.channel.outbox_fds.append(marker[2])
+            self.flush(link)  # duplicates the descriptor
+            os.close(marker[2])
+        else:
+            link.channel.outbox.append(marker)
+            self._dirty.add(link)
+
+    def _drop_marker(self, marker: tuple[Any, ...]) -> None:
+        """The actor is dead: its caller learns it from the end of the line."""
+        if marker[0] == messages.INTRODUCED:
+            os.close(marker[2])
 
     def send(self, link: links.Link, message: tuple[Any, ...]) -> None:
         """Put a message in a worker's outbox, to be sent before the next wait."""

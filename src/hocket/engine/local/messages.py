@@ -36,6 +36,12 @@ READY = 9
 """``(READY, object_id)``: an object that the worker asked about is there."""
 ANSWER = 10
 """``(ANSWER, question_id, ok, data, contained)``: the pickled answer to an `ASK`, or the pickled error."""
+INTRODUCED = 14
+"""``(INTRODUCED, caller)``, and the worker's end of a line: that worker will call its actor directly."""
+SYNC = 15
+"""``(SYNC, caller, number)`` to the actor's worker, ``(SYNC, actor_id, number)`` to the hub: what came before has been passed on."""
+MOVED = 16
+"""``(MOVED, object_id)``: what the worker expected by a line is at the hub."""
 RECYCLE = 11
 """``(RECYCLE, object_id, is_kept)``: nobody needs that segment any more; it may be used again, or else is to be given back.
 Object 0 stands for all that is free and warm."""
@@ -90,6 +96,26 @@ The rest is as in `POOL`."""
 POOL = 39
 """``(POOL, has, granted)``: the worker gave memory back, as a `RECYCLE` said. `has`: what its pool takes now, and may take of
 what it was granted. `granted`: how much that was, in all."""
+INTRODUCE = 70
+"""``(INTRODUCE, actor_id)``, and one end of a line, for the actor's worker."""
+LOST = 71
+"""``(LOST, actor_id, object_ids, name)``: a line ended before these came."""
+PROMISE = 72
+"""``(PROMISE, object_id)``: the worker will send that object when it has come by a line."""
+FULFIL = 73
+"""``(FULFIL, object_id, payload)``: here it is."""
+DELIVER = 74
+"""``(DELIVER, object_id, payload, contained)``: what a direct call returned to another worker, whose object it is."""
+NOTES = 75
+"""``(NOTES, [(task_id, name, started, seconds, error_type, text), ...])``: direct calls that are over; for those who look."""
+
+# worker -> worker
+DIRECT = 80
+"""``(DIRECT, task_id, method, args, num_returns, name, group)``: a call. Answered by `DONE` (``(DONE, task_id, payloads)``) or
+`FAILED` (``(FAILED, task_id, error)``)."""
+HOLD = 81
+"""``(HOLD, number)``: what follows has to wait for the `SYNC` of that number."""
+
 METRICS = 60
 """``(METRICS, batch)``: what the worker has counted and measured since it last told."""
 

@@ -1,0 +1,330 @@
+"""Direct lines between workers: an actor's caller and the actor, without the hub between them.
+
+A worker that calls an actor again and again makes a socket pair, keeps one end and has the hub pass the other one on
+(`INTRODUCE`). From then on small calls and small results take that line: two messages less, and the driver may
+compute meanwhile. There is no named socket that a stranger could find.
+
+**Order.** A caller's calls run in the order in which they were made, whichever way each took. The hub passes the new
+socket on behind the calls that it has from that caller, and the actor reads nothing from it before. Later a call may
+have to go through the hub again (it has references among its arguments, or a large array). The actor then reads the
+line first, because what is in it was sent before; and the caller puts a `HOLD` into the line before its next direct call
+and has the hub pass a `SYNC` of the same number on: the actor reads no further than the one before it has seen the other.
+
+**Counting.** What a direct call returns is *private*: only the caller knows it, so the hub counts nothing. It is published
+when a reference on it leaves the caller: with its value if that has come, and else as a promise, which is kept when it
+comes, or broken by the caller's death. A result with references inside, or in shared memory, goes to the hub as an
+object of the caller's, and the caller is told.
+
+**Death.** The line ends when one of its processes does. The caller then hands its unanswered calls to the hub, which fails
+them with what it knows, or will know, of the actor's death. A caller keeps the actor alive while an answer is due.
+
+What does not take this way: calls of actors that are built again or count their pending calls, calls that are tried
+again, generators, and whatever has references among its arguments.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from hocket.engine.local import channel, messages, payloads
+
+INTRODUCE_AFTER = 3
+"""Calls on one actor before it gets a line. A guess: a line costs about as much as ten calls, and two descriptors."""
+
+MAX_LINES = 200
+"""Lines that a worker makes at most; further actors are called through the hub."""
+
+BATCH = 32
+"""Calls that wait for company at most."""
+
+
+class Line:
+    """The caller's end."""
+
+    __slots__ = ("actor", "actor_id", "channel", "is_bypassed", "number", "pending")
+
+    def __init__(self, actor_id: int, sock: socket.socket) -> None:
+        self.actor_id = actor_id
+        #: Keeps the actor alive while it owes answers.
+        self.actor: object | None = None
+        self.channel = channel.Channel(sock)
+        #: Unanswered calls: name and number of returns, by task.
+        self.pending: dict[int, tuple[str, int]] = {}
+        #: Whether a call has gone through the hub since the last direct one.
+        self.is_bypassed = False
+        #: Of the last `HOLD`.
+        self.number = 0
+
+
+class Extension:
+    """The actor's end."""
+
+    __slots__ = ("caller_id", "channel", "held", "synced", "waits_for")
+
+    def __init__(self, caller_id: int, sock: socket.socket) -> None:
+        self.caller_id = caller_id
+        self.channel = channel.Channel(sock)
+        #: The number of the last `SYNC` that the hub passed on.
+        self.synced = 0
+        #: The `HOLD` at which reading has stopped; 0 is none.
+        self.waits_for = 0
+        #: What came behind it.
+        self.held: list[channel.Message] = []
+
+
+Message = channel.Message
+
+
+class Owner(Protocol):
+    """What the switchboard needs of the worker's client. The client's lock is held in every call of a method here."""
+
+    channel: channel.Channel
+    #: Takes the work that came by a line.
+    on_work: Callable[[Message], None]
+
+    def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
+        """A value has come by a line."""
+
+    def give_to_hub(self, object_ids: Iterable[int]) -> None:
+        """The hub knows these objects from now on, and will bring them."""
+
+    def flush_hub(self) -> None:
+        """Send what the hub is to get."""
+
+    def watch_line(self, fd: int) -> None:
+        """Handle what arrives on this descriptor."""
+
+    def watch_line_writable(self, fd: int, wanted: bool) -> None:
+        """Also handle the moment when it takes more."""
+
+    def unwatch_line(self, fd: int) -> None:
+        """Forget a descriptor."""
+
+
+class Switchboard:
+    """All lines of a worker, in both roles."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._lines: dict[int, Line] = {}
+        self._lines_by_fd: dict[int, Line] = {}
+        self._extensions: dict[int, Extension] = {}
+        self._extensions_by_fd: dict[int, Extension] = {}
+        self._calls: dict[int, int] = {}
+        self._dirty: set[channel.Channel] = set()
+        #: Which line will bring an object, by the task that makes it.
+        self.by_task: dict[int, Line] = {}
+
+    # --- calling ------------------------------------------------------------------------------------------------------
+
+    def find_line(self, actor_id: int) -> Line | None:
+        """Return the line to an actor that a direct call may take; makes one for an actor that is called often."""
+        line = self._lines.get(actor_id)
+        if line is None:
+            count = self._calls[actor_id] = self._calls.get(actor_id, 0) + 1
+            if count <= INTRODUCE_AFTER or len(self._lines) >= MAX_LINES:
+                return None
+            line = self._introduce(actor_id)
+        if line.is_bypassed:
+            line.is_bypassed = False
+            line.number += 1
+            self._owner.channel.outbox.append((messages.SYNC, actor_id, line.number))
+            line.channel.outbox.append((messages.HOLD, line.number))
+        return line
+
+    def _introduce(self, actor_id: int) -> Line:
+        ours, theirs = socket.socketpair()
+        line = self._lines[actor_id] = Line(actor_id, ours)
+        self._lines_by_fd[line.channel.fd] = line
+        self._owner.watch_line(line.channel.fd)
+        hub = self._owner.channel
+        hub.outbox.append((messages.INTRODUCE, actor_id))
+        hub.outbox_fds.append(theirs.fileno())
+        self._owner.flush_hub()
+        theirs.close()
+        return line
+
+    def note_bypass(self, actor_id: int) -> None:
+        """A call on the actor goes through the hub."""
+        line = self._lines.get(actor_id)
+        if line is not None:
+            line.is_bypassed = True
+
+    def send_call(self, line: Line, actor: object, message: channel.Message, name: str, returns: int) -> None:
+        """Put a call on a line. The first one goes at once, those behind it in company."""
+        task_id = message[1]
+        is_first = not line.pending
+        line.actor = actor
+        line.pending[task_id] = (name, returns)
+        self.by_task[task_id] = line
+        line.channel.outbox.append(message)
+        self._dirty.add(line.channel)
+        if is_first or len(line.channel.outbox) >= BATCH:
+            self._flush(line.channel)
+
+    def cancel(self, task_id: int) -> bool:
+        """Cancel a direct call; False if there is no such one."""
+        line = self.by_task.get(task_id)
+        if line is None:
+            return False
+        line.channel.outbox.append((messages.CANCEL, task_id))
+        self._flush(line.channel)
+        return True
+
+    def describe(self, task_id: int) -> tuple[int, str] | None:
+        """Return the actor and the name of a direct call that is unanswered."""
+        line = self.by_task.get(task_id)
+        return None if line is None else (line.actor_id, line.pending[task_id][0])
+
+    def settle(self, task_id: int) -> int:
+        """A direct call is answered; return its number of returns, 0 if it was answered before."""
+        line = self.by_task.pop(task_id, None)
+        if line is None:
+            return 0
+        _, returns = line.pending.pop(task_id)
+        if not line.pending:
+            line.actor = None
+        return returns
+
+    # --- being called -------------------------------------------------------------------------------------------------
+
+    def accept(self, caller_id: int, fd: int) -> None:
+        """Take over the end of a line that the hub passed on."""
+        old = self._extensions.get(caller_id)
+        extension = Extension(caller_id, socket.socket(fileno=fd))
+        if old is not None:  # the caller made a new one, so it has nothing more to say on the old one
+            self._hang_up_extension(old)
+        self._extensions[caller_id] = extension
+        self._extensions_by_fd[extension.channel.fd] = extension
+        self._owner.watch_line(extension.channel.fd)
+
+    def sync(self, caller_id: int, number: int) -> None:
+        """The hub has passed on all that the caller gave it before this number."""
+        extension = self._extensions.get(caller_id)
+        if extension is not None:
+            extension.synced = number
+            held, extension.held, extension.waits_for = extension.held, [], 0
+            self._take(extension, held)
+
+    def read_first(self, caller_id: int) -> None:
+        """Read what a caller sent by its line before it called through the hub."""
+        extension = self._extensions.get(caller_id)
+        if extension is not None:
+            self._read(extension)
+
+    def read_all(self) -> None:
+        """Read what is in the lines."""
+        for extension in list(self._extensions.values()):
+            self._read(extension)
+
+    def find_reply(self, caller_id: int) -> channel.Channel | None:
+        """Return where the answer to a caller's direct call goes; None if the caller is gone."""
+        extension = self._extensions.get(caller_id)
+        return None if extension is None else extension.channel
+
+    def note_reply(self, reply: channel.Channel) -> None:
+        """There is an answer in its outbox."""
+        self._dirty.add(reply)
+
+    # --- sockets ------------------------------------------------------------------------------------------------------
+
+    def handle(self, fd: int, is_readable: bool) -> None:
+        """Something happened on a descriptor of a line."""
+        line = self._lines_by_fd.get(fd)
+        extension = self._extensions_by_fd.get(fd)
+        end = line or extension
+        if end is None:
+            return
+        if end.channel.has_unsent():
+            self._flush(end.channel)
+        if not is_readable:
+            return
+        if extension is not None:
+            self._read(extension)
+        elif line is not None:
+            received = line.channel.receive()
+            if received is None:
+                self._hang_up(line)
+                return
+            for message in received:
+                self._take_answer(message)
+
+    def _read(self, extension: Extension) -> None:
+        while True:
+            received = extension.channel.receive()
+            if received is None:
+                self._hang_up_extension(extension)
+                return
+            if not received:
+                return
+            self._take(extension, received)
+
+    def _take(self, extension: Extension, received: list[channel.Message]) -> None:
+        for position, message in enumerate(received):
+            if extension.waits_for:
+                extension.held += received[position:]
+                return
+            if message[0] == messages.HOLD:
+                if message[1] > extension.synced:
+                    extension.waits_for = message[1]
+            else:
+                self._owner.on_work(message)
+
+    def _take_answer(self, message: channel.Message) -> None:
+        op, task_id = message[0], message[1]
+        returns = self.settle(task_id)
+        if op == messages.DONE:
+            for position, payload in enumerate(message[2]):
+                self._owner.take_answer(task_id + position, payload)
+        elif op == messages.FAILED:
+            for position in range(max(1, returns)):
+                self._owner.take_answer(task_id + position, message[2])
+        else:
+            raise channel.FrameError(f"message {op!r} is unknown, or is not for a caller")
+
+    def flush(self) -> None:
+        """Send what is unsent; what a socket does not take is sent when it does."""
+        for end in list(self._dirty):
+            self._flush(end)
+
+    def _flush(self, end: channel.Channel) -> None:
+        self._dirty.discard(end)
+        try:
+            is_sent = end.flush()
+        except OSError:  # the other process is dying; the end of the stream will tell
+            end.outbox.clear()
+            return
+        if end.fd in self._lines_by_fd or end.fd in self._extensions_by_fd:
+            self._owner.watch_line_writable(end.fd, not is_sent)
+
+    def has_unsent(self) -> bool:
+        """Tell whether an answer or a call waits to be sent."""
+        return bool(self._dirty)
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _hang_up(self, line: Line) -> None:
+        """The actor's process has ended: the hub will say what became of the unanswered calls."""
+        del self._lines_by_fd[line.channel.fd]
+        del self._lines[line.actor_id]
+        self._calls.pop(line.actor_id, None)
+        self._owner.unwatch_line(line.channel.fd)
+        self._dirty.discard(line.channel)
+        line.channel.close()
+        for task_id, (name, returns) in list(line.pending.items()):
+            del self.by_task[task_id]
+            object_ids = tuple(range(task_id, task_id + max(1, returns)))
+            self._owner.channel.outbox.append((messages.LOST, line.actor_id, object_ids, name))
+            self._owner.give_to_hub(object_ids)
+        line.pending.clear()
+        line.actor = None
+
+    def _hang_up_extension(self, extension: Extension) -> None:
+        del self._extensions_by_fd[extension.channel.fd]
+        if self._extensions.get(extension.caller_id) is extension:
+            del self._extensions[extension.caller_id]
+        self._owner.unwatch_line(extension.channel.fd)
+        self._dirty.discard(extension.channel)
+        extension.channel.close()
