@@ -145,6 +145,21 @@ def test_only_the_last_tasks_are_kept(any_session: str, monkeypatch: pytest.Monk
     assert {task.task_id for task in state.list_tasks()} == {ref.hex() for ref in refs}
 
 
+def test_many_short_runs_are_all_counted_and_not_all_remembered(session: hocket.SessionContext) -> None:
+    for _ in range(3):
+        hocket.get([double.remote(x) for x in range(1000)])
+    hocket.get([double.remote(x) for x in range(1000)])
+    counts = state.summarize_tasks()["cluster"]["summary"]["double"]["state_counts"]
+    assert counts == {"FINISHED": 4000}
+    remembered = state.list_tasks(limit=10_000)
+    assert 1000 <= len(remembered) <= 4000
+    kernel: Any = hocket.core.session.get_engine().kernel  # type: ignore[attr-defined]
+    (function,) = kernel.functions.values()
+    long_runs = sum(task.seconds > 0.001 for task in kernel.closed_tasks)
+    assert len(remembered) <= 1000 + 3000 / 64 + 1 + long_runs
+    assert function.runs == 4000
+
+
 def test_remembered_tasks_keep_no_arguments(session: hocket.SessionContext) -> None:
     @hocket.remote
     def measure(array: np.ndarray) -> int:

@@ -240,8 +240,17 @@ class Scene:
         counts: Counter[tuple[str, TaskKind, str]] = Counter()
         for task in self.kernel.tasks.values():
             counts[_name_function(task), task.kind, self._find_state(task)[0]] += 1
+        unseen: dict[bytes, int] = {}
+        names: dict[bytes, tuple[str, TaskKind]] = {}
         for task in self.kernel.closed_tasks:
-            counts[_name_function(task), task.kind, "FAILED" if _has_failed(task) else "FINISHED"] += 1
+            has_failed = _has_failed(task)
+            counts[_name_function(task), task.kind, "FAILED" if has_failed else "FINISHED"] += 1
+            function = task.function
+            if function is not None and not has_failed:
+                names[function.id] = _name_function(task), task.kind
+                unseen[function.id] = unseen.get(function.id, function.runs) - 1
+        for function_id, count in unseen.items():  # short runs that are not remembered one by one
+            counts[*names[function_id], "FINISHED"] += max(0, count)
         for (name, kind, state), count in counts.items():
             yield {"func_or_class_name": name, "type": TASK_TYPES[kind], "state": state, "count": count}
 
