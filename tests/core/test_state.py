@@ -207,6 +207,7 @@ def test_objects_have_a_size_and_a_state(any_session: str) -> None:
     (found,) = state.get_objects(large.hex())
     assert 8_000_000 <= found.object_size < 8_010_000
     assert (found.task_status, found.type, found.pid) == ("FINISHED", "DRIVER", os.getpid())
+    assert ("test_state.py:" in found.call_site) == (any_session == "local")
     summary = state.summarize_objects()["cluster"]
     assert summary["total_objects"] == 1
     assert summary["summary"]["all"]["total_size_mb"] == pytest.approx(7.63, abs=0.01)

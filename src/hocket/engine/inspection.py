@@ -95,6 +95,8 @@ class Scene:
     """The task that a worker started last, and when, by `time.perf_counter`; zeros where unknown."""
     measure: Callable[[tuple[Any, ...]], int]
     """Bytes of a payload."""
+    locate: Callable[[tuple[Any, ...]], str]
+    """The source line that made a payload, where known."""
     errors: Iterable[exceptions.ErrorRecord]
     lost: Iterable[LostWorker] = ()
     """Oldest first."""
@@ -377,6 +379,7 @@ class Scene:
             yield {
                 "object_id": f"{record.id:016x}",
                 "object_size": self.measure(record.value) if record.value is not None else 0,
+                "call_site": self.locate(record.value) if record.value is not None else "",
                 "task_status": self._find_state(task)[0] if task is not None else _name_end(record),
                 "reference_type": self._classify_reference(record),
                 "type": "WORKER" if owner else "DRIVER",

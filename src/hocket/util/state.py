@@ -165,6 +165,8 @@ class ObjectState(StateRecord):
     """The state of the task that makes it."""
     reference_type: str
     """``ACTOR_HANDLE``, ``USED_BY_PENDING_TASK`` or ``LOCAL_REFERENCE``."""
+    call_site: str
+    """The source line that made it, such as ``train.py:12``; empty for small values, of which it is not kept."""
     type: str
     """Who holds the reference: ``DRIVER`` or ``WORKER``."""
     pid: int
