@@ -119,7 +119,9 @@ def test_status_for_people_names_everything(cook: subprocess.Popen[str], capsys:
         "stir",
         "Pot",
         "ALIVE",
-        " MiB shared",
+        "<string>:",
+        "together",
+        "8.0 MiB",
         "1 errors; the latest:",
         "burn: ValueError: too hot [bold]for markup[/bold]",
     ):
@@ -194,12 +196,17 @@ def test_snapshot_that_cannot_be_built_says_why(
 
 def test_holders_by_source_line_are_shown() -> None:
     out = console.Console(file=io.StringIO(), width=120)
-    built = status._build_object_table({"objects": 2, "shared_bytes": 3 << 20, "holders": [("train.py:12", 2 << 20, 3)]})
+    holders = [(f"train.py:{line}", line << 20, 1) for line in range(12, 0, -1)]
+    built = status._build_object_table(
+        {"objects": 20, "shared_bytes": 78 << 20, "spilled_bytes": 5 << 20, "holders": holders}
+    )
     assert built is not None
     out.print(built)
-    text = out.file.getvalue()  # type: ignore[attr-defined]
-    assert "train.py:12" in text
-    assert "2.0 MiB" in text
+    lines = [line.split() for line in out.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert ["train.py:12", "1", "12.0", "MiB"] in lines
+    assert ["other", "lines", "2", "3.0", "MiB"] in lines
+    assert ["small", "values,", "actors", "8"] in lines
+    assert ["together", "20", "78.0", "MiB,", "5.0", "MiB", "on", "disk"] in lines
 
 
 # --- doctor, bench ----------------------------------------------------------------------------------------------------

@@ -145,6 +145,21 @@ def test_only_the_last_tasks_are_kept(any_session: str, monkeypatch: pytest.Monk
     assert {task.task_id for task in state.list_tasks()} == {ref.hex() for ref in refs}
 
 
+def test_many_short_runs_are_all_counted_and_not_all_remembered(session: hocket.SessionContext) -> None:
+    for _ in range(3):
+        hocket.get([double.remote(x) for x in range(1000)])
+    hocket.get([double.remote(x) for x in range(1000)])
+    counts = state.summarize_tasks()["cluster"]["summary"]["double"]["state_counts"]
+    assert counts == {"FINISHED": 4000}
+    remembered = state.list_tasks(limit=10_000)
+    assert 1000 <= len(remembered) <= 4000
+    kernel: Any = hocket.core.session.get_engine().kernel  # type: ignore[attr-defined]
+    (function,) = kernel.functions.values()
+    long_runs = sum(task.seconds > 0.001 for task in kernel.closed_tasks)
+    assert len(remembered) <= 1000 + 3000 / 64 + 1 + long_runs
+    assert function.runs == 4000
+
+
 def test_remembered_tasks_keep_no_arguments(session: hocket.SessionContext) -> None:
     @hocket.remote
     def measure(array: np.ndarray) -> int:
@@ -192,6 +207,7 @@ def test_objects_have_a_size_and_a_state(any_session: str) -> None:
     (found,) = state.get_objects(large.hex())
     assert 8_000_000 <= found.object_size < 8_010_000
     assert (found.task_status, found.type, found.pid) == ("FINISHED", "DRIVER", os.getpid())
+    assert ("test_state.py:" in found.call_site) == (any_session == "local")
     summary = state.summarize_objects()["cluster"]
     assert summary["total_objects"] == 1
     assert summary["summary"]["all"]["total_size_mb"] == pytest.approx(7.63, abs=0.01)

@@ -19,6 +19,9 @@ from hocket.engine.local import window
 TIMEOUT_SECONDS = 2.0
 """How long a driver may take to answer. It takes milliseconds unless it is stuck. A guess at a person's patience."""
 
+SHOWN_LINES = 10
+"""Source lines shown with what they hold."""
+
 WIDTH = 140
 """Columns where there is no terminal."""
 
@@ -205,12 +208,22 @@ def _build_worker_table(rows: list[dict[str, Any]], processes: list[dict[str, An
 def _build_object_table(statistics: dict[str, Any]) -> table.Table | None:
     if not statistics.get("objects"):
         return None
-    built = _build_table("Objects", "", "", "bytes")
+    built = _build_table("Objects, by the line that made them", "line", "objects", "bytes")
+    holders = statistics.get("holders", [])
+    for where, taken, count in holders[:SHOWN_LINES]:
+        built.add_row(text.Text(where), f"{count:,}", format_bytes(taken))
+    rest = holders[SHOWN_LINES:]
+    if rest:
+        built.add_row("other lines", f"{sum(one[2] for one in rest):,}", format_bytes(sum(one[1] for one in rest)))
+    small = statistics["objects"] - sum(one[2] for one in holders)
+    if small > 0:
+        built.add_row("small values, actors", f"{small:,}", "")
+    spilled = statistics.get("spilled_bytes", 0)
     built.add_row(
-        "all objects", f"{statistics['objects']:,}", f"{format_bytes(statistics.get('shared_bytes', 0))} shared"
+        "together",
+        f"{statistics['objects']:,}",
+        format_bytes(statistics.get("shared_bytes", 0)) + (f", {format_bytes(spilled)} on disk" if spilled else ""),
     )
-    for where, taken, count in statistics.get("holders", ()):
-        built.add_row(text.Text(f"  {where}"), f"{count:,}", format_bytes(taken))
     return built
 
 

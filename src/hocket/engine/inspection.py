@@ -95,6 +95,8 @@ class Scene:
     """The task that a worker started last, and when, by `time.perf_counter`; zeros where unknown."""
     measure: Callable[[tuple[Any, ...]], int]
     """Bytes of a payload."""
+    locate: Callable[[tuple[Any, ...]], str]
+    """The source line that made a payload, where known."""
     errors: Iterable[exceptions.ErrorRecord]
     lost: Iterable[LostWorker] = ()
     """Oldest first."""
@@ -240,8 +242,17 @@ class Scene:
         counts: Counter[tuple[str, TaskKind, str]] = Counter()
         for task in self.kernel.tasks.values():
             counts[_name_function(task), task.kind, self._find_state(task)[0]] += 1
+        unseen: dict[bytes, int] = {}
+        names: dict[bytes, tuple[str, TaskKind]] = {}
         for task in self.kernel.closed_tasks:
-            counts[_name_function(task), task.kind, "FAILED" if _has_failed(task) else "FINISHED"] += 1
+            has_failed = _has_failed(task)
+            counts[_name_function(task), task.kind, "FAILED" if has_failed else "FINISHED"] += 1
+            function = task.function
+            if function is not None and not has_failed:
+                names[function.id] = _name_function(task), task.kind
+                unseen[function.id] = unseen.get(function.id, function.runs) - 1
+        for function_id, count in unseen.items():  # short runs that are not remembered one by one
+            counts[*names[function_id], "FINISHED"] += max(0, count)
         for (name, kind, state), count in counts.items():
             yield {"func_or_class_name": name, "type": TASK_TYPES[kind], "state": state, "count": count}
 
@@ -368,6 +379,7 @@ class Scene:
             yield {
                 "object_id": f"{record.id:016x}",
                 "object_size": self.measure(record.value) if record.value is not None else 0,
+                "call_site": self.locate(record.value) if record.value is not None else "",
                 "task_status": self._find_state(task)[0] if task is not None else _name_end(record),
                 "reference_type": self._classify_reference(record),
                 "type": "WORKER" if owner else "DRIVER",

@@ -1,7 +1,8 @@
 """What the session knows of its tasks, actors, objects, workers: Ray's state API, answered at once and from memory.
 
 `list_tasks`, `get_task` and their likes return records; `summarize_tasks` and its likes return counts. They work in
-the driver and inside tasks and actors. What is over is remembered for a while: 10,000 tasks, 1,000 actors and workers.
+the driver and inside tasks and actors. What is over is remembered for a while: 10,000 tasks, 1,000 actors and workers. Of runs
+under a millisecond, the first 1,000 of each function are remembered and then one in 64; `summarize_tasks` counts them all.
 
 Filters are ``(field, "=" or "!=", value)``, all of which must hold. Words compare without regard to case. Fields that
 Ray gives only with ``detail=True`` are None without it; `get_task` and its likes give all.
@@ -164,6 +165,8 @@ class ObjectState(StateRecord):
     """The state of the task that makes it."""
     reference_type: str
     """``ACTOR_HANDLE``, ``USED_BY_PENDING_TASK`` or ``LOCAL_REFERENCE``."""
+    call_site: str
+    """The source line that made it, such as ``train.py:12``; empty for small values, of which it is not kept."""
     type: str
     """Who holds the reference: ``DRIVER`` or ``WORKER``."""
     pid: int

@@ -76,6 +76,7 @@ class InProcessEngine(contract.Engine):
             get_pid=lambda worker_id: os.getpid(),
             find_running=self._find_running,
             measure=lambda payload: len(payload[1]) + sum(map(len, payload[2])),
+            locate=lambda payload: "",
             errors=self._errors,
         )
 

@@ -137,6 +137,7 @@ class Hub(contract.Engine):
             get_pid=lambda worker_id: self.pids.get(worker_id, 0),
             find_running=self._find_running,
             measure=payloads.measure,
+            locate=payloads.get_source_line,
             errors=self.errors,
             lost=self.lost,
             spans=self.spans,

@@ -78,6 +78,11 @@ def _check_digest(payload: Payload, buffers: list[memoryview]) -> None:
         )
 
 
+def get_source_line(payload: Payload) -> str:
+    """Return where the value was made, such as ``train.py:12``; known of large values only."""
+    return str(payload[5]) if payload[0] == SEGMENT else ""
+
+
 def measure(payload: Payload) -> int:
     """Return how many bytes the value takes."""
     kind = payload[0]
