@@ -364,10 +364,10 @@ class Kernel:
             worker.actor = actor
             actor.worker = worker
             self._run(worker, task)
-            for key in list(actor.queues):
-                self._send_calls(actor, key)
             if actor.markers:
                 self._pass_markers(actor)
+            for key in list(actor.queues):
+                self._send_calls(actor, key)
             return
         worker.state = WorkerState.LEASED
         worker.shape = shape
@@ -824,6 +824,8 @@ class Kernel:
             row.remove(task)
             if not row:
                 del actor.queues[key]
+            if actor.markers:
+                self._pass_markers(actor, task.id)
             self._send_calls(actor, key)
             self._end_if_unreachable(actor)
 
@@ -848,10 +850,10 @@ class Kernel:
             if task.state == TaskState.READY:
                 actor.inflight += 1
                 self._run(worker, task)
+            if actor.markers:
+                self._pass_markers(actor, task.id)
         if not row:
             del actor.queues[key]
-            if actor.markers:
-                self._pass_markers(actor)
 
     # --- direct calls ---
 
@@ -861,17 +863,22 @@ class Kernel:
         if actor is None or actor.state == ActorState.DEAD:
             self.instructions.append((Op.REFUSE, marker))
             return
-        actor.markers.append((caller, marker))
+        ahead = {row[-1].id for key, row in actor.queues.items() if key[0] == caller and row}
+        actor.markers.append((marker, ahead))
         self._pass_markers(actor)
 
-    def _pass_markers(self, actor: ActorRecord) -> None:
+    def _pass_markers(self, actor: ActorRecord, sent_id: int = 0) -> None:
+        """Pass on the markers that no call stands in front of; `sent_id` no longer does."""
         if actor.worker is None:
             return
-        waiting = {caller for caller, _ in actor.queues}
-        for caller, marker in actor.markers:
-            if caller not in waiting:
+        kept = []
+        for marker, ahead in actor.markers:
+            ahead.discard(sent_id)
+            if ahead:
+                kept.append((marker, ahead))
+            else:
                 self.instructions.append((Op.PASS, actor.worker, marker))
-        actor.markers = [entry for entry in actor.markers if entry[0] in waiting]
+        actor.markers = kept
 
     def promise(self, worker: WorkerRecord, object_id: int) -> None:
         """The worker has given a reference on an object away that will come to it by a direct call."""
@@ -1057,7 +1064,7 @@ class Kernel:
         actor.death_message = message
         self._drop_name(actor)
         self._drop_creation(actor)
-        self.instructions += [(Op.REFUSE, marker) for _, marker in actor.markers]
+        self.instructions += [(Op.REFUSE, marker) for marker, _ in actor.markers]
         actor.markers = []
         if actor.mourned:
             self._break_promises(actor.mourned, self.explain_death(actor))

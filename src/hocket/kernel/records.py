@@ -399,9 +399,9 @@ class ActorRecord:
         #: How it is built again; None if it never is.
         self.creation: TaskRecord | None = None
         self.restarts = 0
-        #: What is to be passed on to its worker behind the calls of a caller.
-        self.markers: list[tuple[int, tuple[object, ...]]] = []
-        #: Objects of direct calls that its death has taken away, with the call's name.
+        #: What is to be passed on to its worker, each with the ids of calls that have to be sent before.
+        self.markers: list[tuple[tuple[object, ...], set[int]]] = []
+        #: Objects of direct calls whose line has ended, and that fail with the actor's death.
         self.mourned: list[int] = []
         #: Calls sent and not yet answered.
         self.inflight = 0
