@@ -32,7 +32,7 @@ $(VENV)/.dev: pyproject.toml constraints-dev.txt | $(BIN)/python
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[ray]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[bench]'
 	@touch $@
 
 # -- what to run -------------------------------------------------------------------------------------------------------
@@ -74,10 +74,8 @@ docs: doctest  ## run the code blocks of the pages and the doctests
 doctest: $(VENV)/.dev  ## run the examples in docstrings
 	$(BIN)/python -m pytest --doctest-modules --quiet src || [ $$? -eq 5 ]  # 5: there are none
 
-bench: $(VENV)/.bench  ## measure beside Ray and the standard library, on an idle machine
-	$(BIN)/python benchmarks/startup.py $(ARGS)
-	$(BIN)/python benchmarks/core.py $(ARGS)
-	$(BIN)/python benchmarks/store.py $(ARGS)
+bench: $(VENV)/.bench  ## measure beside Ray, the standard library, loky and Dask, on an idle machine
+	$(BIN)/python benchmarks/all.py $(ARGS)
 
 clean:  ## remove caches and the environment
 	rm -rf .venv build dist src/*.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
