@@ -968,6 +968,8 @@ class Kernel:
             task.worker = None
             if task.state != TaskState.DONE:
                 self._fail_exception(task, self.explain_death(actor))
+        if actor.unreachable:
+            self.actors.pop(actor.id, None)
         if worker is not None and worker.allocation is not None:
             worker.allocation.give_back()
             worker.allocation = None
