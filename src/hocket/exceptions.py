@@ -245,9 +245,9 @@ class Death:
         return "\n".join(parts)
 
     def reason(self) -> str:
-        """Return the cause in a few words: ``killed by signal 9 (SIGKILL)`` or ``exited with code 3``."""
+        """Return the cause in a few words: ``was killed by signal 9 (SIGKILL)`` or ``exited with code 3``."""
         if self.signal_number is not None:
-            return f"killed by signal {self.signal_number} ({_name_signal(self.signal_number)})"
+            return f"was killed by signal {self.signal_number} ({_name_signal(self.signal_number)})"
         if self.exit_code is not None:
             return f"exited with code {self.exit_code}"
         return "ended for an unknown reason"

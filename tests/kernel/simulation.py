@@ -202,9 +202,7 @@ class Simulation:
         self, *, cpus: float = 1, keeps: float = 0, name: str = "", detached: bool = False, **given: Any
     ) -> TaskRecord:
         """Create an actor; further keywords are those of `ActorOptions`."""
-        creation = records.TaskOptions(
-            name="A.__init__", shape=resources.Shape(resources.parse_demand({"CPU": cpus}))
-        )
+        creation = records.TaskOptions(name="A.__init__", shape=resources.Shape(resources.parse_demand({"CPU": cpus})))
         options = records.ActorOptions(
             class_name="A",
             creation=creation,
@@ -244,9 +242,7 @@ class Simulation:
         caller_id = DRIVER if caller is None else caller.id
         parent = 0 if caller is None or caller.running is None else caller.running.id
         args = self._make_value()
-        task = TaskRecord(
-            task_id, self.function, args, dependencies, borrowed, options, caller_id, parent, kind
-        )
+        task = TaskRecord(task_id, self.function, args, dependencies, borrowed, options, caller_id, parent, kind)
         task.actor_options = actor_options
         entry = Entry(task, dependencies, options.max_retries, actor_id, group_id=options.shape.group_id)
         if actor_id:
@@ -567,9 +563,7 @@ class Simulation:
         return bool(stalled)
 
     def _can_move(self, worker: FakeWorker) -> bool:
-        return (
-            worker.is_doomed or bool(worker.inbox) or worker.can_answer or worker.can_start or worker.can_exit
-        )
+        return worker.is_doomed or bool(worker.inbox) or worker.can_answer or worker.can_start or worker.can_exit
 
     def end(self) -> None:
         """Give everything back; then nothing may be left, and every object that was waited for must have come."""

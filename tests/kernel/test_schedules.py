@@ -242,6 +242,8 @@ def call_often(actor_id: int, times: int) -> Body:
 def count_calls(runner: Runner) -> Body:
     """Two tasks and the driver call one actor; it counts them all."""
     runner.dies = 0.0  # a caller that is tried again would call again
+    for number in range(3):  # every CPU is taken, so that the first calls wait for their actor
+        yield Submit(constant, (number,))
     actor_id = runner.sim.create_actor().id
     callers = [(yield Submit(call_often, (actor_id, 4))), (yield Submit(call_often, (actor_id, 3)))]
     yield from call_often(actor_id, 5)

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, inspection, node, rules, values
+from hocket.engine import contract, faults, inspection, node, rules, values
 from hocket.engine.local import (
     client,
     dispatch,
@@ -780,6 +780,8 @@ class Hub(contract.Engine):
 
     def flush(self, link: links.Link) -> None:
         """Send what a worker is to get; what its socket does not take is sent when it does."""
+        if faults.plan is not None:
+            faults.plan.reach("hub.before_flush")
         try:
             is_sent = link.channel.flush()
         except OSError:  # it is dying; its parent will tell why
@@ -833,6 +835,8 @@ class Hub(contract.Engine):
             received = link.channel.receive()
             link.heard_at = time.monotonic()
             if received is not None:
+                if faults.plan is not None:
+                    faults.plan.reach("hub.in_handle")
                 self._dispatcher.handle(link, received)
                 if link.channel.outbox:  # an answer to what it asked
                     self._dirty.add(link)
