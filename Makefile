@@ -8,6 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
+INPROCESS_TESTS := tests/core tests/kernel
 PAGES := README.md $(wildcard docs/*.md)
 NEWS_BASE ?= origin/main
 
@@ -40,8 +41,9 @@ $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
 demo: $(VENV)/.demo  ## train a real model on two workers
 	$(BIN)/hocket demo $(ARGS)
 
-test: $(VENV)/.dev  ## run the tests
+test: $(VENV)/.dev  ## run the tests, then those of the core on the in-process engine
 	$(BIN)/python -m pytest $(ARGS)
+	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(INPROCESS_TESTS) $(ARGS)
 
 check: format-check lint types imports news docs  ## everything but the tests
 
