@@ -190,7 +190,9 @@ def _build_dual_class(cause_class: Any) -> type[BaseException] | None:
 def _make_empty(dual_class: type[BaseException], *parts: object) -> BaseException:
     try:
         return dual_class.__new__(dual_class, *parts)
-    except TypeError:  # MemoryError makes instances of itself only, though subclasses of it and others are laid out alike
+    except (
+        TypeError
+    ):  # MemoryError makes instances of itself only, though subclasses of it and others are laid out alike
         return BaseException.__new__(dual_class)
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pty
 import random
@@ -13,7 +12,6 @@ import select
 import signal
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +23,7 @@ import hocket
 from hocket.exceptions import OutOfMemoryError, TaskError, WorkerCrashedError
 from hocket.testing import Leftovers
 from tests.conftest import RunScript
-from tests.core.test_life_cycle import is_running, list_grandchildren, wait_gone
+from tests.core.test_life_cycle import list_grandchildren, wait_gone
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_processes("it is about their deaths")]
 
@@ -160,7 +158,11 @@ def die_by_overuse(counter: Path) -> None:
     ],
 )
 def test_death_is_named_with_the_last_words(
-    session: hocket.SessionContext, die: object, args: tuple[object, ...], reason: str, capfd: pytest.CaptureFixture[str]
+    session: hocket.SessionContext,
+    die: object,
+    args: tuple[object, ...],
+    reason: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     ref = hocket.remote(max_retries=0)(die).remote(*args)
     with pytest.raises(
@@ -168,6 +170,7 @@ def test_death_is_named_with_the_last_words(
     ) as caught:
         hocket.get(ref)
     assert not isinstance(caught.value, OutOfMemoryError)
+    assert caught.value.death is not None
     if die is die_by_segmentation_fault:
         assert "in die_by_segmentation_fault" in caught.value.death.stack
     capfd.readouterr()  # its stderr is ours too

@@ -14,11 +14,15 @@ import hocket
 from hocket.exceptions import ActorDiedError, GetTimeoutError, LocalEngineDiedError, WorkerCrashedError
 from hocket.testing import Leftovers, fail_at
 from tests.conftest import RunScript
+from tests.core.test_life_cycle import wait_gone
 
 pytestmark = pytest.mark.needs_processes("processes are made to fail")
 
 SECONDS = 30
 """A wait that does not end is a failure; the tests themselves take a fraction of a second."""
+
+
+GUARDIAN_IS_GONE = r"guardian .* is gone, so the session is over"
 
 
 def note(file: Path) -> int:
@@ -59,7 +63,9 @@ def test_points_of_workers_are_all_tried() -> None:
 
 
 @pytest.mark.parametrize("point", BY_POINT)
-@pytest.mark.parametrize(("action", "reason"), [("kill", r"killed by signal 9 \(SIGKILL\)"), ("exit", "exited with code 3")])
+@pytest.mark.parametrize(
+    ("action", "reason"), [("kill", r"killed by signal 9 \(SIGKILL\)"), ("exit", "exited with code 3")]
+)
 def test_death_without_retries_is_named(point: str, action: str, reason: str, tmp_path: Path) -> None:
     before = Leftovers.look()
     with fail_at(point, action=action) as fault, hocket.init(num_cpus=1):
@@ -148,9 +154,8 @@ def test_exception_between_result_and_sending_is_the_tasks() -> None:
 def test_guardian_that_fails_to_spawn_ends_the_session(point: str, action: str) -> None:
     before = Leftovers.look()
     with fail_at(point, action=action) as fault:
-        with hocket.init(num_cpus=1):
-            with pytest.raises(LocalEngineDiedError, match=r"guardian .* is gone, so the session is over"):
-                hocket.get(hocket.remote(echo).remote("x"), timeout=SECONDS)
+        with hocket.init(num_cpus=1), pytest.raises(LocalEngineDiedError, match=GUARDIAN_IS_GONE):
+            hocket.get(hocket.remote(echo).remote("x"), timeout=SECONDS)
         assert fault.fired == 1
     assert before.list_new() == []
 
@@ -158,9 +163,8 @@ def test_guardian_that_fails_to_spawn_ends_the_session(point: str, action: str) 
 def test_guardian_that_fails_to_report_ends_the_session() -> None:
     before = Leftovers.look()
     with fail_at("worker.before_result") as death, fail_at("guardian.before_report") as fault:
-        with hocket.init(num_cpus=1):
-            with pytest.raises(LocalEngineDiedError, match=r"guardian .* is gone, so the session is over"):
-                hocket.get(hocket.remote(echo).remote("x"), timeout=SECONDS)
+        with hocket.init(num_cpus=1), pytest.raises(LocalEngineDiedError, match=GUARDIAN_IS_GONE):
+            hocket.get(hocket.remote(echo).remote("x"), timeout=SECONDS)
         assert (death.fired, fault.fired) == (1, 1)
     assert before.list_new() == []
 
@@ -220,8 +224,7 @@ def test_driver_killed_inside_the_hub_leaves_nothing(start_script: RunScript, po
     while driver.poll() is None:  # a zombie is waited for by poll
         seen |= set(list_family(process))
     assert driver.returncode == -signal.SIGKILL
-    gone, alive = psutil.wait_procs(seen, timeout=2)
-    assert alive == []
+    assert wait_gone({process.pid for process in seen}, 2.0) == set()
 
 
 def list_family(process: psutil.Process) -> list[psutil.Process]:

@@ -6,7 +6,7 @@ tried. After each move `check` compares the kernel with the book, which knows on
 
 - **Values.** What a task returned, or why it failed, is what its object holds, and an error has a true reason.
 - **Once.** No task is started more often than its retries allow, none after it was answered, none sent after it was cancelled.
-- **Order.** Calls of one caller on one actor start in the order of submission.
+- **Order.** Calls of one caller on one actor start in the order of submission, and items of a generator come in theirs.
 - **Resources.** What a pool lacks is what living workers and reserved groups hold.
 - **Memory.** A value that was handed over is freed once, and not while something needs it.
 
@@ -95,6 +95,7 @@ class Simulation:
             max_idle_workers=cpus,
             encode_error=lambda error: ("error", error),
             none_value=("none",),
+            end_value=("end",),
         )
         self.workers: dict[int, FakeWorker] = {}
         self.function = records.FunctionRecord(b"f", b"")
@@ -112,6 +113,12 @@ class Simulation:
         self.unfreed: set[int] = set()
         """Serial numbers of values that the kernel has and has not let go."""
         self.dead_actors: set[int] = set()
+        self.restarts: Counter[int] = Counter()
+        """How often each actor has lost its process and may be built again."""
+        self.yielded: Counter[int] = Counter()
+        """How many items the present attempt of each generator has yielded."""
+        self.taken: Counter[int] = Counter()
+        """How many items of each generator the driver has taken."""
         self.removed_groups: set[int] = set()
         self.groups: list[int] = []
         self.watches: set[tuple[int, int]] = set()
@@ -144,6 +151,8 @@ class Simulation:
                     self.workers[record.id].inbox.append((instruction[0], *instruction[2:]))
             case (Op.FREE, _, value):
                 self._free(value)
+            case (Op.CONSUMED, records.WorkerRecord(), int(), int()):
+                pass
             case (Op.TELL, int(worker_id), int(object_id)):
                 self.watches.discard((worker_id, object_id))
                 if worker_id in self.workers and self.workers[worker_id].waits_for == object_id:
@@ -154,7 +163,8 @@ class Simulation:
     def _send(self, worker: FakeWorker, task: TaskRecord) -> None:
         entry = self.book[task.id]
         assert not entry.is_cancelled, f"task {task.id} was cancelled, and is sent all the same"
-        assert not entry.is_answered, f"task {task.id} was answered, and is sent again"
+        is_rebuilt = task.kind == TaskKind.CREATION and self.restarts[task.id] > 0
+        assert is_rebuilt or not entry.is_answered, f"task {task.id} was answered, and is sent again"
         for object_id in entry.dependencies:
             record = self.kernel.objects[object_id]
             assert record.value is not None, f"task {task.id} is sent without the value of {object_id}"
@@ -237,7 +247,8 @@ class Simulation:
         actor_id: int = 0,
     ) -> TaskRecord:
         task_id = next(self._ids)
-        for _ in range(options.num_returns - 1):
+        returns = abs(options.num_returns)
+        for _ in range(returns - 1):
             next(self._ids)
         caller_id = DRIVER if caller is None else caller.id
         parent = 0 if caller is None or caller.running is None else caller.running.id
@@ -251,12 +262,25 @@ class Simulation:
             entry.number = self.calls[actor_id, caller_id]
         self.book[task_id] = entry
         holds = self.handles if caller is None else caller.held
-        for object_id in range(task_id, task_id + options.num_returns):
+        for object_id in range(task_id, task_id + returns):
             self.makers[object_id] = entry
             holds[object_id] += 1
         self.kernel.submit(task)
         self.carry_out()
         return task
+
+    def take_item(self, task_id: int) -> int:
+        """The driver takes the next item of a generator."""
+        item_id = self.kernel.take_item(task_id, self.taken[task_id])
+        self.taken[task_id] += 1
+        self.handles[item_id] += 1
+        self.carry_out()
+        return item_id
+
+    def can_take(self, task_id: int) -> bool:
+        """Tell whether the next item is there. A reader that waits for one holds the generator as long, so it is no case here."""
+        record = self.kernel.objects.get(records.build_item_id(task_id, self.taken[task_id]))
+        return task_id in self.handles and record is not None and record.value is not None
 
     def put(self, contained: tuple[int, ...] = (), caller: FakeWorker | None = None) -> int:
         """Store a value that refers to these objects."""
@@ -369,7 +393,9 @@ class Simulation:
             return task  # it has been given up, and the worker does not know yet
         entry = self.book[task.id]
         entry.starts += 1
-        assert not entry.is_answered, f"task {task.id} was answered, and is started again"
+        self.yielded[task.id] = 0
+        is_rebuilt = task.kind == TaskKind.CREATION and self.restarts[task.id] > 0
+        assert is_rebuilt or not entry.is_answered, f"task {task.id} was answered, and is started again"
         if entry.max_retries >= 0 and task.kind != TaskKind.CREATION:
             assert entry.starts <= 1 + entry.max_retries, f"task {task.id} is started {entry.starts} times"
         if entry.actor_id and task.attempt == 0:
@@ -387,13 +413,29 @@ class Simulation:
         contained = tuple([inner for inner in contained if not self._leads_to(inner, task.id)])
         self.contents[task.id] = contained
         values = [
-            (self._make_value(), contained if position == 0 else ()) for position in range(task.options.num_returns)
+            (self._make_value(), contained if position == 0 else ())
+            for position in range(abs(task.options.num_returns))
         ]
+        if task.kind == TaskKind.CREATION:  # a constructor returns nothing that would have to be freed
+            self.unfreed.discard(values[0][0][1])
+            values = [(("none", 0), ())]
         if task.id in worker.record.inflight:
             entry.is_answered = True
             for position, (value, _) in enumerate(values):
                 self.returned.setdefault(task.id + position, value)
         self.kernel.finish(worker.record, task.id, seconds, list(values))
+        self.carry_out()
+
+    def yield_item(self, worker: FakeWorker) -> None:
+        """The generator that runs yields an item."""
+        task = worker.running
+        assert task is not None
+        index = self.yielded[task.id]
+        self.yielded[task.id] += 1
+        item_id, value = records.build_item_id(task.id, index), self._make_value()
+        if task.id in worker.record.inflight:
+            self.returned.setdefault(item_id, value)
+        self.kernel.yield_item(worker.record, task.id, index, value, ())
         self.carry_out()
 
     def _leads_to(self, object_id: int, target: int) -> bool:
@@ -437,19 +479,26 @@ class Simulation:
         self.watches = {watch for watch in self.watches if watch[0] != worker.id}
         inflight = list(worker.record.inflight)
         # What it has started last, and what stands before that, is charged: a result may have been lost with the process.
-        last = inflight.index(worker.last_started) if worker.last_started in inflight else 0
+        if worker.last_started in inflight:
+            last = inflight.index(worker.last_started)
+        else:
+            last = 0 if worker.record.actor is None else len(inflight)
         for task_id in inflight[: last + 1]:
             self.book[task_id].charges += 1
         actor = worker.record.actor
         if actor is not None and actor.id in self.kernel.actors:
-            self.note_lost_actor(actor)
+            self._note_lost_actor(actor)
         death = exceptions.Death(pid=worker.id, signal_number=9, expected=worker.is_doomed)
         self.kernel.lose(worker.record, death, worker.last_started)
         self.carry_out()
 
-    def note_lost_actor(self, actor: records.ActorRecord) -> None:
-        """An actor's process is gone."""
-        self.dead_actors.add(actor.id)
+    def _note_lost_actor(self, actor: records.ActorRecord) -> None:
+        """An actor's process is gone; it is built again as often as it may be."""
+        most = actor.options.max_restarts
+        if 0 <= most <= self.restarts[actor.id]:
+            self.dead_actors.add(actor.id)
+        else:
+            self.restarts[actor.id] += 1
 
     # --- the book -----------------------------------------------------------------------------------------------------
 
@@ -486,6 +535,9 @@ class Simulation:
             assert dict(expected) == pool.free, (dict(expected), pool.free)
 
     def _check_values(self) -> None:
+        for task_id, stream in self.kernel.streams.items():
+            for index in range(stream.produced + 1):
+                self.makers.setdefault(records.build_item_id(task_id, index), self.book[task_id])
         for object_id, record in self.kernel.objects.items():
             if record.value is None:
                 continue
@@ -495,6 +547,9 @@ class Simulation:
             self.results[object_id] = record.value
             if record.failed:
                 self._check_error(object_id, record.value)
+            elif record.value is self.kernel.end_value:
+                entry = self.makers[object_id]
+                assert entry.is_answered or entry.errors or entry.is_cancelled, f"stream {entry.task.id} ends early"
             else:
                 assert record.value is self.returned[object_id], f"{object_id} is not what was returned"
 
@@ -521,6 +576,8 @@ class Simulation:
                 return is_group_gone
             case exceptions.WorkerCrashedError():
                 return entry.charges > entry.max_retries >= 0 or is_group_gone
+            case exceptions.ActorUnavailableError():
+                return bool(entry.actor_id) and entry.charges > entry.max_retries >= 0
             case exceptions.ActorDiedError():
                 return (entry.actor_id or object_id) in self.dead_actors
         return False
@@ -568,26 +625,19 @@ class Simulation:
     def end(self) -> None:
         """Give everything back; then nothing may be left, and every object that was waited for must have come."""
         self.settle()
-        for actor in list(self.kernel.actors.values()):
-            if actor.options.detached and actor.state != records.ActorState.DEAD:
-                self.kill_actor(actor.id)
-            if actor.id in self.handles:
-                self.drop(actor.id)
+        self._let_actors_go()
+        for task_id in [task_id for task_id in self.kernel.streams if task_id in self.handles]:
+            self.drop(task_id)
         self.settle()
         for group_id in list(self.groups):
             self.remove_group(group_id)
-        for worker in list(self.workers.values()):
-            for object_id in list(worker.held):
-                if self.kernel.actors.get(object_id) is not None:
-                    self.drop(object_id, worker)
+        self._drop_in_workers(actors_only=True)
         self.settle()
         assert self.kernel.tasks == {}, "tasks never end"
         for object_id in list(self.handles):
             assert object_id in self.results, f"{object_id} never came"
             self.drop(object_id)
-        for worker in list(self.workers.values()):
-            for object_id in list(worker.held):
-                self.drop(object_id, worker)
+        self._drop_in_workers(actors_only=False)
         self.settle()
         assert self.kernel.objects == {}, "objects are left"
         assert self.kernel.actors == {}, "actors are left"
@@ -595,3 +645,16 @@ class Simulation:
         assert self.kernel.pool.free == self.kernel.pool.total
         assert not any(self.kernel.queues.values())
         assert self.unfreed == set(), "values are left"
+
+    def _let_actors_go(self) -> None:
+        for actor in list(self.kernel.actors.values()):
+            if actor.options.detached and actor.state != records.ActorState.DEAD:
+                self.kill_actor(actor.id)
+            if actor.id in self.handles:
+                self.drop(actor.id)
+
+    def _drop_in_workers(self, *, actors_only: bool) -> None:
+        for worker in list(self.workers.values()):
+            for object_id in list(worker.held):
+                if not actors_only or object_id in self.kernel.actors:
+                    self.drop(object_id, worker)

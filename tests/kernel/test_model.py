@@ -12,6 +12,7 @@ import pytest
 from hypothesis import stateful
 from hypothesis import strategies as st
 
+from hocket.kernel import records
 from tests.kernel.simulation import FakeWorker, Simulation
 
 PICK = st.integers(0, 10**6)
@@ -45,6 +46,10 @@ class KernelModel(stateful.RuleBasedStateMachine):
 
     def list_workers(self, what: str) -> list[FakeWorker]:
         return [worker for worker in self.sim.workers.values() if getattr(worker, what)]
+
+    def list_generators(self) -> list[FakeWorker]:
+        running = [(worker, worker.running) for worker in self.list_workers("can_answer")]
+        return [worker for worker, task in running if task is not None and task.options.num_returns < 0]
 
     def list_actors(self) -> list[int]:
         return [actor_id for actor_id in self.sim.handles if actor_id in self.sim.kernel.actors]
@@ -80,6 +85,23 @@ class KernelModel(stateful.RuleBasedStateMachine):
             num_returns=num_returns,
         )
 
+    @stateful.rule(max_retries=st.sampled_from([0, 1]), cpus=st.sampled_from([0.5, 1]))
+    def submit_generator(self, max_retries: int, cpus: float) -> None:
+        self.sim.submit(cpus=cpus, max_retries=max_retries, retry_exceptions=True, num_returns=records.STREAMING)
+
+    @stateful.precondition(lambda self: any(map(self.sim.can_take, self.sim.kernel.streams)))
+    @stateful.rule(pick=PICK)
+    def take_item(self, pick: int) -> None:
+        streams = sorted(filter(self.sim.can_take, self.sim.kernel.streams))
+        self.sim.take_item(streams[pick % len(streams)])
+
+    @stateful.precondition(lambda self: self.list_generators())
+    @stateful.rule(pick=PICK, times=st.sampled_from([1, 3]))
+    def yield_items(self, pick: int, times: int) -> None:
+        workers = self.list_generators()
+        for _ in range(times):
+            self.sim.yield_item(workers[pick % len(workers)])
+
     @stateful.rule(contains=PICK)
     def put(self, contains: int) -> None:
         self.sim.put(self.pick_handles(contains, with_actors=True))
@@ -97,17 +119,25 @@ class KernelModel(stateful.RuleBasedStateMachine):
         self.sim.cancel(handles[pick % len(handles)], force=force, recursive=recursive)
 
     @stateful.precondition(lambda self: len(self.sim.kernel.actors) < 4)
-    @stateful.rule(keeps=st.sampled_from([0, 0, 0.5]), name=st.booleans(), detached=st.booleans())
-    def create_actor(self, keeps: float, name: bool, detached: bool) -> None:
+    @stateful.rule(
+        keeps=st.sampled_from([0, 0, 0.5]),
+        name=st.booleans(),
+        detached=st.booleans(),
+        max_restarts=st.sampled_from([0, 1, 2, -1]),
+    )
+    def create_actor(self, keeps: float, name: bool, detached: bool, max_restarts: int) -> None:
         unique = f"actor {len(self.sim.book)}" if name or detached else ""
-        self.sim.create_actor(keeps=keeps, name=unique, detached=detached)
+        self.sim.create_actor(keeps=keeps, name=unique, detached=detached, max_restarts=max_restarts)
 
     @stateful.precondition(lambda self: self.list_actors())
-    @stateful.rule(pick=PICK, depends=PICK, times=st.integers(1, 3))
-    def call(self, pick: int, depends: int, times: int) -> None:
+    @stateful.rule(
+        pick=PICK, depends=PICK, times=st.sampled_from([1, 2, 3]), max_retries=st.sampled_from([0, 0, 1, -1])
+    )
+    def call(self, pick: int, depends: int, times: int, max_retries: int) -> None:
         actors = self.list_actors()
         for number in range(times):
-            self.sim.call(actors[pick % len(actors)], dependencies=self.pick_handles(depends + number, 1))
+            dependencies = self.pick_handles(depends + number, 1)
+            self.sim.call(actors[pick % len(actors)], dependencies=dependencies, max_retries=max_retries)
 
     @stateful.precondition(lambda self: self.list_actors())
     @stateful.rule(pick=PICK)

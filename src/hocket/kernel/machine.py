@@ -1178,6 +1178,4 @@ def all_fit(pool: resources.Pool, bundles: tuple[resources.Demand, ...]) -> bool
 def _explain_crash(task: TaskRecord, death: exceptions.Death) -> exceptions.WorkerCrashedError:
     tries = f" It was tried {task.attempt + 1} times." if task.attempt else ""
     kind = exceptions.OutOfMemoryError if death.out_of_memory else exceptions.WorkerCrashedError
-    return kind(
-        f"The worker (pid {death.pid}) that ran task `{task.options.name}` {death.describe()}{tries}", death
-    )
+    return kind(f"The worker (pid {death.pid}) that ran task `{task.options.name}` {death.describe()}{tries}", death)
