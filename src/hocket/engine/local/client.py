@@ -256,7 +256,7 @@ class Client(contract.Engine):
         options: records.TaskOptions | records.ActorOptions,
         num_returns: int,
     ) -> list[contract.ObjectRef[Any]]:
-        encoded, top = values.encode_arguments(args, kwargs, f"the arguments of `{function.name}`")
+        encoded, top = values.encode_arguments(args, kwargs, function.name)
         options_blob = self._options_blobs.get(options)
         if options_blob is None:
             options_blob = self._options_blobs[options] = cloudpickle.dumps(options)
@@ -285,7 +285,7 @@ class Client(contract.Engine):
         kwargs: dict[str, Any],
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
-        encoded, top = values.encode_arguments(args, kwargs, f"the arguments of `{options.name}`")
+        encoded, top = values.encode_arguments(args, kwargs, options.name)
         options_blob = self._options_blobs.get(options)
         if options_blob is None:
             options_blob = self._options_blobs[options] = cloudpickle.dumps(options)

@@ -269,7 +269,7 @@ class Hub(contract.Engine):
         kwargs: dict[str, Any],
         options: records.ActorOptions,
     ) -> contract.ActorInfo:
-        encoded, top = values.encode_arguments(args, kwargs, f"the arguments of `{options.class_name}`")
+        encoded, top = values.encode_arguments(args, kwargs, options.class_name)
         stored = self._store_buffers(encoded) if encoded is not None and encoded.buffers else None
         record = self.kernel.functions.get(actor_class.id) or self._add_function(actor_class)
         with self.lock:
