@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAMS = ("startup", "core", "envelope", "idle")
+PROGRAMS = ("startup", "core", "envelope", "idle", "store")
 
 
 def main() -> int:

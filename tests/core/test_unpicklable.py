@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,24 +96,37 @@ CASES = {
     "queue": Case(queue.Queue, "", "queue.Queue", "keep the queue in an actor"),
     "shared lock": Case(multiprocessing.Lock, "", "multiprocessing.synchronize.Lock", "create the lock inside"),
     "executor": Case(
-        lambda: futures.ThreadPoolExecutor(1), "", "concurrent.futures.thread.ThreadPoolExecutor", "create the pool inside"
+        lambda: futures.ThreadPoolExecutor(1),
+        "",
+        "concurrent.futures.thread.ThreadPoolExecutor",
+        "create the pool inside",
     ),
     "socket": Case(socket.socket, "", "socket.socket", "open the connection inside", socket.socket.close),
     "database": Case(
-        lambda: sqlite3.connect(":memory:"), "", "sqlite3.Connection", "open the connection inside", sqlite3.Connection.close
+        lambda: sqlite3.connect(":memory:"),
+        "",
+        "sqlite3.Connection",
+        "open the connection inside",
+        sqlite3.Connection.close,
     ),
     "generator": Case(make_generator, "", "builtins.generator", "pass a list"),
-    "coroutine": Case(wait, "", "builtins.coroutine", "pass the arguments and create the coroutine inside", lambda thing: thing.close()),
-    "file": Case(lambda: open(os.devnull, "w"), "", "_io.TextIOWrapper", "pass the path and open", lambda file: file.close()),
+    "coroutine": Case(
+        wait,
+        "",
+        "builtins.coroutine",
+        "pass the arguments and create the coroutine inside",
+        lambda thing: thing.close(),
+    ),
+    "file": Case(
+        lambda: Path(os.devnull).open("w"), "", "_io.TextIOWrapper", "pass the path and open", lambda file: file.close()
+    ),
     "binary file": Case(
-        lambda: open(__file__, "rb"), "", "_io.BufferedReader", "pass the path and open", lambda file: file.close()
+        lambda: Path(__file__).open("rb"), "", "_io.BufferedReader", "pass the path and open", lambda file: file.close()
     ),
     "frame": Case(sys._getframe, "", "builtins.frame", "pass the values that you need"),
     "memory map": Case(lambda: mmap.mmap(-1, 10), "", "mmap.mmap", "pass the path and map", mmap.mmap.close),
     "weak reference": Case(lambda: weakref.ref(KEPT), "", "weakref.ReferenceType", "pass the object itself"),
-    "pointer": Case(
-        lambda: ctypes.pointer(ctypes.c_int(1)), "", "LP_c_int", "pass the value that it points to"
-    ),
+    "pointer": Case(lambda: ctypes.pointer(ctypes.c_int(1)), "", "LP_c_int", "pass the value that it points to"),
     "process": Case(
         lambda: subprocess.Popen(["true"]), "", "subprocess.Popen", "start it inside", lambda process: process.wait()
     ),
@@ -120,9 +134,15 @@ CASES = {
     "match": Case(lambda: re.match("a", "a"), "", "re.Match", r"pass match\.groups\(\)"),
     "digest": Case(hashlib.sha256, "", "_hashlib.HASH", r"pass digest\(\) of it"),
     "event loop": Case(
-        asyncio.new_event_loop, "", "asyncio.unix_events._UnixSelectorEventLoop", "get the loop inside", lambda loop: loop.close()
+        asyncio.new_event_loop,
+        "",
+        "asyncio.unix_events._UnixSelectorEventLoop",
+        "get the loop inside",
+        lambda loop: loop.close(),
     ),
-    "folder": Case(lambda: os.scandir("/"), "", "posix.ScandirIterator", "pass a list of the paths", lambda it: it.close()),
+    "folder": Case(
+        lambda: os.scandir("/"), "", "posix.ScandirIterator", "pass a list of the paths", lambda it: it.close()
+    ),
     "local class": Case(make_local_class, r"\.guard", "_thread.lock", "create the lock inside the function"),
     "function": Case(
         make_function_with_lock, " -> closure variable 'guard'", "_thread.lock", "create the lock inside the function"

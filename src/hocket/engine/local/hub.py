@@ -23,12 +23,11 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, faults, inspection, node, rules, values
+from hocket.engine import contract, faults, inspection, interrupts, node, rules, values
 from hocket.engine.local import (
     client,
     dispatch,
     hub_store,
-    interrupts,
     links,
     messages,
     payloads,

@@ -14,12 +14,19 @@ import signal
 import sys
 import threading
 from types import FrameType
+from typing import Protocol
+
+
+class Lock(Protocol):
+    """What the guard needs of an engine's lock."""
+
+    def _is_owned(self) -> bool: ...
 
 
 class InterruptGuard:
     """The handler, for as long as a session is open."""
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, lock: Lock | threading.RLock) -> None:
         self._lock = lock
         #: Whether an interrupt is waiting to be raised.
         self.is_pending = False
@@ -47,7 +54,7 @@ class InterruptGuard:
             raise KeyboardInterrupt
 
     def _on_interrupt(self, signal_number: int, frame: FrameType | None) -> None:
-        if self._lock._is_owned():  # type: ignore[attr-defined]
+        if self._lock._is_owned():  # type: ignore[union-attr]
             self.is_pending = True
         else:
             raise KeyboardInterrupt
