@@ -84,6 +84,14 @@ class Case:
     end: Callable[[Any], object] = lambda thing: None
 
 
+def open_for_writing() -> Any:
+    return Path(os.devnull).open("w")
+
+
+def open_for_reading_bytes() -> Any:
+    return Path(__file__).open("rb")
+
+
 CASES = {
     "lock": Case(threading.Lock, "", "_thread.lock", "create the lock inside the function"),
     "rlock": Case(threading.RLock, "", "_thread.RLock", "create the lock inside the function"),
@@ -117,11 +125,9 @@ CASES = {
         "pass the arguments and create the coroutine inside",
         lambda thing: thing.close(),
     ),
-    "file": Case(
-        lambda: Path(os.devnull).open("w"), "", "_io.TextIOWrapper", "pass the path and open", lambda file: file.close()
-    ),
+    "file": Case(open_for_writing, "", "_io.TextIOWrapper", "pass the path and open", lambda file: file.close()),
     "binary file": Case(
-        lambda: Path(__file__).open("rb"), "", "_io.BufferedReader", "pass the path and open", lambda file: file.close()
+        open_for_reading_bytes, "", "_io.BufferedReader", "pass the path and open", lambda file: file.close()
     ),
     "frame": Case(sys._getframe, "", "builtins.frame", "pass the values that you need"),
     "memory map": Case(lambda: mmap.mmap(-1, 10), "", "mmap.mmap", "pass the path and map", mmap.mmap.close),

@@ -41,8 +41,9 @@ class InProcessEngine(contract.Engine):
         self, node_demand: resources.Demand, *, namespace: str, labels: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         super().__init__()
-        self._lock = entrance.Entrance(lambda: self._guard.check())
+        self._lock = entrance.Entrance()
         self._guard = interrupts.InterruptGuard(self._lock)
+        self._lock.check = self._guard.check
         self._guard.install()
         self._namespace = namespace
         self._labels = dict(labels)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 class Entrance:
     """A reentrant lock around the engine, with openings for the user's code."""
 
-    def __init__(self, check: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         #: Called when the user's code goes on; may raise the interrupt that had to wait.
-        self._check = check
+        self.check: Callable[[], None] = _do_nothing
         #: By depth: whether what runs there is the user's code.
         self._depths: list[bool] = []
 
@@ -29,17 +29,21 @@ class Entrance:
         self._depths.pop()
         self._lock.release()
         if not self._is_owned():
-            self._check()
+            self.check()
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
         """Run the user's code in here."""
         self._depths.append(True)
         try:
-            self._check()
+            self.check()
             yield
         finally:
             self._depths.pop()
 
     def _is_owned(self) -> bool:
         return self._lock._is_owned() and bool(self._depths) and not self._depths[-1]  # type: ignore[attr-defined]
+
+
+def _do_nothing() -> None:
+    pass
