@@ -16,6 +16,10 @@ import threading
 from types import FrameType
 from typing import Protocol
 
+from hocket.engine import contract
+
+_COLLECTING = contract.ObjectRef.__del__.__code__
+
 
 class Lock(Protocol):
     """What the guard needs of an engine's lock."""
@@ -54,7 +58,8 @@ class InterruptGuard:
             raise KeyboardInterrupt
 
     def _on_interrupt(self, signal_number: int, frame: FrameType | None) -> None:
-        if self._lock._is_owned():  # type: ignore[union-attr]
+        # What is raised in a `__del__` is printed and lost, so there it waits for the next call of the engine.
+        if (frame is not None and frame.f_code is _COLLECTING) or self._lock._is_owned():  # type: ignore[union-attr]
             self.is_pending = True
         else:
             raise KeyboardInterrupt
