@@ -8,6 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
+INPROCESS_TESTS := tests/core tests/kernel
 PAGES := README.md $(wildcard docs/*.md)
 NEWS_BASE ?= origin/main
 
@@ -32,7 +33,7 @@ $(VENV)/.dev: pyproject.toml constraints-dev.txt | $(BIN)/python
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[ray]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[bench]'
 	@touch $@
 
 # -- what to run -------------------------------------------------------------------------------------------------------
@@ -40,8 +41,9 @@ $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
 demo: $(VENV)/.demo  ## train a real model on two workers
 	$(BIN)/hocket demo $(ARGS)
 
-test: $(VENV)/.dev  ## run the tests
+test: $(VENV)/.dev  ## run the tests, then those of the core on the in-process engine
 	$(BIN)/python -m pytest $(ARGS)
+	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(INPROCESS_TESTS) $(ARGS)
 
 check: format-check lint types imports news docs  ## everything but the tests
 
@@ -74,10 +76,8 @@ docs: doctest  ## run the code blocks of the pages and the doctests
 doctest: $(VENV)/.dev  ## run the examples in docstrings
 	$(BIN)/python -m pytest --doctest-modules --quiet src || [ $$? -eq 5 ]  # 5: there are none
 
-bench: $(VENV)/.bench  ## measure beside Ray and the standard library, on an idle machine
-	$(BIN)/python benchmarks/startup.py $(ARGS)
-	$(BIN)/python benchmarks/core.py $(ARGS)
-	$(BIN)/python benchmarks/store.py $(ARGS)
+bench: $(VENV)/.bench  ## measure beside Ray, the standard library, loky and Dask, on an idle machine
+	$(BIN)/python benchmarks/all.py $(ARGS)
 
 clean:  ## remove caches and the environment
 	rm -rf .venv build dist src/*.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,76 +1,26 @@
-"""The core operations, and the process that measures one side of them.
+"""The operations of `ray microbenchmark`, with its names and sizes, and a few that it lacks.
 
-An operation is written once, against a module with Ray's names: Ray's own or ours. Names and sizes are those of
-`ray microbenchmark`, so that rows compare with what it prints. Rows that need async actors are not here yet.
-
-`python _core_operations.py SIDE FILE` measures one side and appends a JSON line to FILE for each operation.
+Rows that need a remote client are not here.
 """
 
-import argparse
-import contextlib
 import importlib
-import json
-import multiprocessing
 import os
+import statistics
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import OURS, Row
+from _operations import MANY, Body, NotAvailableError, operation
+from _remote import AsyncServer, Server, small_value
 
-NUM_CPUS = 2
 NUM_ACTORS = max(1, (os.cpu_count() or 1) // 2)
 """The n of 1:n and n:n."""
-MANY = 1000
 CLIENTS = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Body:
-    """What is timed: `run` does `amount` of the row's unit."""
-
-    run: Callable[[], object]
-    amount: float = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operation:
-    row: Row
-    build: Callable[[Any, int], Body]
-    """Of the module under test and the divisor by which the large counts are made smaller."""
-
-
-OPERATIONS: list[Operation] = []
-
-
-def operation(name: str, unit: str = "calls/s") -> Callable[[Callable[[Any, int], Body]], Callable[[Any, int], Body]]:
-    def register(build: Callable[[Any, int], Body]) -> Callable[[Any, int], Body]:
-        OPERATIONS.append(Operation(row=Row(name=name, unit=unit), build=build))
-        return build
-
-    return register
-
-
 # -- what the operations call ------------------------------------------------------------------------------------------
-
-
-def small_value(*_: object) -> bytes:
-    return b"ok"
-
-
-class Server:
-    """Answers calls."""
-
-    def small_value(self) -> bytes:
-        return b"ok"
-
-    def small_value_arg(self, value: object) -> bytes:
-        return b"ok"
 
 
 def build_task(ray_like: Any) -> Any:
@@ -81,6 +31,15 @@ def build_servers(ray_like: Any, count: int, **options: Any) -> list[Any]:
     actor = ray_like.remote(num_cpus=0, **options)(Server)
     servers = [actor.remote() for _ in range(count)]
     ray_like.get([server.small_value.remote() for server in servers])
+    return servers
+
+
+def build_async_servers(ray_like: Any, count: int) -> list[Any]:
+    try:
+        servers = [ray_like.remote(num_cpus=0)(AsyncServer).remote() for _ in range(count)]
+        ray_like.get([server.small_value.remote() for server in servers])
+    except TypeError as error:  # a coroutine function is refused, or the coroutine that it returned cannot be sent
+        raise NotAvailableError(f"no async actors: {error}") from error
     return servers
 
 
@@ -96,6 +55,16 @@ def build_client(ray_like: Any, servers: list[Any]) -> Any:
             ray_like.get([server.small_value_arg.remote(value) for server in servers for _ in range(count)])
 
     return ray_like.remote(num_cpus=0)(Client).remote()
+
+
+def run_callers(ray_like: Any, servers: list[Any], count: int) -> Body:
+    """Tasks that call the servers, `count` calls each."""
+
+    @ray_like.remote
+    def call(servers: list[Any]) -> None:
+        ray_like.get([servers[number % len(servers)].small_value.remote() for number in range(count)])
+
+    return Body(run=lambda: ray_like.get([call.remote(servers) for _ in range(CLIENTS)]), amount=CLIENTS * count)
 
 
 # -- objects -----------------------------------------------------------------------------------------------------------
@@ -128,6 +97,19 @@ def multi_put_calls(ray_like: Any, _: int) -> Body:
 def put_gigabytes(ray_like: Any, divisor: int) -> Body:
     array = np.zeros(100 * 2**20 // divisor, dtype=np.int64)
     return Body(run=lambda: ray_like.put(array), amount=array.nbytes / 1e9)
+
+
+@operation("single client get of 800 MB", "ms", more_is_better=False)
+def get_gigabytes(ray_like: Any, divisor: int) -> float:
+    reference = ray_like.put(np.ones(100 * 2**20 // divisor, dtype=np.int64))
+    seconds = []
+    for _ in range(21):
+        start = time.perf_counter()
+        value = ray_like.get(reference)
+        seconds.append(time.perf_counter() - start)
+        assert value[-1] == 1
+        del value
+    return 1000 * statistics.median(seconds)
 
 
 @operation("multi client put gigabytes", "GB/s")
@@ -232,12 +214,7 @@ def one_to_many_actors(ray_like: Any, divisor: int) -> Body:
 @operation("n:n actor calls async")
 def many_to_many_actors(ray_like: Any, divisor: int) -> Body:
     servers, count = build_servers(ray_like, NUM_ACTORS), 5000 // divisor
-
-    @ray_like.remote
-    def call(servers: list[Any]) -> None:
-        ray_like.get([servers[number % len(servers)].small_value.remote() for number in range(count)])
-
-    return Body(run=lambda: ray_like.get([call.remote(servers) for _ in range(CLIENTS)]), amount=CLIENTS * count)
+    return run_callers(ray_like, servers, count)
 
 
 @operation("n:n actor calls with arg async")
@@ -247,6 +224,106 @@ def many_to_many_actors_with_argument(ray_like: Any, _: int) -> Body:
         run=lambda: ray_like.get([client.call_with_argument.remote(MANY) for client in clients]),
         amount=MANY * len(clients),
     )
+
+
+@operation("1:1 async-actor calls sync")
+def async_actor_sync(ray_like: Any, _: int) -> Body:
+    (server,) = build_async_servers(ray_like, 1)
+    return Body(run=lambda: ray_like.get(server.small_value.remote()))
+
+
+@operation("1:1 async-actor calls async")
+def async_actor_async(ray_like: Any, _: int) -> Body:
+    (server,) = build_async_servers(ray_like, 1)
+    return Body(run=lambda: ray_like.get([server.small_value.remote() for _ in range(MANY)]), amount=MANY)
+
+
+@operation("1:1 async-actor calls with args async")
+def async_actor_with_argument(ray_like: Any, _: int) -> Body:
+    (server,) = build_async_servers(ray_like, 1)
+    return Body(
+        run=lambda: ray_like.get([server.small_value_arg.remote(number) for number in range(MANY)]), amount=MANY
+    )
+
+
+@operation("1:n async-actor calls async")
+def one_to_many_async_actors(ray_like: Any, divisor: int) -> Body:
+    servers, count = build_async_servers(ray_like, NUM_ACTORS), 5000 // divisor
+    client = build_client(ray_like, servers)
+    return Body(run=lambda: ray_like.get(client.call.remote(count)), amount=count * len(servers))
+
+
+@operation("n:n async-actor calls async")
+def many_to_many_async_actors(ray_like: Any, divisor: int) -> Body:
+    servers, count = build_async_servers(ray_like, NUM_ACTORS), 5000 // divisor
+    return run_callers(ray_like, servers, count)
+
+
+@operation("actor creation", "actors/s")
+def actor_creation(ray_like: Any, divisor: int) -> float:
+    """From `.remote()` to the first answer of the last of 100 actors; their end is not timed."""
+    build_servers(ray_like, 2)
+    start = time.perf_counter()
+    servers = build_servers(ray_like, max(5, 100 // divisor))
+    return len(servers) / (time.perf_counter() - start)
+
+
+@operation("worker-to-worker actor calls, driver idle")
+def calls_beside_idle_driver(ray_like: Any, divisor: int) -> float:
+    return measure_calls_between_workers(ray_like, 20_000 // divisor, driver_computes=False)
+
+
+@operation("worker-to-worker actor calls, driver busy in Python")
+def calls_beside_busy_driver(ray_like: Any, divisor: int) -> float:
+    return measure_calls_between_workers(ray_like, 20_000 // divisor, driver_computes=True)
+
+
+def measure_calls_between_workers(ray_like: Any, count: int, *, driver_computes: bool) -> float:
+    """Calls a second of one actor on another, as the caller measures it, 100 in flight."""
+    (server,) = build_servers(ray_like, 1)
+
+    class Caller:
+        def call(self, count: int, done: Path | None) -> float:
+            start = time.perf_counter()
+            for _ in range(count // 100):
+                ray_like.get([server.small_value.remote() for _ in range(100)])
+            seconds = time.perf_counter() - start
+            if done is not None:
+                done.touch()
+            return seconds
+
+    caller = ray_like.remote(num_cpus=0)(Caller).remote()
+    ray_like.get(caller.call.remote(100, None))
+    with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
+        done = Path(folder, "done")
+        seconds = caller.call.remote(count, done if driver_computes else None)
+        while driver_computes and not done.exists():
+            sum(number * number for number in range(20_000))  # holds the interpreter for a millisecond at a time
+        return float(count // 100 * 100 / ray_like.get(seconds))
+
+
+# -- pools -------------------------------------------------------------------------------------------------------------
+
+
+def build_pool(ray_like: Any) -> Any:
+    """Their own Pool over their tasks, under multiprocessing's names."""
+    try:
+        pools = importlib.import_module(f"{ray_like.__name__}.util.multiprocessing")
+    except ModuleNotFoundError as error:
+        raise NotAvailableError(str(error)) from error
+    return pools.Pool(2)
+
+
+@operation("Pool.apply", "tasks/s")
+def pool_apply(ray_like: Any, _: int) -> Body:
+    pool = build_pool(ray_like)
+    return Body(run=lambda: pool.apply(small_value))
+
+
+@operation("Pool.map chunksize=1", "tasks/s")
+def pool_map(ray_like: Any, _: int) -> Body:
+    pool = build_pool(ray_like)
+    return Body(run=lambda: pool.map(small_value, range(MANY), chunksize=1), amount=MANY)
 
 
 # -- placement ---------------------------------------------------------------------------------------------------------
@@ -264,93 +341,3 @@ def placement_groups(ray_like: Any, _: int) -> Body:
             util.remove_placement_group(group)
 
     return Body(run=run, amount=count)
-
-
-# -- sides -------------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def open_session(name: str) -> Iterator[dict[str, Callable[[int], Body]]]:
-    """A session of Ray or of ours, alike in all that both can be told."""
-    ray_like = importlib.import_module(name)
-    quiet = {} if name == OURS else {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    ray_like.init(num_cpus=NUM_CPUS, resources={"custom": 100}, **quiet)
-
-    def bind(build: Callable[[Any, int], Body]) -> Callable[[int], Body]:
-        return lambda divisor: build(ray_like, divisor)
-
-    try:
-        yield {one.row.name: bind(one.build) for one in OPERATIONS}
-    finally:
-        ray_like.shutdown()
-
-
-@contextlib.contextmanager
-def open_futures() -> Iterator[dict[str, Callable[[int], Body]]]:
-    with ProcessPoolExecutor(NUM_CPUS) as executor:
-        yield {
-            "single client tasks sync": lambda _: Body(run=lambda: executor.submit(small_value).result()),
-            "single client tasks async": lambda _: Body(
-                run=lambda: list(executor.map(small_value, range(MANY), chunksize=1)), amount=MANY
-            ),
-        }
-
-
-@contextlib.contextmanager
-def open_pool() -> Iterator[dict[str, Callable[[int], Body]]]:
-    with multiprocessing.Pool(NUM_CPUS) as pool:
-        yield {
-            "single client tasks sync": lambda _: Body(run=lambda: pool.apply(small_value)),
-            "single client tasks async": lambda _: Body(
-                run=lambda: pool.map(small_value, range(MANY), chunksize=1), amount=MANY
-            ),
-        }
-
-
-def open_side(side: str) -> AbstractContextManager[dict[str, Callable[[int], Body]]]:
-    """The side's operations by name; the standard library's pools have only the two that they can do."""
-    if side == "futures":
-        return open_futures()
-    if side == "pool":
-        return open_pool()
-    return open_session(side)
-
-
-def measure(body: Body, *, warm_seconds: float, seconds: float) -> float:
-    """Amount a second, over at least `seconds`, after at least one run that does not count."""
-    runs, start = 0, time.perf_counter()
-    while not runs or time.perf_counter() - start < warm_seconds:
-        body.run()
-        runs += 1
-    # The clock is read a few times in all, not once a run: a get of a small object takes a few microseconds.
-    step = max(1, int(runs * seconds / (10 * max(warm_seconds, time.perf_counter() - start))))
-    runs, start = 0, time.perf_counter()
-    while (spent := time.perf_counter() - start) < seconds:
-        for _ in range(step):
-            body.run()
-        runs += step
-    return runs * body.amount / spent
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure one side of the core operations.")
-    parser.add_argument("side")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    warm_seconds, seconds, divisor = (0.05, 0.1, 20) if arguments.quick else (0.5, 2.0, 1)
-    with open_side(arguments.side) as builders, arguments.file.open("a") as file:
-        for name, build in builders.items():
-            if arguments.only not in name:
-                continue
-            record: dict[str, object] = {"row": name}
-            try:
-                record["value"] = measure(build(divisor), warm_seconds=warm_seconds, seconds=seconds)
-            except Exception as error:  # noqa: BLE001 - the others are still measured, and the table says what failed
-                record["failure"] = f"{type(error).__name__}: {error}".splitlines()[0]
-            print(json.dumps(record), file=file, flush=True)
-
-
-if __name__ == "__main__":
-    main()

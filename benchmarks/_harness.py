@@ -7,21 +7,35 @@ process, and the sides take turns, so that a change of the machine's mood touche
 import argparse
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import statistics
 import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 OURS = "hocket"
-PEERS = {"ray": "ray", "futures": "concurrent.futures", "pool": "multiprocessing"}
-"""Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool."""
+PEERS = {
+    "ray": "ray",
+    "futures": "concurrent.futures",
+    "pool": "multiprocessing",
+    "loky": "loky",
+    "dask": "distributed",
+    "memcpy": "numpy",
+}
+"""Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy."""
+
+LIMIT_SECONDS = 1800
+"""Longest that one side may take for one round; Ray needs some 300 on two cores. Guessed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +70,8 @@ class Results:
     sides: tuple[str, ...]
     samples: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
+    absences: dict[tuple[str, str], str] = field(default_factory=dict)
+    """What a side cannot do, and why."""
 
     def add(self, row: str, side: str, value: float) -> None:
         self.samples.setdefault((row, side), []).append(value)
@@ -72,11 +88,14 @@ class Results:
         ours, theirs = self.get_optional_median(row, self.sides[0]), self.get_optional_median(row, peer)
         if ours is None or theirs is None:
             return None
-        return ours / theirs if row.more_is_better else theirs / ours
+        better, worse = (ours, theirs) if row.more_is_better else (theirs, ours)
+        return better / worse if worse else None
 
     def format_cell(self, row: Row, side: str) -> str:
         values = self.samples.get((row.name, side))
         if not values:
+            if (row.name, side) in self.absences:
+                return "not available"
             return "failed" if (row.name, side) in self.failures else "-"
         text = format_number(statistics.median(values))
         return text if len(values) == 1 else f"{text} ({format_number(min(values))} to {format_number(max(values))})"
@@ -107,7 +126,8 @@ def format_ratio(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.3g}x"
 
 
-def parse_settings(description: str, *, rounds: int) -> Settings:
+def parse_settings(description: str, *, rounds: int, peers: tuple[str, ...]) -> Settings:
+    """Read the command line of a benchmark that knows these peers; others that it names are left out in silence."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--peer", action="append", choices=sorted(PEERS), help="may repeat; default: all installed")
     parser.add_argument("--only", default="", metavar="TEXT", help="only the operations whose name contains this")
@@ -115,17 +135,55 @@ def parse_settings(description: str, *, rounds: int) -> Settings:
     parser.add_argument("--quick", action="store_true", help="one short round: does it work, not how fast")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="append the table to this file")
     arguments = parser.parse_args()
-    asked = arguments.peer or list(PEERS)
-    peers = [peer for peer in asked if importlib.util.find_spec(PEERS[peer])]
-    for peer in sorted(set(asked) - set(peers)):
-        print(f"{peer} is left out: it is not installed (pip install 'hocket[{peer}]')")
+    asked = [peer for peer in peers if not arguments.peer or peer in arguments.peer]
+    installed = [peer for peer in asked if importlib.util.find_spec(PEERS[peer])]
+    for peer in sorted(set(asked) - set(installed)):
+        print(f"{peer} is left out: it is not installed (pip install 'hocket[bench]')")
     return Settings(
         rounds=arguments.rounds or (1 if arguments.quick else rounds),
         quick=arguments.quick,
         only=arguments.only,
-        sides=(OURS, *peers),
+        sides=(OURS, *installed),
         markdown=arguments.markdown,
     )
+
+
+def measure_sides(name: str, rows: list[Row], settings: Settings) -> Results:
+    """Measure a list of operations (see `_sides`), the sides in turns, each time in a process of its own."""
+    results = Results(rows=[row for row in rows if settings.wants(row)], sides=settings.sides)
+    turns = [side for _ in range(settings.rounds) for side in settings.sides]
+    for side in track(turns, description=name, disable=not sys.stderr.isatty()):
+        measure_side(name, side, settings, results)
+    return results
+
+
+def measure_side(name: str, side: str, settings: Settings, results: Results) -> None:
+    with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
+        file, log = Path(folder, "results"), Path(folder, "log")
+        file.touch()
+        program = Path(__file__).with_name("_sides.py")
+        command = [sys.executable, str(program), name, side, str(file), "--only", settings.only]
+        environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [*command, "--quick"] if settings.quick else command, stdout=output, stderr=output, env=environment
+            )
+            try:
+                failure = f"exit status {status}" if (status := process.wait(LIMIT_SECONDS)) else ""
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                failure = f"stopped after {LIMIT_SECONDS} s"
+        for line in file.read_text().splitlines():
+            record = json.loads(line)
+            if "value" in record:
+                results.add(record["row"], side, record["value"])
+            elif "absence" in record:
+                results.absences[record["row"], side] = record["absence"]
+            else:
+                results.fail(record["row"], side, record["failure"])
+        if failure:
+            results.fail("the whole side", side, f"{failure}\n{log.read_text()[-2000:]}")
 
 
 def describe_machine() -> str:
@@ -133,7 +191,9 @@ def describe_machine() -> str:
     info = Path("/proc/cpuinfo")
     models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
     versions = [
-        f"{name} {importlib.metadata.version(name)}" for name in ("hocket", "numpy", "ray") if has_package(name)
+        f"{name} {importlib.metadata.version(name)}"
+        for name in ("hocket", "numpy", "ray", "loky", "distributed")
+        if has_package(name)
     ]
     parts = [
         f"{os.cpu_count()} x {models[0] if models else platform.machine()}",
@@ -172,7 +232,7 @@ def show(results: Results, settings: Settings, *, title: str) -> None:
     for cells in results.format_rows():
         table.add_row(*cells)
     Console(width=None if os.isatty(1) else 200).print(table)
-    for (row, side), reason in results.failures.items():
+    for (row, side), reason in {**results.absences, **results.failures}.items():
         print(f"{row}, {side}: {reason}")
     if settings.markdown is not None:
         append_markdown(settings.markdown, results, title=title, machine=machine, rounds=settings.rounds)

@@ -47,6 +47,25 @@ def double(x):
 with Pool(2) as pool:
     print(pool.apply(double, (21,)), flush=True)
 """,
+    "loky": """
+from loky import get_reusable_executor
+
+def double(x):
+    return 2 * x
+
+with get_reusable_executor(2) as executor:
+    print(executor.submit(double, 21).result(), flush=True)
+""",
+    "dask": """
+from distributed import Client
+
+def double(x):
+    return 2 * x
+
+if __name__ == "__main__":
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=40) as client:
+        print(client.submit(double, 21).result(), flush=True)
+""",
 }
 """What each side runs; each prints 42 as soon as it has it."""
 
@@ -88,7 +107,7 @@ def run(settings: Settings) -> Results:
 
 
 def main() -> int:
-    settings = parse_settings(__doc__.splitlines()[0], rounds=7)
+    settings = parse_settings(__doc__.splitlines()[0], rounds=7, peers=tuple(PROGRAMS)[1:])
     results = run(settings)
     if results.rows:
         show(results, settings, title="Cold start")

@@ -83,7 +83,7 @@ def run(settings: Settings) -> Results:
 
 
 def main() -> int:
-    settings = parse_settings(__doc__.splitlines()[0], rounds=3)
+    settings = parse_settings(__doc__.splitlines()[0], rounds=3, peers=("ray",))
     results = run(settings)
     if results.rows:
         show(results, settings, title="Object store")

@@ -12,7 +12,23 @@ import pytest
 import hocket
 from hocket.testing import Leftovers
 
+ENGINE = os.environ.get("HOCKET_ENGINE") or "local"
+"""On which engine the tests run that do not name one."""
+
 RunScript = Callable[[str], "subprocess.Popen[str]"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what cannot pass on the in-process engine, by a marker that says why."""
+    left_out = []
+    for item in items:
+        for marker in item.iter_markers("needs_processes"):
+            if len(marker.args) != 1 or marker.kwargs:
+                raise pytest.UsageError(f"{item.nodeid}: write needs_processes('why')")
+            left_out.append(item)
+    if ENGINE == "inprocess" and left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture

@@ -86,3 +86,10 @@ def test_ray_names_are_the_same_classes() -> None:
     assert exceptions.RayError is exceptions.HocketError
     assert exceptions.RayTaskError is exceptions.TaskError
     assert exceptions.RayActorError is exceptions.ActorError
+
+
+def test_memory_error_is_dual_too() -> None:
+    error = exceptions.TaskError("f", "Traceback ...", MemoryError("no room")).as_instanceof_cause()
+    assert isinstance(error, MemoryError)
+    assert isinstance(error, exceptions.TaskError)
+    assert error.args == ("no room",)

@@ -139,7 +139,7 @@ class TaskError(HocketError):
         if dual_class is None:
             return self
         parts = (self.cause.message, self.cause.exceptions) if isinstance(self.cause, BaseExceptionGroup) else ()
-        error: BaseException = dual_class.__new__(dual_class, *parts)
+        error = _make_empty(dual_class, *parts)
         TaskError.__init__(error, self.function_name, self.traceback_str, self.cause)  # type: ignore[arg-type]
         error.args = self.cause.args
         error.__cause__ = self.cause
@@ -181,10 +181,19 @@ def _build_dual_class(cause_class: Any) -> type[BaseException] | None:
     try:
         dual_class: type[BaseException] = type(name, (_DualError, TaskError, cause_class), namespace)
         if not issubclass(cause_class, ExceptionGroup):
-            dual_class.__new__(dual_class)
+            _make_empty(dual_class)
     except TypeError:
         return None
     return dual_class
+
+
+def _make_empty(dual_class: type[BaseException], *parts: object) -> BaseException:
+    try:
+        return dual_class.__new__(dual_class, *parts)
+    except (
+        TypeError
+    ):  # MemoryError makes instances of itself only, though subclasses of it and others are laid out alike
+        return BaseException.__new__(dual_class)
 
 
 def _rebuild_dual_error(function_name: str, traceback_str: str, cause: BaseException) -> BaseException:
@@ -245,9 +254,9 @@ class Death:
         return "\n".join(parts)
 
     def reason(self) -> str:
-        """Return the cause in a few words: ``killed by signal 9 (SIGKILL)`` or ``exited with code 3``."""
+        """Return the cause in a few words: ``was killed by signal 9 (SIGKILL)`` or ``exited with code 3``."""
         if self.signal_number is not None:
-            return f"killed by signal {self.signal_number} ({_name_signal(self.signal_number)})"
+            return f"was killed by signal {self.signal_number} ({_name_signal(self.signal_number)})"
         if self.exit_code is not None:
             return f"exited with code {self.exit_code}"
         return "ended for an unknown reason"

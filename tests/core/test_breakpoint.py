@@ -14,6 +14,8 @@ import pytest
 
 import hocket
 
+pytestmark = pytest.mark.needs_processes("a worker stops at a breakpoint while the driver goes on")
+
 PROGRAM = """
 import hocket
 hocket.init(num_cpus=2)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.needs_processes("a task sleeps while the driver waits for it")
+
 PROGRAM = """
 import pathlib, sys, time
 import hocket

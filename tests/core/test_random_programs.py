@@ -22,6 +22,8 @@ import pytest
 import hocket
 from hocket.exceptions import TaskCancelledError, WorkerCrashedError
 
+pytestmark = pytest.mark.needs_processes("workers are killed in the middle of it")
+
 SECONDS = 3.0
 
 

@@ -21,6 +21,8 @@ from hocket.cli import status
 from hocket.engine.local import channel, window
 from tests.conftest import RunScript
 
+pytestmark = pytest.mark.needs_processes("it looks at the processes and sockets of a session")
+
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None,
     reason="only root may start processes of other users, and setpriv is what starts them",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import operator
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -120,12 +122,12 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
             f"hocket.get() takes an ObjectRef or a list of them, but received a {type(refs).__name__}: {refs!r}. Write "
             "hocket.get(list(refs)) for other containers."
         )
-    for ref in refs:
-        if type(ref) is not contract.ObjectRef:
-            raise ValueError(
-                f"hocket.get() takes an ObjectRef or a list of them, but the list holds a {type(ref).__name__}: {ref!r}. Pass "
-                "only what .remote() or put() returned."
-            )
+    if not _REFERENCES_ONLY.issuperset(map(type, refs)):
+        wrong = next(ref for ref in refs if type(ref) is not contract.ObjectRef)
+        raise ValueError(
+            f"hocket.get() takes an ObjectRef or a list of them, but the list holds a {type(wrong).__name__}: {wrong!r}. Pass "
+            "only what .remote() or put() returned."
+        )
     if timeout is not None:
         _check_timeout(timeout)
     return engine.get(refs, timeout)
@@ -162,7 +164,7 @@ def wait(
         raise TypeError(
             f"hocket.wait() takes a list of ObjectRefs, but received a {type(refs).__name__}. Write hocket.wait([ref])."
         )
-    if any(type(ref) is not contract.ObjectRef for ref in refs):
+    if not _REFERENCES_ONLY.issuperset(map(type, refs)):
         if all(type(ref) in (contract.ObjectRef, generators.ObjectRefGenerator) for ref in refs):
             return _wait_for_generators(refs, num_returns, timeout)
         wrong = next(ref for ref in refs if type(ref) not in (contract.ObjectRef, generators.ObjectRefGenerator))
@@ -180,8 +182,10 @@ def wait(
             f"num_returns must lie between 1 and the number of refs ({len(refs)}), but received {num_returns!r}."
         )
     there = session.get_engine().wait(refs, num_returns, timeout)
-    ready = [ref for ref, is_there in zip(refs, there, strict=True) if is_there]
-    return ready, [ref for ref, is_there in zip(refs, there, strict=True) if not is_there]
+    return list(itertools.compress(refs, there)), list(itertools.compress(refs, map(operator.not_, there)))
+
+
+_REFERENCES_ONLY = frozenset({contract.ObjectRef})
 
 
 def _wait_for_generators(given: list[Any], num_returns: int, timeout: float | None) -> tuple[list[Any], list[Any]]:

@@ -92,8 +92,8 @@ def is_plain(value: Any) -> bool:
     return False
 
 
-def encode(value: Any, what: str = "value") -> Encoded:
-    """Encode a value; `what` names it in errors.
+def encode(value: Any, what: str = "value", explain: Callable[[Any, str, Exception], str] | None = None) -> Encoded:
+    """Encode a value; `what` names it in errors, and `explain` writes them (`explain_failure`).
 
     Raises:
         SerializationError: Some part of it cannot travel.
@@ -121,7 +121,7 @@ def encode(value: Any, what: str = "value") -> Encoded:
     except exceptions.HocketError:
         raise
     except Exception as error:
-        raise exceptions.SerializationError(explain_failure(value, what, error)) from error
+        raise exceptions.SerializationError((explain or explain_failure)(value, what, error)) from error
     finally:
         contract.encoding.refs = outer
     return Encoded(stream.getvalue(), buffers, refs)
@@ -135,7 +135,7 @@ def decode(data: bytes | memoryview, buffers: Any = ()) -> Any:
 def encode_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], what: str
 ) -> tuple[Encoded | None, list[contract.ObjectRef[Any]]]:
-    """Encode a call's arguments; return them with the references whose values are to be filled in.
+    """Encode a call's arguments; return them with the references whose values are to be filled in. `what` is called.
 
     Each argument that is itself a reference becomes a `Slot`. None stands for "no arguments".
     """
@@ -156,7 +156,7 @@ def encode_arguments(
     kwargs = {name: replace(argument) for name, argument in kwargs.items()}
     if top and all(type(value) is Slot or is_plain(value) for value in (*args, *kwargs.values())):
         return Encoded(pickle.dumps((args, kwargs), PROTOCOL), _NO_BUFFERS, _NO_REFS), top
-    return encode((args, kwargs), what), top
+    return encode((args, kwargs), what, explain_arguments), top
 
 
 def fill_slots(
@@ -230,57 +230,116 @@ def encode_error(error: BaseException) -> bytes:
         data = encode(error, "exception").data
         decode(data)
     except Exception as failure:  # noqa: BLE001 (a user's __reduce__ may raise anything)
-        substitute = exceptions.HocketError(
-            f"{type(error).__module__}.{type(error).__qualname__}: {error} (the exception itself could not be sent: {failure})"
-        )
+        note = f"(the exception itself could not be sent: {failure})"
+        substitute = exceptions.HocketError(f"{type(error).__module__}.{type(error).__qualname__}: {error} {note}")
         if isinstance(error, exceptions.TaskError):
-            return encode(exceptions.TaskError(error.function_name, error.traceback_str, substitute)).data
+            return encode(exceptions.TaskError(error.function_name, f"{error.traceback_str}{note}\n", substitute)).data
         return encode(substitute).data
     return data
 
 
 # --- explaining -------------------------------------------------------------------------------------------------------
 
+_LOCK = "create the lock inside the function, or keep it in an actor"
+_CONNECTION = "open the connection inside the function or the actor's constructor"
+_FILE = "pass the path and open the file inside the function"
+_START = "start it inside the function, and pass what it needs"
+_VALUES = "pass the values that you need of it"
 _ADVICE: dict[str, str] = {
-    "lock": "create the lock inside the function, or keep it in an actor",
-    "RLock": "create the lock inside the function, or keep it in an actor",
-    "socket": "open the connection inside the function or the actor's constructor",
-    "generator": "pass a list, or create the generator inside the function",
-    "TextIOWrapper": "pass the path and open the file inside the function",
-    "BufferedReader": "pass the path and open the file inside the function",
-    "BufferedWriter": "pass the path and open the file inside the function",
-    "coroutine": "pass the arguments and create the coroutine inside the function",
-    "frame": "pass the values that you need instead of the frame",
-    "module": "import the module inside the function",
+    "_thread.lock": _LOCK,
+    "_thread.RLock": _LOCK,
+    "threading.Condition": "create the condition inside the function, or keep it in an actor",
+    "threading.Event": "wait for an object reference instead, or keep the event in an actor",
+    "threading.Semaphore": "limit what runs with num_cpus or resources={...}, or keep the semaphore in an actor",
+    "threading.Barrier": "wait for object references instead, or keep the barrier in an actor",
+    "threading.Thread": "start the thread inside the function",
     "_thread._local": "create the thread-local state inside the function",
-    "Thread": "start the thread inside the function",
+    "_threading_local.local": "create the thread-local state inside the function",
+    "concurrent.futures._base.Executor": "create the pool inside the function, or use remote functions instead of it",
+    "concurrent.futures._base.Future": "pass its result(), or an object reference instead",
+    "multiprocessing.synchronize.SemLock": _LOCK,
+    "multiprocessing.queues.Queue": "keep the queue in an actor",
+    "multiprocessing.pool.Pool": "create the pool inside the function, or use remote functions instead of it",
+    "queue.Queue": "keep the queue in an actor",
+    "_queue.SimpleQueue": "keep the queue in an actor",
+    "asyncio.events.AbstractEventLoop": "get the loop inside the function, with asyncio.get_running_loop()",
+    "_asyncio.Future": "await it first and pass the result, or pass an object reference",
+    "socket.socket": _CONNECTION,
+    "ssl.SSLContext": "create the context inside the function or the actor's constructor",
+    "sqlite3.Connection": _CONNECTION,
+    "sqlite3.Cursor": "fetch the rows and pass them, or open the connection inside the function",
+    "subprocess.Popen": _START,
+    "builtins.generator": "pass a list, or create the generator inside the function",
+    "builtins.async_generator": "pass a list, or create the generator inside the function",
+    "builtins.coroutine": "pass the arguments and create the coroutine inside the function",
+    "builtins.frame": "pass the values that you need instead of the frame",
+    "builtins.traceback": "pass traceback.format_tb(...) of it",
+    "builtins.module": "import the module inside the function",
+    "weakref.ReferenceType": "pass the object itself",
+    "weakref.ProxyType": "pass the object itself",
+    "contextvars.ContextVar": "pass its value, with .get(), and set it inside the function",
+    "_contextvars.ContextVar": "pass its value, with .get(), and set it inside the function",
+    "mmap.mmap": "pass the path and map the file inside the function, or put a numpy array of the bytes",
+    "_ctypes._Pointer": "pass the value that it points to, with .contents",
+    "_ctypes.CFuncPtr": "load the library inside the function",
+    "re.Match": "pass match.groups() or match.group()",
+    "_hashlib.HASH": "pass digest() of it, or the bytes",
+    "_io._IOBase": _FILE,
+    "posix.ScandirIterator": "pass a list of the paths",
+    "tkinter.Misc": "keep windows in the driver, and pass what they need",
 }
+"""What to do instead, by the full name of a class. A subclass has its parent's advice."""
+
 _DEFAULT_ADVICE = "create it inside the function or in an actor's constructor, or give its class a __reduce__ method"
 _SEARCH_DEPTH = 8
 
 
 def get_advice(culprit: Any) -> str:
     """Return what to do about something that cannot travel."""
-    return _ADVICE.get(type(culprit).__name__, _DEFAULT_ADVICE)
+    return _get_optional_advice(culprit) or _DEFAULT_ADVICE
 
 
 def explain_failure(value: Any, what: str, error: Exception) -> str:
     """Return a message with the path to the part that cannot travel, and what to do instead."""
-    path, culprit = _find_culprit(value, what, set(), 0)
-    kind = type(culprit).__name__
+    return _explain(value, what, what, error)
+
+
+def explain_arguments(value: Any, what: str, error: Exception) -> str:
+    """Return the message for a call's arguments (a pair of `args` and `kwargs`), with the argument's place or name."""
+    args, kwargs = value
+    what = f"the arguments of {what if '`' in what else f'`{what}`'}"
+    named = [(f"argument {position}", part) for position, part in enumerate(args)]
+    named += [(f"argument {name!r}", part) for name, part in kwargs.items()]
+    for name, part in named:
+        if not can_travel(part):
+            return _explain(part, name, what, error)
+    return _explain(value, "a part", what, error)
+
+
+def _explain(value: Any, path: str, what: str, error: Exception) -> str:
+    path, culprit = _find_culprit(value, path, set(), 0)
+    kind = type(culprit)
     advice = get_advice(culprit)
     return (
-        f"Cannot send {what} to another process: {path} is a {type(culprit).__module__}.{kind}, which cannot be pickled "
+        f"Cannot send {what} to another process: {path} is a {kind.__module__}.{kind.__name__}, which cannot be pickled "
         f"({error}). Remedy: {advice}."
     )
 
 
+def _get_optional_advice(value: Any) -> str | None:
+    names = (f"{parent.__module__}.{parent.__qualname__}" for parent in type(value).__mro__)
+    return next((_ADVICE[name] for name in names if name in _ADVICE), None)
+
+
 def _find_culprit(value: Any, path: str, seen: set[int], depth: int) -> tuple[str, Any]:
-    """Return the path to, and the value of, the deepest part that fails by itself."""
-    if depth < _SEARCH_DEPTH and id(value) not in seen:
+    """Return the path to, and the value of, the deepest part that fails by itself, or that we have advice for.
+
+    The lock inside a thread is nothing that its user has heard of.
+    """
+    if depth < _SEARCH_DEPTH and id(value) not in seen and _get_optional_advice(value) is None:
         seen.add(id(value))
         for step, part in list_parts(value):
-            if not can_travel(part):
+            if id(part) not in seen and not can_travel(part):
                 return _find_culprit(part, path + step, seen, depth + 1)
     return path, value
 

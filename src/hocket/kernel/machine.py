@@ -940,7 +940,7 @@ class Kernel:
         because nobody knows how far they came.
         """
         if not self._can_restart(actor):
-            self._bury(actor, death, f"its process (pid {death.pid}) was {death.describe()}")
+            self._bury(actor, death, f"its process (pid {death.pid}) {death.describe()}")
             return
         creation = actor.creation
         assert creation is not None
@@ -977,7 +977,7 @@ class Kernel:
         if task.cancelled:
             return exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled, and its actor ended.")
         return exceptions.ActorUnavailableError(
-            f"Call `{task.options.name}` was lost: the process (pid {death.pid}) of its actor was {death.describe()} The actor is "
+            f"Call `{task.options.name}` was lost: the process (pid {death.pid}) of its actor {death.describe()} The actor is "
             f"being built again (restart {actor.restarts}). Nobody knows how far the call came; to have calls tried "
             "again, set max_task_retries.",
             actor_id=f"{actor.id:016x}",
@@ -1085,6 +1085,8 @@ class Kernel:
             task.worker = None
             if task.state != TaskState.DONE:
                 self._fail_exception(task, self.explain_death(actor))
+        if actor.unreachable:
+            self.actors.pop(actor.id, None)
         if worker is not None and worker.allocation is not None:
             worker.allocation.give_back()
             worker.allocation = None
@@ -1293,6 +1295,4 @@ def all_fit(pool: resources.Pool, bundles: tuple[resources.Demand, ...]) -> bool
 def _explain_crash(task: TaskRecord, death: exceptions.Death) -> exceptions.WorkerCrashedError:
     tries = f" It was tried {task.attempt + 1} times." if task.attempt else ""
     kind = exceptions.OutOfMemoryError if death.out_of_memory else exceptions.WorkerCrashedError
-    return kind(
-        f"The worker (pid {death.pid}) that ran task `{task.options.name}` was {death.describe()}{tries}", death
-    )
+    return kind(f"The worker (pid {death.pid}) that ran task `{task.options.name}` {death.describe()}{tries}", death)

@@ -50,7 +50,7 @@ def _describe(rank: int, error: Exception, world_size: int) -> str:
     if isinstance(error, exceptions.ActorDiedError):
         if error.death is None:
             return f"{who} died: {error}"
-        return f"{who} died: its process (pid {error.death.pid}) was {error.death.describe()}"
+        return f"{who} died: its process (pid {error.death.pid}) {error.death.describe()}"
     if isinstance(error, exceptions.TaskError):
         cause = error.cause
         return f"{who} raised {type(cause).__name__}: {cause}\n\nIts traceback:\n{error.traceback_str}"

@@ -15,18 +15,17 @@ import inspect
 import itertools
 import os
 import sys
-import threading
 import time
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, inspection, node, rules, values
-from hocket.engine.inprocess import coroutines, surroundings
+from hocket.engine import contract, inspection, interrupts, node, rules, values
+from hocket.engine.inprocess import coroutines, entrance, surroundings
 from hocket.kernel import machine, records, resources
 from hocket.kernel.machine import Op
 from hocket.kernel.records import TaskKind, TaskRecord, WorkerRecord
@@ -42,7 +41,10 @@ class InProcessEngine(contract.Engine):
         self, node_demand: resources.Demand, *, namespace: str, labels: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         super().__init__()
-        self._lock = threading.RLock()
+        self._lock = entrance.Entrance()
+        self._guard = interrupts.InterruptGuard(self._lock)
+        self._lock.check = self._guard.check
+        self._guard.install()
         self._namespace = namespace
         self._labels = dict(labels)
         self._job_id = uuid.uuid4().hex[:8]
@@ -265,7 +267,8 @@ class InProcessEngine(contract.Engine):
     def _spin(self) -> None:
         """Let coroutines run as far as they come."""
         for worker_id, loop in list(self._loops.items()):
-            loop.spin()
+            with self._lock.open():
+                loop.spin()
             worker = self._kernel.workers.get(worker_id)
             if worker is not None and worker.actor is None:  # it ended itself
                 self._end_worker(worker, is_graceful=True)
@@ -284,7 +287,7 @@ class InProcessEngine(contract.Engine):
             with surroundings.take_on(task.options.shape.environment):
                 result = self._call(worker, task)
                 if task.options.num_returns < 0:
-                    for index, item in enumerate(coroutines.iterate(result)):
+                    for index, item in enumerate(self._iterate(result)):
                         self._yield_item(worker, task, index, item)
                     result = None
         except exceptions.ActorExit:
@@ -293,6 +296,11 @@ class InProcessEngine(contract.Engine):
             self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
         except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             self._fail(worker, task, error, started)
+        except BaseException as error:
+            # Ctrl-C, or `sys.exit`: the task is over, and so is what the program was about.
+            text = f"Task `{task.options.name}` was ended by {type(error).__name__} while it ran."
+            self._fail(worker, task, exceptions.TaskCancelledError(text), started)
+            raise
         else:
             self._finish(worker, task, result, started)
         finally:
@@ -315,16 +323,19 @@ class InProcessEngine(contract.Engine):
             if task.options.num_returns < 0:
                 index = 0
                 async for item in coroutines.iterate_async(result):
-                    self._yield_item(worker, task, index, item)
+                    with self._lock:
+                        self._yield_item(worker, task, index, item)
                     index += 1
                 result = None
         except exceptions.ActorExit:
             self._kernel.exit_actor(worker)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             cancelled = exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled while it ran.")
-            self._fail(worker, task, cancelled if task.cancelled else error, started)
+            with self._lock:
+                self._fail(worker, task, cancelled if task.cancelled else error, started)
         else:
-            self._finish(worker, task, result, started)
+            with self._lock:
+                self._finish(worker, task, result, started)
 
     def _yield_item(self, worker: WorkerRecord, task: TaskRecord, index: int, item: Any) -> None:
         payload, contained = _encode(item, f"item {index} of `{task.options.name}`")
@@ -341,13 +352,28 @@ class InProcessEngine(contract.Engine):
         else:
             self._kernel.finish(worker, task.id, time.perf_counter() - started, encoded, started)
 
+    def _iterate(self, result: Any) -> Iterator[Any]:
+        """Yield what a generator of the user's yields."""
+        items = iter(coroutines.iterate(result))
+        while True:
+            with self._lock.open():
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield item
+
     def _call(self, worker: WorkerRecord, task: TaskRecord) -> Any:
         args, kwargs = self._open_arguments(task)
         if task.kind == TaskKind.CALL:
-            return self._find_method(self._instances[worker.id], task.method)(*args, **kwargs)
+            method = self._find_method(self._instances[worker.id], task.method)
+            with self._lock.open():
+                return method(*args, **kwargs)
         assert task.function is not None
         buffers = self._buffers.get(task.function.id, ())
-        result = values.decode(task.function.blob, [bytearray(buffer) for buffer in buffers])(*args, **kwargs)
+        function = values.decode(task.function.blob, [bytearray(buffer) for buffer in buffers])
+        with self._lock.open():
+            result = function(*args, **kwargs)
         if task.kind == TaskKind.CREATION:
             self._instances[worker.id] = result
             if task.actor_options is not None and task.actor_options.is_async:
@@ -630,6 +656,7 @@ class InProcessEngine(contract.Engine):
 
     def close(self) -> None:
         self._is_closed = True
+        self._guard.remove()
         for callbacks in list(self._callbacks.values()):
             for callback in callbacks:
                 callback()

@@ -24,7 +24,7 @@ from typing import Any
 import cloudpickle
 
 from hocket import exceptions
-from hocket.engine import contract, rules, values
+from hocket.engine import contract, faults, rules, values
 from hocket.engine.local import channel, messages, payloads, peers, pump, store
 from hocket.kernel import metrics, records, resources
 
@@ -152,6 +152,8 @@ class Client(contract.Engine):
 
     def flush(self) -> None:
         """Send the outbox; waits if the hub is slow, because a worker has nothing better to do."""
+        if faults.plan is not None and self.channel.outbox:
+            faults.plan.reach("worker.in_flush")
         if self.metrics.families:
             with self.metrics_lock:  # first, so that whoever sees a result also sees what was counted on the way to it
                 self.channel.outbox.insert(0, (messages.METRICS, self.metrics.take()))
@@ -388,7 +390,7 @@ class Client(contract.Engine):
         options: records.TaskOptions | records.ActorOptions,
         num_returns: int,
     ) -> list[contract.ObjectRef[Any]]:
-        encoded, top = values.encode_arguments(args, kwargs, f"the arguments of `{function.name}`")
+        encoded, top = values.encode_arguments(args, kwargs, function.name)
         options_blob = self._options_blobs.get(options)
         if options_blob is None:
             options_blob = self._options_blobs[options] = cloudpickle.dumps(options)
@@ -398,6 +400,8 @@ class Client(contract.Engine):
         with self.lock:
             task_id = self._make_ids(max(1, num_returns))
             payload, dependencies, borrowed = self._send_arguments(encoded, top, stored)
+            if faults.plan is not None:
+                faults.plan.reach("worker.in_submit")
             parent = self.running.task_id
             self.channel.outbox.append(
                 (messages.SUBMIT, task_id, function.id, payload, dependencies, borrowed, options_blob, parent)
@@ -415,7 +419,7 @@ class Client(contract.Engine):
         kwargs: dict[str, Any],
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
-        encoded, top = values.encode_arguments(args, kwargs, f"the arguments of `{options.name}`")
+        encoded, top = values.encode_arguments(args, kwargs, options.name)
         options_blob = self._options_blobs.get(options)
         if options_blob is None:
             options_blob = self._options_blobs[options] = cloudpickle.dumps(options)
@@ -548,6 +552,8 @@ class Client(contract.Engine):
     def _announce_put(
         self, payload: payloads.Payload, object_id: int, contained: tuple[int, ...]
     ) -> contract.ObjectRef[Any]:
+        if faults.plan is not None:
+            faults.plan.reach("worker.in_put")
         self.channel.outbox.append((messages.PUT, object_id, self.send_payload(payload), contained))
         return self._own(object_id)
 

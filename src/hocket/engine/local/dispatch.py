@@ -246,7 +246,7 @@ class Dispatcher:
         names = ", ".join(task.options.name for task in worker.inflight.values())
         if worker.actor is not None:
             names = names or worker.actor.options.class_name
-        text = f"worker pid {death.pid} was {death.reason()}"
+        text = f"worker pid {death.pid} {death.reason()}"
         self._note(next(iter(worker.inflight), 0), names, "WorkerCrashedError", text)
 
     def _note(self, task_id: int, name: str, error_type: str, text: str) -> None:

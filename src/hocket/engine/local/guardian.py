@@ -28,6 +28,7 @@ import time
 from collections import deque
 from typing import NoReturn
 
+from hocket.engine import faults
 from hocket.engine.local import channel, debugger, messages, worker
 
 TAIL_LINES = 20
@@ -158,6 +159,8 @@ class Guardian:
     # --- birth --------------------------------------------------------------------------------------------------------
 
     def _spawn(self, worker_id: int, sock_fd: int) -> None:
+        if faults.plan is not None:
+            faults.plan.reach("guardian.before_spawn")
         stderr_read, stderr_write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(stderr_read, False)
         stack_fd = os.memfd_create("hocket-stack", os.MFD_CLOEXEC)
@@ -169,6 +172,8 @@ class Guardian:
         child = Child(worker_id, pid, stderr_read, stack_fd)
         self._children[pid] = self._by_worker[worker_id] = self._by_stderr[stderr_read] = child
         self._poll.register(stderr_read, select.EPOLLIN)
+        if faults.plan is not None:
+            faults.plan.reach("guardian.after_spawn")
         self._channel.outbox.append((messages.SPAWNED, worker_id, pid))
 
     def _become_worker(self, worker_id: int, sock_fd: int, stderr_fd: int, stack_fd: int) -> NoReturn:
@@ -235,6 +240,8 @@ class Guardian:
                 self._report_death(child, status, usage.ru_maxrss * 1024)
 
     def _report_death(self, child: Child, status: int, peak_rss_bytes: int) -> None:
+        if faults.plan is not None:
+            faults.plan.reach("guardian.before_report")
         _kill_group(child.pid)  # what it started and left behind
         del self._by_worker[child.worker_id]
         self._drain_stderr(child)

@@ -23,12 +23,11 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, inspection, node, rules, values
+from hocket.engine import contract, faults, inspection, interrupts, node, rules, values
 from hocket.engine.local import (
     client,
     dispatch,
     hub_store,
-    interrupts,
     links,
     messages,
     payloads,
@@ -270,7 +269,7 @@ class Hub(contract.Engine):
         kwargs: dict[str, Any],
         options: records.ActorOptions,
     ) -> contract.ActorInfo:
-        encoded, top = values.encode_arguments(args, kwargs, f"the arguments of `{options.class_name}`")
+        encoded, top = values.encode_arguments(args, kwargs, options.class_name)
         stored = self._store_buffers(encoded) if encoded is not None and encoded.buffers else None
         record = self.kernel.functions.get(actor_class.id) or self._add_function(actor_class)
         with self.lock:
@@ -489,6 +488,15 @@ class Hub(contract.Engine):
 
     def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
         objects = self.kernel.objects
+        there = [False] * len(refs)
+        left = num_ready
+        for position, ref in enumerate(refs):  # a row of waits mostly finds what it wants at the head of its list
+            if objects[ref._id].value is not None:
+                there[position] = True
+                left -= 1
+                if not left:
+                    self.guard.check()
+                    return there
         waited = [objects[ref._id] for ref in refs]
 
         def is_done() -> bool:
@@ -810,6 +818,8 @@ class Hub(contract.Engine):
 
     def flush(self, link: links.Link) -> None:
         """Send what a worker is to get; what its socket does not take is sent when it does."""
+        if faults.plan is not None:
+            faults.plan.reach("hub.before_flush")
         try:
             is_sent = link.channel.flush()
         except OSError:  # it is dying; its parent will tell why
@@ -863,6 +873,8 @@ class Hub(contract.Engine):
             received = link.channel.receive()
             link.heard_at = time.monotonic()
             if received is not None:
+                if faults.plan is not None:
+                    faults.plan.reach("hub.in_handle")
                 self._dispatcher.handle(link, received)
                 if link.channel.outbox:  # an answer to what it asked
                     self._dirty.add(link)
@@ -883,6 +895,8 @@ class Hub(contract.Engine):
 
     def _hear_guardian(self) -> None:
         assert self.guardian is not None
+        if isinstance(self.end, exceptions.SessionClosedError):
+            return  # it was told to end, and `close` may have closed its socket by now
         received = self.guardian.receive()
         if received is None:
             self.pump.unwatch(self.guardian.fd)

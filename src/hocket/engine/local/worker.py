@@ -28,7 +28,7 @@ from concurrent import futures
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import callers, contract, values
+from hocket.engine import callers, contract, faults, values
 from hocket.engine.local import channel, client, debugger, event_loop, messages, payloads, surroundings
 from hocket.kernel import records
 
@@ -324,6 +324,8 @@ class Worker:
             with engine.lock:
                 engine.flush()
         try:
+            if faults.plan is not None:
+                faults.plan.reach("worker.before_task")
             result = self._call(work)
             if work.num_returns < 0:
                 self._send_items(work, result)
@@ -493,6 +495,8 @@ class Worker:
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
         encoded = [values.encode(value, f"the result of `{work.name}`") for value in results]
         engine = self._engine
+        if faults.plan is not None:
+            faults.plan.reach("worker.before_result")
         sent = []
         for position, value in enumerate(encoded):
             payload = self._store_result(work, value, position) if value.buffers else (payloads.INLINE, value.data)
@@ -506,6 +510,8 @@ class Worker:
             for payload, _ in sent:
                 engine.send_payload(payload)
             engine.channel.outbox.append((messages.DONE, work.task_id, seconds, sent, started))
+        if faults.plan is not None:
+            faults.plan.reach("worker.after_result")
 
     def _answer(
         self, work: Work, sent: list[tuple[payloads.Payload, tuple[int, ...]]], started: float, seconds: float

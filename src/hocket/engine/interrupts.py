@@ -14,12 +14,23 @@ import signal
 import sys
 import threading
 from types import FrameType
+from typing import Protocol
+
+from hocket.engine import contract
+
+_COLLECTING = contract.ObjectRef.__del__.__code__
+
+
+class Lock(Protocol):
+    """What the guard needs of an engine's lock."""
+
+    def _is_owned(self) -> bool: ...
 
 
 class InterruptGuard:
     """The handler, for as long as a session is open."""
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, lock: Lock | threading.RLock) -> None:
         self._lock = lock
         #: Whether an interrupt is waiting to be raised.
         self.is_pending = False
@@ -47,7 +58,8 @@ class InterruptGuard:
             raise KeyboardInterrupt
 
     def _on_interrupt(self, signal_number: int, frame: FrameType | None) -> None:
-        if self._lock._is_owned():  # type: ignore[attr-defined]
+        # What is raised in a `__del__` is printed and lost, so there it waits for the next call of the engine.
+        if (frame is not None and frame.f_code is _COLLECTING) or self._lock._is_owned():  # type: ignore[union-attr]
             self.is_pending = True
         else:
             raise KeyboardInterrupt

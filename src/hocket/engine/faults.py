@@ -1,0 +1,120 @@
+"""Named stopping points at which a test may have a process killed, stopped or made to fail.
+
+The engines' processes pass these points anyway; a point costs one look at `plan`, which is None unless a test has armed a fault with
+`hocket.testing.fail_at`. An armed fault travels in the environment, so the guardian and its workers know it without a message,
+and its hits are counted in a file that all processes append to: a test can tell whether its fault has fired, also
+when the process that it hit is dead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+
+VARIABLE = "HOCKET_FAULTS"
+"""The environment variable: one fault a line, its fields separated by tabs."""
+
+POINTS: dict[str, str] = {
+    "worker.before_task": "a worker has taken a task and not yet called the user's code",
+    "worker.before_result": "the user's code has returned, and nothing of it is known outside",
+    "worker.after_result": "the result stands in the outbox and may not have been sent",
+    "worker.in_put": "a worker has stored a value and not yet announced it; it holds the engine's lock",
+    "worker.in_submit": "a worker is handing in a task of its own; it holds the engine's lock",
+    "worker.in_flush": "a worker is about to send; it holds the engine's lock",
+    "guardian.before_spawn": "the guardian was asked for a worker",
+    "guardian.after_spawn": "the guardian has forked a worker and not yet told its pid",
+    "guardian.before_report": "the guardian has reaped a worker and not yet told why it died",
+    "hub.before_flush": "the driver is about to send to a worker",
+    "hub.in_handle": "the driver has a worker's messages before it",
+}
+"""Every address, and what holds there."""
+
+ACTIONS = ("kill", "exit", "raise", "stop")
+"""SIGKILL to itself; exit at once with status 3; `InjectedFaultError`; SIGSTOP to itself."""
+
+EXIT_CODE = 3
+
+
+class InjectedFaultError(RuntimeError):
+    """Raised at a point whose fault has the action ``raise``."""
+
+
+class Fault:
+    """One armed fault, as every process sees it."""
+
+    __slots__ = ("action", "file", "hit", "point", "times")
+
+    def __init__(self, point: str, action: str, hit: int, times: int, file: str) -> None:
+        self.point = point
+        self.action = action
+        #: The first hit, in all processes together, that fires.
+        self.hit = hit
+        #: How many hits from there on fire.
+        self.times = times
+        #: Has one byte for each hit.
+        self.file = file
+
+    def format(self) -> str:
+        """Return the line for the environment."""
+        return "\t".join((self.point, self.action, str(self.hit), str(self.times), self.file))
+
+    def count_hits(self) -> int:
+        """Return how often the point was passed."""
+        return os.stat(self.file).st_size  # noqa: PTH116 (every worker imports this; pathlib would cost it a millisecond)
+
+    def note_hit(self) -> bool:
+        """Count a hit; tell whether it fires."""
+        fd = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # the kernel gives it back when the process dies
+            os.write(fd, b".")
+            number = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        return self.hit <= number < self.hit + self.times
+
+
+class Plan:
+    """The faults that are armed."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        self.faults = faults
+
+    def reach(self, point: str) -> None:
+        """A process has come to the point; it may not come further."""
+        for fault in self.faults:
+            if fault.point == point and fault.note_hit():
+                _fire(fault)
+
+
+def _fire(fault: Fault) -> None:
+    if fault.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault.action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif fault.action == "exit":
+        os._exit(EXIT_CODE)
+    else:
+        raise InjectedFaultError(f"a fault was injected at {fault.point!r} by hocket.testing.fail_at")
+
+
+def parse_environment(text: str) -> Plan | None:
+    """Return the plan that the variable holds; None if it is empty."""
+    lines = [line.split("\t") for line in text.splitlines() if line]
+    faults = [Fault(point, action, int(hit), int(times), file) for point, action, hit, times, file in lines]
+    return Plan(faults) if faults else None
+
+
+plan: Plan | None = parse_environment(os.environ.get(VARIABLE, ""))
+"""What is armed in this process; None, and one comparison at each point, in all but tests."""
+
+
+def set_plan(new: Plan | None) -> None:
+    """Arm these faults in this process and in those that it starts from now on; None disarms."""
+    global plan  # noqa: PLW0603 (a process has one plan, as it has one environment)
+    plan = new
+    if new is None:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = "\n".join(fault.format() for fault in new.faults)

@@ -1,0 +1,80 @@
+"""Fault injection by address."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from types import TracebackType
+from typing import Self
+
+from hocket.engine import faults
+
+InjectedFaultError = faults.InjectedFaultError
+
+
+class fail_at:  # noqa: N801 (it reads as a verb: `with fail_at(...)`)
+    """Have a process of the session fail at a named point, and count it.
+
+    Arm it before the session has started a process: the fault travels in the environment of what is started then.
+
+    Args:
+        point: Where: one of `fail_at.points`, which says what holds at each.
+        action: ``"kill"`` (SIGKILL), ``"exit"`` (at once, with status 3), ``"raise"`` (an `InjectedFaultError`) or ``"stop"``
+            (SIGSTOP).
+        hit: The first pass of the point that fires, counted from 1 over all processes.
+        times: How many passes from there on fire.
+
+    Raises:
+        ValueError: The point or the action does not exist, or a number is below 1.
+
+    Example:
+        >>> from hocket.testing import fail_at
+        >>> with fail_at("worker.before_result", action="kill", hit=2) as fault:
+        ...     pass  # a session that is opened here loses the worker that finishes the second task
+        >>> fault.hits, fault.fired
+        (0, 0)
+    """
+
+    points = faults.POINTS
+
+    def __init__(self, point: str, *, action: str = "kill", hit: int = 1, times: int = 1) -> None:
+        if point not in faults.POINTS:
+            raise ValueError(f"point must be one of {sorted(faults.POINTS)}, but received {point!r}.")
+        if action not in faults.ACTIONS:
+            raise ValueError(f"action must be one of {list(faults.ACTIONS)}, but received {action!r}.")
+        for name, number in (("hit", hit), ("times", times)):
+            if number < 1:
+                raise ValueError(f"{name} must be 1 or more, but received {number!r}.")
+        self._given = (point, action, hit, times)
+        self._fault: faults.Fault | None = None
+        self._hits = 0
+
+    def __enter__(self) -> Self:
+        fd, file = tempfile.mkstemp(prefix="hocket-fault-")
+        os.close(fd)
+        self._fault = faults.Fault(*self._given, file)
+        armed = faults.plan.faults if faults.plan is not None else []
+        faults.set_plan(faults.Plan([*armed, self._fault]))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        fault = self._fault
+        assert fault is not None
+        self._hits = fault.count_hits()
+        self._fault = None
+        left = [other for other in (faults.plan.faults if faults.plan is not None else []) if other is not fault]
+        faults.set_plan(faults.Plan(left) if left else None)
+        os.unlink(fault.file)
+
+    @property
+    def hits(self) -> int:
+        """How often the point was passed while the fault was armed."""
+        return self._hits if self._fault is None else self._fault.count_hits()
+
+    @property
+    def fired(self) -> int:
+        """How often the fault struck."""
+        _, _, hit, times = self._given
+        return max(0, min(times, self.hits - hit + 1))
