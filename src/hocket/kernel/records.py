@@ -78,6 +78,12 @@ class TaskOptions:
     """How many items of a generator may lie unread before it pauses; 0 is without limit."""
     is_direct: bool = False
     """Whether a worker may send the call to the actor without asking anybody: nothing of it has to be counted."""
+    is_simple: bool = field(init=False, default=True)
+    """Whether it is a call without a concurrency group and back-pressure."""
+
+    def __post_init__(self) -> None:
+        if self.concurrency_group or self.backpressure:
+            object.__setattr__(self, "is_simple", False)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

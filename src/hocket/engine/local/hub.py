@@ -164,8 +164,9 @@ class Hub(contract.Engine):
                 raise self.end
             if options.shape not in self._feasible:
                 self.check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
-            task_id = self._make_ids(options.num_returns)
-            refs = self._submit(TaskRecord(task_id, record, *self._register(encoded, top, stored), options))
+            task_id = next(self._ids) if options.num_returns == 1 else self._make_ids(options.num_returns)
+            arguments = _NO_ARGUMENTS if encoded is None else self._register(encoded, top, stored)
+            refs = self._submit(TaskRecord(task_id, record, *arguments, options))
         self._after_submit()
         return refs
 
@@ -248,7 +249,7 @@ class Hub(contract.Engine):
         self.kernel.submit(task)
         if self.kernel.instructions:
             self.carry_out(urgent=False)
-        if returns in (1, records.STREAMING):
+        if returns == 1 or returns < 0:
             return [contract.ObjectRef(task.id, self)]
         return [contract.ObjectRef(object_id, self) for object_id in range(task.id, task.id + returns)]
 
@@ -303,9 +304,10 @@ class Hub(contract.Engine):
         with self.lock:
             if self.end is not None:
                 rules.raise_ended(self.end, options.name)
-            task_id = self._make_ids(options.num_returns)
-            task = TaskRecord(task_id, None, *self._register(encoded, top, stored), options, DRIVER, 0, TaskKind.CALL)
-            task.actor = rules.get_actor(self.kernel, actor._id)
+            task_id = next(self._ids) if options.num_returns == 1 else self._make_ids(options.num_returns)
+            arguments = _NO_ARGUMENTS if encoded is None else self._register(encoded, top, stored)
+            task = TaskRecord(task_id, None, *arguments, options, DRIVER, 0, TaskKind.CALL)
+            task.actor = self.kernel.actors.get(actor._id) or rules.get_actor(self.kernel, actor._id)
             task.method = method
             refs = self._submit(task)
         self._after_submit()
@@ -725,7 +727,7 @@ class Hub(contract.Engine):
                     task.borrowed,
                     options.num_returns,
                     options.name,
-                    dispatch.build_call_extra(task),
+                    dispatch.build_call_extra(task) if task.attempt or not options.is_simple else None,
                 )
             )
             return
@@ -1016,6 +1018,8 @@ _MESSAGES = {
     Op.CONSUMED: messages.CONSUMED,
 }
 """Instructions that are passed on to the worker as they are."""
+
+_NO_ARGUMENTS: tuple[None, tuple[int, ...], tuple[int, ...]] = (None, (), ())
 
 _NOTHING: list[contract.ObjectRef[Any]] = []
 
