@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import abc
+import operator
 import threading
 import weakref
 from collections import deque
@@ -109,12 +110,14 @@ class ObjectRef(Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Whoever is encoding a value in this thread learns of the reference; anybody else (a user's own pickle) pins it.
-        found = getattr(encoding, "refs", None)
+        found = encoding.refs
+        self._engine.remember(self)
         if found is None:
             self._engine.pin(self)
         else:
             found.append(self)
-        self._engine.remember(self)
+            if encoding.by_index:
+                return operator.getitem, (REFERENCES, len(found) - 1)
         return rebuild_ref, (self._id,)
 
     def __del__(self) -> None:
@@ -122,8 +125,41 @@ class ObjectRef(Generic[T]):
         self._engine.dropped.append(self._id)
 
 
-encoding = threading.local()
-"""``encoding.refs`` is the list that collects the references in the value being encoded by this thread."""
+class _Encoding(threading.local):
+    refs: list[ObjectRef[Any]] | None = None
+    by_index: bool = False
+
+
+class _Decoding(threading.local):
+    refs: list[ObjectRef[Any]] | None = None
+
+
+encoding = _Encoding()
+"""``encoding.refs`` is the list that collects the references in the value being encoded by this thread. With
+``encoding.by_index`` they are encoded as places in that list, and whoever decodes the value brings the list (``decoding.refs``):
+it has to count them anyway, and a list of 10,000 references then takes no call of ours for each."""
+
+decoding = _Decoding()
+"""``decoding.refs`` is the list of handles for the value being decoded by this thread."""
+
+
+class _References:
+    """Stands in an encoded value for the list of its references."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _get_decoding_refs, ()
+
+
+REFERENCES: Any = _References()
+
+
+def _get_decoding_refs() -> list[ObjectRef[Any]]:
+    if decoding.refs is None:
+        raise exceptions.ObjectLostError(
+            "A reference was pickled by hand inside a value that was sent, and cannot be unpickled later. Put the reference itself "
+            "into the value."
+        )
+    return decoding.refs
 
 
 def rebuild_ref(object_id: int) -> ObjectRef[Any]:

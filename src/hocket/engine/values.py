@@ -92,8 +92,16 @@ def is_plain(value: Any) -> bool:
     return False
 
 
-def encode(value: Any, what: str = "value", explain: Callable[[Any, str, Exception], str] | None = None) -> Encoded:
+def encode(
+    value: Any,
+    what: str = "value",
+    explain: Callable[[Any, str, Exception], str] | None = None,
+    *,
+    by_index: bool = False,
+) -> Encoded:
     """Encode a value; `what` names it in errors, and `explain` writes them (`explain_failure`).
+
+    With `by_index`, `decode` has to be given handles for the references inside, in the order of `Encoded.refs`.
 
     Raises:
         SerializationError: Some part of it cannot travel.
@@ -112,9 +120,11 @@ def encode(value: Any, what: str = "value", explain: Callable[[Any, str, Excepti
         buffers.append(raw)
         return False
 
-    outer = getattr(contract.encoding, "refs", None)
+    outer = contract.encoding.refs
     refs: list[contract.ObjectRef[Any]] = []
+    outer_by_index = contract.encoding.by_index
     contract.encoding.refs = refs
+    contract.encoding.by_index = by_index
     stream = io.BytesIO()
     try:
         Pickler(stream, PROTOCOL, buffer_callback=take_buffer).dump(value)
@@ -124,12 +134,20 @@ def encode(value: Any, what: str = "value", explain: Callable[[Any, str, Excepti
         raise exceptions.SerializationError((explain or explain_failure)(value, what, error)) from error
     finally:
         contract.encoding.refs = outer
+        contract.encoding.by_index = outer_by_index
     return Encoded(stream.getvalue(), buffers, refs)
 
 
-def decode(data: bytes | memoryview, buffers: Any = ()) -> Any:
-    """Return a new value from its encoding."""
-    return pickle.loads(data, buffers=buffers)
+def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.ObjectRef[Any]] | None = None) -> Any:
+    """Return a new value from its encoding; `refs` are handles for the references inside, if it was encoded by index."""
+    if not refs:
+        return pickle.loads(data, buffers=buffers)
+    outer = contract.decoding.refs
+    contract.decoding.refs = refs
+    try:
+        return pickle.loads(data, buffers=buffers)
+    finally:
+        contract.decoding.refs = outer
 
 
 def encode_arguments(
@@ -156,7 +174,7 @@ def encode_arguments(
     kwargs = {name: replace(argument) for name, argument in kwargs.items()}
     if top and all(type(value) is Slot or is_plain(value) for value in (*args, *kwargs.values())):
         return Encoded(pickle.dumps((args, kwargs), PROTOCOL), _NO_BUFFERS, _NO_REFS), top
-    return encode((args, kwargs), what, explain_arguments), top
+    return encode((args, kwargs), what, explain_arguments, by_index=True), top
 
 
 def fill_slots(
@@ -367,7 +385,7 @@ def list_parts(value: Any) -> list[tuple[str, Any]]:
 
 def can_travel(value: Any) -> bool:
     """Tell whether a value can be encoded."""
-    outer = getattr(contract.encoding, "refs", None)
+    outer = contract.encoding.refs
     contract.encoding.refs = []
     try:
         Pickler(io.BytesIO(), PROTOCOL).dump(value)

@@ -404,8 +404,12 @@ class InProcessEngine(contract.Engine):
     def _open_arguments(self, task: TaskRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if task.args is None:
             return (), {}
-        args, kwargs = _decode(task.args)
-        found = [_decode(self._kernel.objects[object_id].value or ()) for object_id in task.dependencies]
+        args, kwargs = _decode(task.args, self._hold_all(task.borrowed))
+        found = []
+        for object_id in task.dependencies:
+            record = self._kernel.objects[object_id]
+            assert record.value is not None
+            found.append(_decode(record.value, self._hold_all(record.contained)))
         return values.fill_slots(args, kwargs, found)
 
     def _fail(self, worker: WorkerRecord, task: TaskRecord, error: BaseException, started: float) -> None:
@@ -503,7 +507,10 @@ class InProcessEngine(contract.Engine):
         assert record.value is not None
         if record.failed:
             exceptions.raise_stored(_decode(record.value))
-        return _decode(record.value)
+        return _decode(record.value, self._hold_all(record.contained))
+
+    def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.ObjectRef[Any]]:
+        return [self.intern(object_id) for object_id in object_ids]
 
     def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
         with self._lock:
@@ -676,7 +683,7 @@ def _terminate() -> None:
 
 
 def _encode(value: Any, what: str = "value") -> tuple[Payload, tuple[int, ...]]:
-    encoded = values.encode(value, what)
+    encoded = values.encode(value, what, by_index=True)
     return (False, encoded.data, [bytes(buffer) for buffer in encoded.buffers]), tuple(
         [ref._id for ref in encoded.refs]
     )
@@ -686,5 +693,5 @@ def _encode_error(error: BaseException) -> Payload:
     return (True, values.encode_error(error), [])
 
 
-def _decode(payload: Payload) -> Any:
-    return values.decode(payload[1], [bytearray(buffer) for buffer in payload[2]])
+def _decode(payload: Payload, refs: list[contract.ObjectRef[Any]] | None = None) -> Any:
+    return values.decode(payload[1], [bytearray(buffer) for buffer in payload[2]], refs)

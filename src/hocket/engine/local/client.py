@@ -527,7 +527,7 @@ class Client(contract.Engine):
     # --- values -------------------------------------------------------------------------------------------------------
 
     def put(self, value: Any) -> contract.ObjectRef[Any]:
-        encoded = values.encode(value)
+        encoded = values.encode(value, by_index=True)
         contained = tuple([ref._id for ref in encoded.refs])
         if contained:
             with self.lock:
@@ -645,10 +645,10 @@ class Client(contract.Engine):
         if payload[0] == payloads.SEGMENT:
             fd = payload[-1]
             try:
-                return payloads.open_payload(payload, fd, lambda: self._unmapped.append(object_id))
+                return payloads.open_payload(payload, fd, lambda: self._unmapped.append(object_id), found.held)
             finally:
                 os.close(fd)
-        return payloads.open_payload(payload, None, _do_nothing)
+        return payloads.open_payload(payload, None, _do_nothing, found.held)
 
     def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
         with self.lock:

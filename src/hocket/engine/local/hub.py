@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import uuid
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -376,7 +377,7 @@ class Hub(contract.Engine):
     # --- values -------------------------------------------------------------------------------------------------------
 
     def put(self, value: Any) -> contract.ObjectRef[Any]:
-        encoded = values.encode(value)
+        encoded = values.encode(value, by_index=True)
         contained = tuple([ref._id for ref in encoded.refs]) if encoded.refs else ()
         if encoded.buffers:
             started = time.perf_counter()
@@ -473,15 +474,31 @@ class Hub(contract.Engine):
         payload = record.value
         assert payload is not None
         kind = payload[0]
+        refs = self._hold_all(record.contained) if record.contained else None
         if kind == payloads.INLINE:
-            return values.decode(payload[1])  # type: ignore[arg-type]
+            return values.decode(payload[1], (), refs)  # type: ignore[arg-type]
         if kind == payloads.SEGMENT:
             with self.lock:
                 object_id = record.id
                 self.kernel.retain(object_id)
                 fd = self.store.lend(object_id)
-                return payloads.open_payload(payload, fd, lambda: self._note_unmapped(object_id))
-        return payloads.open_payload(payload, None, _do_nothing)
+                return payloads.open_payload(payload, fd, lambda: self._note_unmapped(object_id), refs)
+        return payloads.open_payload(payload, None, _do_nothing, refs)
+
+    def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.ObjectRef[Any]]:
+        """Return handles on objects that a value refers to: `intern` of each, without a call for each."""
+        refs = []
+        with self.lock:
+            objects, interned = self.kernel.objects, self.interned
+            for object_id in object_ids:
+                known = interned.get(object_id)
+                ref = known() if known is not None else None
+                if ref is None:
+                    objects[object_id].count += 1
+                    ref = contract.ObjectRef(object_id, self)
+                    interned[object_id] = weakref.ref(ref)
+                refs.append(ref)
+        return refs
 
     def _note_unmapped(self, object_id: int) -> None:
         """Called by a finalizer, in any thread at any moment, so without a lock."""
@@ -631,11 +648,16 @@ class Hub(contract.Engine):
         dropped, interned, release = self.dropped, self.interned, self.kernel.release
         if self.store.unmapped:
             self.store.drain_unmapped()
+        objects = self.kernel.objects
         while dropped:
             object_id = dropped.popleft()
             if object_id in interned:
                 self.forget(object_id)
-            release(object_id)
+            record = objects.get(object_id)
+            if record is not None and record.count > 1:
+                record.count -= 1
+            else:
+                release(object_id)
         if self.kernel.instructions:
             self.carry_out()
 
@@ -706,9 +728,7 @@ class Hub(contract.Engine):
             outbox.append((messages.FUNCTION, function.id, self.lend(link, code)))
         dependencies: tuple[Any, ...] = ()
         if task.dependencies:
-            dependencies = tuple(
-                [(object_id, self.lend(link, self.kernel.objects[object_id].value)) for object_id in task.dependencies]
-            )
+            dependencies = tuple([self._lend_object(link, object_id) for object_id in task.dependencies])
         if task.borrowed:
             for object_id in task.borrowed:
                 self.kernel.retain(object_id, link.worker.id)
@@ -748,6 +768,13 @@ class Hub(contract.Engine):
                 extra,
             )
         )
+
+    def _lend_object(self, link: links.Link, object_id: int) -> tuple[int, payloads.Payload, tuple[int, ...]]:
+        """Prepare an argument for sending, with the references inside it."""
+        record = self.kernel.objects[object_id]
+        for inner in record.contained:
+            self.kernel.retain(inner, link.worker.id)
+        return object_id, self.lend(link, record.value), record.contained
 
     def lend(self, link: links.Link, payload: Any) -> payloads.Payload:
         """Prepare a payload for sending; a mapping of a segment will hold a count on its object."""

@@ -20,7 +20,7 @@ FUNCTION = 2
 RUN = 3
 """``(RUN, task_id, function_id, args, dependencies, borrowed, num_returns, name, extra)``
 
-``args``: payload or None. ``dependencies``: ``(object_id, payload)`` of each top-level reference. ``borrowed``: ids of
+``args``: payload or None. ``dependencies``: ``(object_id, payload, contained)`` of each top-level reference. ``borrowed``: ids of
 references that the arguments contain. ``extra``: None, or a dict with what only some tasks have."""
 CALL = 4
 """``(CALL, task_id, method, args, dependencies, borrowed, num_returns, name, extra)``"""

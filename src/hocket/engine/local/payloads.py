@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import values
+from hocket.engine import contract, values
 from hocket.engine.local import segments
 
 INLINE = 0
@@ -47,7 +47,12 @@ def build_small(encoded: values.Encoded) -> Payload | None:
     return None
 
 
-def open_payload(payload: Payload, fd: int | None, on_unmapped: Callable[[], None]) -> Any:
+def open_payload(
+    payload: Payload,
+    fd: int | None,
+    on_unmapped: Callable[[], None],
+    refs: list[contract.ObjectRef[Any]] | None = None,
+) -> Any:
     """Return the value; for `SEGMENT`, `on_unmapped` is called when nothing looks into the mapping any more.
 
     Raises:
@@ -56,16 +61,16 @@ def open_payload(payload: Payload, fd: int | None, on_unmapped: Callable[[], Non
     kind = payload[0]
     if kind == BUFFERS:
         # Each reader gets writable memory of its own, as with a private mapping.
-        return values.decode(payload[1], [bytearray(buffer) for buffer in payload[2]])
+        return values.decode(payload[1], [bytearray(buffer) for buffer in payload[2]], refs)
     if kind == SEGMENT:
         assert fd is not None
         buffers = segments.map_private(fd, payload[3], payload[4], on_unmapped)
         if payload[6] is not None:
             _check_digest(payload, buffers)
-        return values.decode(payload[1], buffers)
+        return values.decode(payload[1], buffers, refs)
     if kind >= ERROR:
         exceptions.raise_stored(values.decode(payload[1]))
-    return values.decode(payload[1])
+    return values.decode(payload[1], (), refs)
 
 
 def _check_digest(payload: Payload, buffers: list[memoryview]) -> None:

@@ -177,7 +177,7 @@ class Worker:
                 work.extra = {"group": group}
             self._complete(work, args, (), ())
         elif op == messages.FUNCTION:
-            self._codes[message[1]] = self._arrive(message[2])
+            self._codes[message[1]] = self._arrive(message[2], [])
         elif op == messages.CANCEL:
             self._cancel(message[1])
         elif op == messages.RECALL:
@@ -208,9 +208,12 @@ class Worker:
         work.held = engine.hold(borrowed) if borrowed else []
         # Dependencies first: their descriptors were sent before that of the arguments.
         if dependencies:
-            work.dependencies = [(object_id, self._arrive(payload)) for object_id, payload in dependencies]
+            work.dependencies = [
+                (object_id, self._arrive(payload, engine.hold(contained)))
+                for object_id, payload, contained in dependencies
+            ]
         if args is not None:
-            work.args = self._arrive(args)
+            work.args = self._arrive(args, work.held)
         if self._groups and self._give_to_group(work):
             return
         self._row.append(work)
@@ -225,10 +228,10 @@ class Worker:
         self._groups[group].submit(self._run_in_thread, work)
         return True
 
-    def _arrive(self, payload: payloads.Payload) -> client.Arrived:
+    def _arrive(self, payload: payloads.Payload, held: list[contract.ObjectRef[Any]]) -> client.Arrived:
         if payload[0] == payloads.SEGMENT:
             payload = (*payload, self._engine.channel.take_descriptor())
-        return client.Arrived(payload, [])
+        return client.Arrived(payload, held)
 
     def _take_unstarted(self) -> list[int]:
         """Empty the row; an actor's calls cannot go elsewhere and stay."""
@@ -479,7 +482,7 @@ class Worker:
 
     def send_item(self, work: Work, index: int, item: Any) -> None:
         """Send one item of a generator."""
-        encoded = values.encode(item, f"item {index} of `{work.name}`")
+        encoded = values.encode(item, f"item {index} of `{work.name}`", by_index=True)
         engine = self._engine
         item_id = records.build_item_id(work.task_id, index)
         payload = engine.store.build_payload(encoded, item_id, lambda: self._describe_maker(work))
@@ -493,7 +496,7 @@ class Worker:
     def _send_result(self, work: Work, result: Any, seconds: float, started: float) -> None:
         count = work.num_returns
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
-        encoded = [values.encode(value, f"the result of `{work.name}`") for value in results]
+        encoded = [values.encode(value, f"the result of `{work.name}`", by_index=True) for value in results]
         engine = self._engine
         if faults.plan is not None:
             faults.plan.reach("worker.before_result")
