@@ -164,4 +164,4 @@ def test_random_programs_end_and_leave_nothing_held(session: hocket.SessionConte
         hocket.wait([hocket.put(0)])
     statistics = engine.statistics()
     assert (statistics["tasks"], statistics["objects"], statistics["actors"]) == (0, 0, 0)
-    assert hocket.available_resources() == {"CPU": 2.0}
+    assert hocket.available_resources() == hocket.cluster_resources()

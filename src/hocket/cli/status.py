@@ -242,7 +242,11 @@ def _build_process_table(processes: list[dict[str, Any]]) -> table.Table:
 
 def _format_resources(found: dict[str, dict[str, float]]) -> Iterable[str]:
     for name, total in found["total"].items():
-        yield f"{total - found['free'].get(name, 0.0):g} of {total:g} {name} in use"
+        used = total - found["free"].get(name, 0.0)
+        if name != "memory":
+            yield f"{used:g} of {total:g} {name} in use"
+        elif used:
+            yield f"{format_bytes(int(used))} of {format_bytes(int(total))} of memory promised"
 
 
 def format_bytes(count: float) -> str:

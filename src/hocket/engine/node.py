@@ -107,8 +107,7 @@ def build_demand(
 ) -> resources.Demand:
     """Return what a session has; what is not given is found out."""
     amounts = dict(custom or {})
-    if memory is not None:
-        amounts["memory"] = memory
+    amounts["memory"] = count_memory() if memory is None else memory
     amounts["CPU"] = count_cpus() if num_cpus is None else num_cpus
     amounts["GPU"] = count_gpus() if num_gpus is None else num_gpus
     return resources.parse_demand(amounts)
