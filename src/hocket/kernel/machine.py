@@ -18,12 +18,13 @@ count is remembered (`ObjectRecord.holders`) and given back at once when the wor
 
 from __future__ import annotations
 
-import enum
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import final
 
 from hocket import exceptions
 from hocket.kernel import records, resources
+from hocket.kernel.instructions import Op
 from hocket.kernel.records import (
     ActorRecord,
     ActorState,
@@ -38,12 +39,13 @@ from hocket.kernel.records import (
     WorkerRecord,
     WorkerState,
 )
+from hocket.kernel.state import State
 
 MAX_DEPTH = 128
 """Tasks in one worker's queue at most. Measured: no gain beyond."""
 
-KEPT_TASKS = 10_000
-"""How many tasks that are over are remembered, for those who look. A guess: some 5 MB, a second or so of tiny tasks."""
+QUEUE_SECONDS = 0.002
+"""How much work may stand in a worker's queue. The most that a wrong place in the row costs a task."""
 
 SHORT_SECONDS = 0.001
 """A run shorter than this is one of very many, or of no interest."""
@@ -55,85 +57,10 @@ remembering each would cost 5 % (measured), and 10,000 of them would be a tenth 
 KEPT_EVERY = 64
 """A power of two."""
 
-KEPT_ACTORS = 1_000
-"""How many dead actors are remembered."""
 
-QUEUE_SECONDS = 0.002
-"""How much work may stand in a worker's queue. The most that a wrong place in the row costs a task."""
-
-
-class Op(enum.IntEnum):
-    """What an instruction asks of the engine."""
-
-    START = 0
-    """``(START, worker)``: start a process for it. It may be sent tasks at once."""
-    RUN = 1
-    """``(RUN, worker, task)``"""
-    CANCEL = 2
-    """``(CANCEL, worker, task_id)``: interrupt it, or take it out of the worker's queue; an answer comes either way."""
-    KILL = 3
-    """``(KILL, worker)``: end the process now."""
-    STOP = 4
-    """``(STOP, worker)``: let the process finish what it has, then exit."""
-    RECALL = 5
-    """``(RECALL, worker)``: hand back what has not been started."""
-    FREE = 6
-    """``(FREE, object_id, value)``: nothing needs the value any more."""
-    TELL = 7
-    """``(TELL, worker_id, object_id)``: the object it asked for is there."""
-    PASS = 9
-    """``(PASS, worker, marker)``: a marker of `Kernel.introduce` has its turn."""
-    REFUSE = 10
-    """``(REFUSE, marker)``: the actor is dead."""
-    MOVED = 11
-    """``(MOVED, worker_id, object_id)``: what the worker expected from a direct call is here instead."""
-    CONSUMED = 8
-    """``(CONSUMED, worker, task_id, index)``: the generator's items up to this place have been taken."""
-
-
-class Kernel:
+@final
+class Kernel(State):
     """All state of a session, and the transitions on it. Not thread-safe: the engine holds a lock."""
-
-    def __init__(
-        self,
-        node: resources.Demand,
-        *,
-        max_idle_workers: int,
-        encode_error: Callable[[BaseException], tuple[object, ...]],
-        none_value: tuple[object, ...],
-        end_value: tuple[object, ...] = (),
-    ) -> None:
-        self.pool = resources.Pool.build(node)
-        #: Turns an exception of ours into a value; a pure function that the engine brings.
-        self.encode_error = encode_error
-        #: The encoded None, which a reservation returns.
-        self.none_value = none_value
-        #: What stands at the end of a stream.
-        self.end_value = end_value
-        #: Idle workers beyond this many are stopped.
-        self.max_idle_workers = max_idle_workers
-        self.instructions: list[tuple[object, ...]] = []
-        self.functions: dict[bytes, FunctionRecord] = {}
-        self.objects: dict[int, ObjectRecord] = {}
-        self.tasks: dict[int, TaskRecord] = {}
-        self.workers: dict[int, WorkerRecord] = {}
-        self.actors: dict[int, ActorRecord] = {}
-        self.groups: dict[int, GroupRecord] = {}
-        self.names: dict[tuple[str, str], ActorRecord] = {}
-        #: Names promised to workers that are about to create the actor.
-        self.name_claims: dict[tuple[str, str], int] = {}
-        self.streams: dict[int, StreamRecord] = {}
-        self.queues: dict[resources.Shape, deque[TaskRecord]] = {}
-        self.leases: dict[resources.Shape, dict[int, WorkerRecord]] = {}
-        self.idle: list[WorkerRecord] = []
-        self.pending_groups: list[GroupRecord] = []
-        #: The last tasks that are over, oldest first, without their arguments.
-        self.closed_tasks: deque[TaskRecord] = deque(maxlen=KEPT_TASKS)
-        #: The last actors that were forgotten, oldest first.
-        self.closed_actors: deque[ActorRecord] = deque(maxlen=KEPT_ACTORS)
-        self._next_worker_id = 1
-
-    # --- objects ------------------------------------------------------------------------------------------------------
 
     def put(
         self,
@@ -188,7 +115,7 @@ class Kernel:
         for inner in record.contained:
             self.release(inner)
         if record.id in self.actors:
-            self._forget_actor(self.actors[record.id])
+            self.forget_actor(self.actors[record.id])
         if record.id in self.streams:
             self._drop_stream(self.streams.pop(record.id))
 
@@ -225,20 +152,18 @@ class Kernel:
                 if task.state == TaskState.WAITING:
                     task.unresolved -= 1
                     if failed:
-                        self._fail_with(task, value)
+                        self.fail_with(task, value)
                     elif task.unresolved == 0:
-                        self._make_ready(task)
-
-    # --- tasks --------------------------------------------------------------------------------------------------------
+                        self.make_ready(task)
 
     def submit(self, task: TaskRecord) -> None:
         """Take a task in. Its objects exist from now on, with one reference each for the caller."""
         self.tasks[task.id] = task
-        objects = self.objects
+        known = self.objects
         caller = task.caller
         returns = task.options.num_returns
         for object_id in (task.id,) if returns == 1 else range(task.id, task.id + abs(returns)):
-            record = objects[object_id] = ObjectRecord(object_id, task)
+            record = known[object_id] = ObjectRecord(object_id, task)
             if caller:
                 record.holders = {caller: 1}
         if returns == records.STREAMING:
@@ -251,11 +176,11 @@ class Kernel:
         elif task.kind == TaskKind.CALL and not self._join_actor(task):
             return
         if failed_value is not None:
-            self._fail_with(task, failed_value)
+            self.fail_with(task, failed_value)
         elif task.unresolved:
             task.state = TaskState.WAITING
         else:
-            self._make_ready(task)
+            self.make_ready(task)
 
     def _depend(self, task: TaskRecord) -> tuple[object, ...] | None:
         """Let the task wait for its arguments; return the error of one that has failed already."""
@@ -272,7 +197,7 @@ class Kernel:
                 failed_value = record.value
         return failed_value
 
-    def _make_ready(self, task: TaskRecord) -> None:
+    def make_ready(self, task: TaskRecord) -> None:
         task.state = TaskState.READY
         if task.kind == TaskKind.CALL:
             actor = task.actor
@@ -299,12 +224,12 @@ class Kernel:
         message = f"`{task.options.name}` was to run in placement group {group_id:016x}, which was removed."
         kind = exceptions.TaskPlacementGroupRemoved
         if task.kind == TaskKind.CREATION:
-            self._fail_exception(task, exceptions.ActorPlacementGroupRemoved(message))
+            self.fail_exception(task, exceptions.ActorPlacementGroupRemoved(message))
         else:
-            self._fail_exception(task, kind(message))
+            self.fail_exception(task, kind(message))
         return True
 
-    def _dispatch(self) -> None:
+    def dispatch(self) -> None:
         """Start whatever fits now. Called when resources or workers became free."""
         if self.pending_groups:
             self._reserve_groups()
@@ -391,9 +316,9 @@ class Kernel:
             self._stop(self.idle.pop(0))
 
     def _start_worker(self, environment: str) -> WorkerRecord:
-        worker = WorkerRecord(self._next_worker_id)
+        worker = WorkerRecord(self.next_worker_id)
         worker.environment = environment
-        self._next_worker_id += 1
+        self.next_worker_id += 1
         self.workers[worker.id] = worker
         self.instructions.append((Op.START, worker))
         return worker
@@ -431,9 +356,9 @@ class Kernel:
         if task.kind == TaskKind.CREATION:
             self._bring_alive(task)
         object_id = task_id
-        objects = self.objects
+        known = self.objects
         for value, contained in values:
-            record = objects.get(object_id)
+            record = known.get(object_id)
             if record is None:
                 self.instructions.append((Op.FREE, object_id, value))
             elif record.value is None:  # an actor that is built again has its value already
@@ -467,7 +392,7 @@ class Kernel:
             if task.kind == TaskKind.CREATION:
                 self._bury_constructor(task)
             task.error_type = error_type
-            self._fail_with(task, error)
+            self.fail_with(task, error)
         self._go_on(worker, task)
 
     def hand_back(self, worker: WorkerRecord, task_ids: list[int]) -> None:
@@ -484,7 +409,7 @@ class Kernel:
                 self._put_back(task)
         if worker.state == WorkerState.LEASED and not worker.inflight:
             self._end_lease(worker)  # it had not started any of them
-        self._dispatch()
+        self.dispatch()
 
     def _put_back(self, task: TaskRecord) -> None:
         """Put a task that was not started at the head of its row."""
@@ -529,7 +454,7 @@ class Kernel:
         if not worker.inflight:
             self._end_lease(worker)
             if queue or self.pending_groups or len(self.queues) > 1:
-                self._dispatch()
+                self.dispatch()
 
     def _others_wait(self, shape: resources.Shape) -> bool:
         return any(queue for other, queue in self.queues.items() if other != shape)
@@ -579,7 +504,7 @@ class Kernel:
         task.attempt += 1
         if task.kind == TaskKind.CALL:
             self._put_back_call(task)
-        self._make_ready(task)
+        self.make_ready(task)
 
     def _close_task(self, task: TaskRecord, is_kept: bool = True) -> None:
         task.state = TaskState.DONE
@@ -601,7 +526,7 @@ class Kernel:
             self.instructions.append((Op.FREE, 0, task.args))
             task.args = None
 
-    def _fail_with(self, task: TaskRecord, error: tuple[object, ...]) -> None:
+    def fail_with(self, task: TaskRecord, error: tuple[object, ...]) -> None:
         """Give every object of the task this (encoded) error."""
         if task.state == TaskState.DONE:
             return
@@ -616,12 +541,10 @@ class Kernel:
             if record is not None and record.value is None:
                 self._store(record, error, (), True)
 
-    def _fail_exception(self, task: TaskRecord, error: BaseException) -> None:
+    def fail_exception(self, task: TaskRecord, error: BaseException) -> None:
         """Fail the task with an exception of ours."""
         task.error_type = type(error).__name__
-        self._fail_with(task, self.encode_error(error))
-
-    # --- cancelling ---------------------------------------------------------------------------------------------------
+        self.fail_with(task, self.encode_error(error))
 
     def cancel(self, object_id: int, *, force: bool, recursive: bool) -> None:
         """Cancel the task that makes the object; nothing happens if it is there already."""
@@ -648,9 +571,7 @@ class Kernel:
 
     def _cancel_quietly(self, task: TaskRecord) -> None:
         error = exceptions.TaskCancelledError(f"Task `{task.options.name}` was cancelled before it started.")
-        self._fail_exception(task, error)
-
-    # --- workers ------------------------------------------------------------------------------------------------------
+        self.fail_exception(task, error)
 
     def block(self, worker: WorkerRecord, returned: list[int], number: int = 0, wait: Wait | None = None) -> None:
         """A thread of the worker waits in `get`: its CPU is free for others, and so are the tasks it had not started.
@@ -714,18 +635,18 @@ class Kernel:
         if worker.promised:
             message = f"The worker (pid {death.pid}) that was to send the value was {death.describe()}"
             self._break_promises(worker.promised, exceptions.OwnerDiedError(message))
-        self._dispatch()
+        self.dispatch()
 
     def fail_orphans(self, death: exceptions.Death) -> None:
         """Fail what a worker that spoke nonsense left half done. Costs time in proportion to the state; it is rare."""
         for task in list(self.tasks.values()):
             if task.state == TaskState.RUNNING and (task.worker is None or task.worker.state == WorkerState.DEAD):
-                self._fail_exception(task, _explain_crash(task, death))
+                self.fail_exception(task, _explain_crash(task, death))
         for record in list(self.objects.values()):
             if record.task is not None and record.value is None and record.task.state == TaskState.DONE:
                 error = self.encode_error(_explain_crash(record.task, death))
                 self._store(record, error, (), True)
-        self._dispatch()
+        self.dispatch()
 
     def _end_lease_of_dead(self, worker: WorkerRecord) -> None:
         if worker.state == WorkerState.LEASED:
@@ -738,15 +659,13 @@ class Kernel:
             error: exceptions.HocketError = exceptions.TaskCancelledError(
                 f"Task `{task.options.name}` was cancelled, and its worker ended."
             )
-            self._fail_exception(task, error)
+            self.fail_exception(task, error)
         elif not was_started:
             self._put_back(task)
         elif task.retries_left:
             self._retry(task)
         else:
-            self._fail_exception(task, _explain_crash(task, death))
-
-    # --- actors -------------------------------------------------------------------------------------------------------
+            self.fail_exception(task, _explain_crash(task, death))
 
     def _add_actor(self, task: TaskRecord) -> None:
         options = task.actor_options
@@ -788,7 +707,7 @@ class Kernel:
             pool = worker.allocation.pool
             worker.allocation.give_back()
             worker.allocation = pool.take(shape.demand)
-            self._dispatch()
+            self.dispatch()
 
     def _join_actor(self, task: TaskRecord) -> bool:
         """Put the call in its caller's row; False if the actor is dead, and the call has failed."""
@@ -796,7 +715,7 @@ class Kernel:
         assert actor is not None
         self.retain(actor.id)
         if actor.state == ActorState.DEAD:
-            self._fail_exception(task, self.explain_death(actor))
+            self.fail_exception(task, self.explain_death(actor))
             return False
         if task.unresolved and actor.options.allows_disorder:
             actor.waiting[task.id] = task
@@ -854,8 +773,6 @@ class Kernel:
                 self._pass_markers(actor, task.id)
         if not row:
             del actor.queues[key]
-
-    # --- direct calls ---
 
     def introduce(self, actor_id: int, caller: int, marker: tuple[object, ...]) -> None:
         """Pass a marker on to the actor's worker, behind the calls that the caller has made so far."""
@@ -966,10 +883,10 @@ class Kernel:
             else:
                 lost.append(task)
         for task in reversed(lost):
-            self._fail_exception(task, self._explain_lost_call(actor, task, death))
+            self.fail_exception(task, self._explain_lost_call(actor, task, death))
         creation.attempt += 1
         self.tasks[creation.id] = creation
-        self._make_ready(creation)
+        self.make_ready(creation)
 
     def _explain_lost_call(
         self, actor: ActorRecord, task: TaskRecord, death: exceptions.Death
@@ -1008,7 +925,7 @@ class Kernel:
             self.instructions.append((Op.KILL, worker))
         self._bury(actor, death, message)
 
-    def _forget_actor(self, actor: ActorRecord) -> None:
+    def forget_actor(self, actor: ActorRecord) -> None:
         """Its last handle is gone."""
         actor.unreachable = True
         self._end_if_unreachable(actor)
@@ -1084,13 +1001,13 @@ class Kernel:
         for task in calls:
             task.worker = None
             if task.state != TaskState.DONE:
-                self._fail_exception(task, self.explain_death(actor))
+                self.fail_exception(task, self.explain_death(actor))
         if actor.unreachable:
             self.actors.pop(actor.id, None)
         if worker is not None and worker.allocation is not None:
             worker.allocation.give_back()
             worker.allocation = None
-            self._dispatch()
+            self.dispatch()
 
     def explain_death(self, actor: ActorRecord) -> exceptions.ActorDiedError:
         """Return the error of a call on a dead actor."""
@@ -1101,8 +1018,6 @@ class Kernel:
             actor_init_failed=actor.init_failed,
             death=actor.death,
         )
-
-    # --- streams ------------------------------------------------------------------------------------------------------
 
     def _open_stream(self, task: TaskRecord) -> None:
         task.stream = self.streams[task.id] = StreamRecord(task.id)
@@ -1168,8 +1083,6 @@ class Kernel:
         for index in range(stream.taken, stream.produced + 1):
             self.release(records.build_item_id(stream.task_id, index))
 
-    # --- placement groups ---------------------------------------------------------------------------------------------
-
     def reserve(self, group: GroupRecord) -> None:
         """Reserve the bundles, now or as soon as they fit together. The group's object is there when they are."""
         self.groups[group.id] = group
@@ -1181,7 +1094,7 @@ class Kernel:
     def _reserve_groups(self) -> None:
         has_reserved = False
         for group in list(self.pending_groups):
-            if all_fit(self.pool, group.bundles):
+            if resources.all_fit(self.pool, group.bundles):
                 has_reserved = True
                 self.pending_groups.remove(group)
                 for bundle in group.bundles:
@@ -1192,7 +1105,7 @@ class Kernel:
                 if record is not None:
                     self._store(record, self.none_value, (), False)
         if has_reserved:
-            self._dispatch()
+            self.dispatch()
 
     def remove_group(self, group_id: int) -> None:
         """Give the bundles back. What runs in them ends; what waits for them fails."""
@@ -1212,13 +1125,13 @@ class Kernel:
         for shape in [shape for shape in self.queues if shape.group_id == group_id]:
             del self.queues[shape]
         self.release(group_id)
-        self._dispatch()
+        self.dispatch()
 
     def _end_all_in(self, group_id: int, message: str) -> None:
         """End the tasks and actors of a placement group, running or waiting."""
         for task in [task for task in self.tasks.values() if task.options.shape.group_id == group_id]:
             if task.worker is None and task.kind == TaskKind.FUNCTION:
-                self._fail_exception(task, exceptions.TaskPlacementGroupRemoved(message))
+                self.fail_exception(task, exceptions.TaskPlacementGroupRemoved(message))
         for actor in list(self.actors.values()):
             if actor.options.lifetime_shape.group_id == group_id and actor.state != ActorState.DEAD:
                 self.kill_actor(actor.id, message)
@@ -1227,8 +1140,6 @@ class Kernel:
                 for task in worker.inflight.values():
                     task.retries_left = 0
                 self.instructions.append((Op.KILL, worker))
-
-    # --- looking ------------------------------------------------------------------------------------------------------
 
     def could_ever_fit(self, shape: resources.Shape) -> bool:
         """Tell whether the shape fits an otherwise empty session."""
@@ -1276,20 +1187,6 @@ def _find_row(actor: ActorRecord, task: TaskRecord) -> deque[TaskRecord]:
     if row is None:
         row = actor.queues[key] = deque()
     return row
-
-
-def all_fit(pool: resources.Pool, bundles: tuple[resources.Demand, ...]) -> bool:
-    """Tell whether the bundles fit the pool together, now."""
-    taken: list[resources.Allocation] = []
-    try:
-        for bundle in bundles:
-            if not pool.fits(bundle):
-                return False
-            taken.append(pool.take(bundle))
-        return True
-    finally:
-        for allocation in taken:
-            allocation.give_back()
 
 
 def _explain_crash(task: TaskRecord, death: exceptions.Death) -> exceptions.WorkerCrashedError:
