@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import final
 
 from hocket import exceptions
-from hocket.kernel import records, resources
+from hocket.kernel import reasons, records, resources
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import (
     ActorRecord,
@@ -404,7 +404,7 @@ class Kernel(State):
                 continue
             task.worker = None
             if task.cancelled:
-                self._cancel_quietly(task)
+                self.fail_exception(task, reasons.explain_cancelled(task))
             elif task.kind == TaskKind.FUNCTION:
                 self._put_back(task)
         if worker.state == WorkerState.LEASED and not worker.inflight:
@@ -562,16 +562,12 @@ class Kernel(State):
         task.cancelled = True
         worker = task.worker
         if worker is None:
-            self._cancel_quietly(task)
+            self.fail_exception(task, reasons.explain_cancelled(task))
         elif force and task.kind == TaskKind.FUNCTION and next(iter(worker.inflight)) == task.id:
             worker.killed = True
             self.instructions.append((Op.KILL, worker))
         else:
             self.instructions.append((Op.CANCEL, worker, task.id))
-
-    def _cancel_quietly(self, task: TaskRecord) -> None:
-        error = exceptions.TaskCancelledError(f"Task `{task.options.name}` was cancelled before it started.")
-        self.fail_exception(task, error)
 
     def block(self, worker: WorkerRecord, returned: list[int], number: int = 0, wait: Wait | None = None) -> None:
         """A thread of the worker waits in `get`: its CPU is free for others, and so are the tasks it had not started.
@@ -641,10 +637,10 @@ class Kernel(State):
         """Fail what a worker that spoke nonsense left half done. Costs time in proportion to the state; it is rare."""
         for task in list(self.tasks.values()):
             if task.state == TaskState.RUNNING and (task.worker is None or task.worker.state == WorkerState.DEAD):
-                self.fail_exception(task, _explain_crash(task, death))
+                self.fail_exception(task, reasons.explain_crash(task, death))
         for record in list(self.objects.values()):
             if record.task is not None and record.value is None and record.task.state == TaskState.DONE:
-                error = self.encode_error(_explain_crash(record.task, death))
+                error = self.encode_error(reasons.explain_crash(record.task, death))
                 self._store(record, error, (), True)
         self.dispatch()
 
@@ -665,7 +661,7 @@ class Kernel(State):
         elif task.retries_left:
             self._retry(task)
         else:
-            self.fail_exception(task, _explain_crash(task, death))
+            self.fail_exception(task, reasons.explain_crash(task, death))
 
     def _add_actor(self, task: TaskRecord) -> None:
         options = task.actor_options
@@ -715,7 +711,7 @@ class Kernel(State):
         assert actor is not None
         self.retain(actor.id)
         if actor.state == ActorState.DEAD:
-            self.fail_exception(task, self.explain_death(actor))
+            self.fail_exception(task, reasons.explain_death(actor))
             return False
         if task.unresolved and actor.options.allows_disorder:
             actor.waiting[task.id] = task
@@ -835,7 +831,7 @@ class Kernel(State):
             message = f"Call `{name}` was lost: its actor has ended."
             self._break_promises(object_ids, exceptions.ActorDiedError(message, actor_id=f"{actor_id:016x}"))
         elif actor.state == ActorState.DEAD:
-            self._break_promises(object_ids, self.explain_death(actor))
+            self._break_promises(object_ids, reasons.explain_death(actor))
         else:
             actor.mourned += object_ids
 
@@ -883,23 +879,10 @@ class Kernel(State):
             else:
                 lost.append(task)
         for task in reversed(lost):
-            self.fail_exception(task, self._explain_lost_call(actor, task, death))
+            self.fail_exception(task, reasons.explain_lost_call(actor, task, death))
         creation.attempt += 1
         self.tasks[creation.id] = creation
         self.make_ready(creation)
-
-    def _explain_lost_call(
-        self, actor: ActorRecord, task: TaskRecord, death: exceptions.Death
-    ) -> exceptions.HocketError:
-        if task.cancelled:
-            return exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled, and its actor ended.")
-        return exceptions.ActorUnavailableError(
-            f"Call `{task.options.name}` was lost: the process (pid {death.pid}) of its actor {death.describe()} The actor is "
-            f"being built again (restart {actor.restarts}). Nobody knows how far the call came; to have calls tried "
-            "again, set max_task_retries.",
-            actor_id=f"{actor.id:016x}",
-            death=death,
-        )
 
     def exit_actor(self, worker: WorkerRecord) -> None:
         """The actor ends itself: it is not built again, and nothing it had to do is done."""
@@ -984,7 +967,7 @@ class Kernel(State):
         self.instructions += [(Op.REFUSE, marker) for marker, _ in actor.markers]
         actor.markers = []
         if actor.mourned:
-            self._break_promises(actor.mourned, self.explain_death(actor))
+            self._break_promises(actor.mourned, reasons.explain_death(actor))
             actor.mourned = []
         worker, actor.worker = actor.worker, None
         actor.inflight = 0
@@ -1001,23 +984,13 @@ class Kernel(State):
         for task in calls:
             task.worker = None
             if task.state != TaskState.DONE:
-                self.fail_exception(task, self.explain_death(actor))
+                self.fail_exception(task, reasons.explain_death(actor))
         if actor.unreachable:
             self.actors.pop(actor.id, None)
         if worker is not None and worker.allocation is not None:
             worker.allocation.give_back()
             worker.allocation = None
             self.dispatch()
-
-    def explain_death(self, actor: ActorRecord) -> exceptions.ActorDiedError:
-        """Return the error of a call on a dead actor."""
-        name = f" (named {actor.options.name!r})" if actor.options.name else ""
-        return exceptions.ActorDiedError(
-            f"Actor `{actor.options.class_name}`{name} is dead: {actor.death_message}",
-            actor_id=f"{actor.id:016x}",
-            actor_init_failed=actor.init_failed,
-            death=actor.death,
-        )
 
     def _open_stream(self, task: TaskRecord) -> None:
         task.stream = self.streams[task.id] = StreamRecord(task.id)
@@ -1187,9 +1160,3 @@ def _find_row(actor: ActorRecord, task: TaskRecord) -> deque[TaskRecord]:
     if row is None:
         row = actor.queues[key] = deque()
     return row
-
-
-def _explain_crash(task: TaskRecord, death: exceptions.Death) -> exceptions.WorkerCrashedError:
-    tries = f" It was tried {task.attempt + 1} times." if task.attempt else ""
-    kind = exceptions.OutOfMemoryError if death.out_of_memory else exceptions.WorkerCrashedError
-    return kind(f"The worker (pid {death.pid}) that ran task `{task.options.name}` {death.describe()}{tries}", death)
