@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import final
 
 from hocket import exceptions
-from hocket.kernel import reasons, records, resources
+from hocket.kernel import objects, reasons, records, resources
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import (
     ActorRecord,
@@ -62,99 +62,11 @@ KEPT_EVERY = 64
 class Kernel(State):
     """All state of a session, and the transitions on it. Not thread-safe: the engine holds a lock."""
 
-    def put(
-        self,
-        object_id: int,
-        value: tuple[object, ...],
-        contained: tuple[int, ...],
-        holder: int,
-        *,
-        failed: bool = False,
-    ) -> None:
-        """Register a value that exists already, with one reference, held by a worker or the driver."""
-        record = ObjectRecord(object_id, None)
-        record.value = value
-        record.failed = failed
-        if contained:
-            record.contained = contained
-            self._retain_all(contained)
-        if holder:
-            record.holders = {holder: 1}
-        self.objects[object_id] = record
-
-    def retain(self, object_id: int, holder: int = records.DRIVER) -> None:
-        """Count one more reference."""
-        record = self.objects[object_id]
-        record.count += 1
-        if holder:
-            if record.holders is None:
-                record.holders = {}
-            record.holders[holder] = record.holders.get(holder, 0) + 1
-
-    def release(self, object_id: int, holder: int = records.DRIVER, count: int = 1) -> None:
-        """Count references as gone; at zero the value is freed."""
-        record = self.objects.get(object_id)
-        if record is None:
-            return
-        if holder:
-            held = (record.holders or {}).get(holder, 0)
-            count = min(count, held)
-            if record.holders is not None:
-                if held == count:
-                    record.holders.pop(holder, None)
-                else:
-                    record.holders[holder] = held - count
-        record.count -= count
-        if record.count <= 0:
-            self._free(record)
-
-    def _free(self, record: ObjectRecord) -> None:
-        del self.objects[record.id]
-        if record.value is not None:
-            self.instructions.append((Op.FREE, record.id, record.value))
-        for inner in record.contained:
-            self.release(inner)
-        if record.id in self.actors:
-            self.forget_actor(self.actors[record.id])
-        if record.id in self.streams:
-            self._drop_stream(self.streams.pop(record.id))
-
-    def _retain_all(self, object_ids: tuple[int, ...]) -> None:
-        for object_id in object_ids:
-            record = self.objects.get(object_id)
-            if record is not None:
-                record.count += 1
-
-    def watch(self, object_id: int, worker_id: int) -> None:
-        """Tell the worker when the object is there; at once if it is."""
-        record = self.objects[object_id]
-        if record.value is not None:
-            self.instructions.append((Op.TELL, worker_id, object_id))
-        elif record.watchers is None:
-            record.watchers = [worker_id]
-        else:
-            record.watchers.append(worker_id)
-
-    def _store(self, record: ObjectRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool) -> None:
-        if contained:  # first: if these are no ids, the object has no value yet
-            self._retain_all(contained)
-            record.contained = contained
-        record.value = value
-        record.failed = failed
-        record.task = None
-        if record.watchers is not None:
-            for worker_id in record.watchers:
-                self.instructions.append((Op.TELL, worker_id, record.id))
-            record.watchers = None
-        if record.dependents is not None:
-            dependents, record.dependents = record.dependents, None
-            for task in dependents:
-                if task.state == TaskState.WAITING:
-                    task.unresolved -= 1
-                    if failed:
-                        self.fail_with(task, value)
-                    elif task.unresolved == 0:
-                        self.make_ready(task)
+    # Objects.
+    put = objects.put
+    retain = objects.retain
+    release = objects.release
+    watch = objects.watch
 
     def submit(self, task: TaskRecord) -> None:
         """Take a task in. Its objects exist from now on, with one reference each for the caller."""
@@ -169,7 +81,7 @@ class Kernel(State):
         if returns == records.STREAMING:
             self._open_stream(task)
         if task.borrowed:
-            self._retain_all(task.borrowed)
+            objects.retain_all(self, task.borrowed)
         failed_value = self._depend(task) if task.dependencies else None
         if task.kind == TaskKind.CREATION:
             self._add_actor(task)
@@ -362,7 +274,7 @@ class Kernel(State):
             if record is None:
                 self.instructions.append((Op.FREE, object_id, value))
             elif record.value is None:  # an actor that is built again has its value already
-                self._store(record, value, contained, False)
+                objects.store(self, record, value, contained, False)
             object_id += 1
         if task.stream is not None:
             self._end_stream(task.stream)
@@ -513,18 +425,9 @@ class Kernel(State):
             self.closed_tasks.append(task)
         actor = task.actor
         if actor is None or actor.creation is not task:  # else its arguments are needed again
-            self._release_arguments(task)
+            objects.release_arguments(self, task)
         if task.kind == TaskKind.CALL and actor is not None:
-            self.release(actor.id)
-
-    def _release_arguments(self, task: TaskRecord) -> None:
-        for object_id in task.dependencies:
-            self.release(object_id)
-        for object_id in task.borrowed:
-            self.release(object_id)
-        if task.args is not None:
-            self.instructions.append((Op.FREE, 0, task.args))
-            task.args = None
+            objects.release(self, actor.id)
 
     def fail_with(self, task: TaskRecord, error: tuple[object, ...]) -> None:
         """Give every object of the task this (encoded) error."""
@@ -539,7 +442,7 @@ class Kernel(State):
         for object_id in range(task.id, task.id + max(1, task.options.num_returns)):
             record = self.objects.get(object_id)
             if record is not None and record.value is None:
-                self._store(record, error, (), True)
+                objects.store(self, record, error, (), True)
 
     def fail_exception(self, task: TaskRecord, error: BaseException) -> None:
         """Fail the task with an exception of ours."""
@@ -625,7 +528,7 @@ class Kernel(State):
                 self._lose_task(task, death, was_started=at <= started)
         for record in [record for record in self.objects.values() if record.holders and worker.id in record.holders]:
             assert record.holders is not None
-            self.release(record.id, worker.id, record.holders[worker.id])
+            objects.release(self, record.id, worker.id, record.holders[worker.id])
         for key in [key for key, claimant in self.name_claims.items() if claimant == worker.id]:
             del self.name_claims[key]
         if worker.promised:
@@ -641,7 +544,7 @@ class Kernel(State):
         for record in list(self.objects.values()):
             if record.task is not None and record.value is None and record.task.state == TaskState.DONE:
                 error = self.encode_error(reasons.explain_crash(record.task, death))
-                self._store(record, error, (), True)
+                objects.store(self, record, error, (), True)
         self.dispatch()
 
     def _end_lease_of_dead(self, worker: WorkerRecord) -> None:
@@ -709,7 +612,7 @@ class Kernel(State):
         """Put the call in its caller's row; False if the actor is dead, and the call has failed."""
         actor = task.actor
         assert actor is not None
-        self.retain(actor.id)
+        objects.retain(self, actor.id)
         if actor.state == ActorState.DEAD:
             self.fail_exception(task, reasons.explain_death(actor))
             return False
@@ -804,7 +707,7 @@ class Kernel(State):
         worker.promised.discard(object_id)
         record = self.objects.get(object_id)
         if record is not None and record.value is None:
-            self._store(record, value, (), failed)
+            objects.store(self, record, value, (), failed)
 
     def deliver(self, holder: int, object_id: int, value: tuple[object, ...], contained: tuple[int, ...]) -> None:
         """A direct call has returned what only we can keep; it belongs to the worker that called."""
@@ -814,10 +717,10 @@ class Kernel(State):
             return
         record = self.objects.get(object_id)
         if record is None:
-            self.put(object_id, value, contained, holder)
+            objects.put(self, object_id, value, contained, holder)
         elif record.value is None:
             owner.promised.discard(object_id)
-            self._store(record, value, contained, False)
+            objects.store(self, record, value, contained, False)
         self.instructions.append((Op.MOVED, holder, object_id))
 
     def mourn(self, worker: WorkerRecord, actor_id: int, object_ids: tuple[int, ...], name: str) -> None:
@@ -840,7 +743,7 @@ class Kernel(State):
         for object_id in object_ids:
             record = self.objects.get(object_id)
             if record is not None and record.value is None:
-                self._store(record, value, (), True)
+                objects.store(self, record, value, (), True)
 
     def _can_restart(self, actor: ActorRecord) -> bool:
         most = actor.options.max_restarts
@@ -936,13 +839,13 @@ class Kernel(State):
             del self.names[key]
         if actor.holds_itself:
             actor.holds_itself = False
-            self.release(actor.id)
+            objects.release(self, actor.id)
 
     def _drop_creation(self, actor: ActorRecord) -> None:
         """It will not be built again: give its arguments back."""
         creation, actor.creation = actor.creation, None
         if creation is not None and creation.state == TaskState.DONE:
-            self._release_arguments(creation)
+            objects.release_arguments(self, creation)
 
     def _bury_constructor(self, task: TaskRecord) -> None:
         actor = task.actor
@@ -1023,7 +926,7 @@ class Kernel(State):
         if record is None:
             self.instructions.append((Op.FREE, item_id, value))
         else:
-            self._store(record, value, contained, failed)
+            objects.store(self, record, value, contained, failed)
 
     def _end_stream(self, stream: StreamRecord) -> None:
         if stream.task_id in self.streams:
@@ -1051,11 +954,6 @@ class Kernel(State):
             self.instructions.append((Op.CONSUMED, task.worker, task_id, index))
         return item_id
 
-    def _drop_stream(self, stream: StreamRecord) -> None:
-        """Nobody reads it any more: what was not taken is freed, and what is still to come will be."""
-        for index in range(stream.taken, stream.produced + 1):
-            self.release(records.build_item_id(stream.task_id, index))
-
     def reserve(self, group: GroupRecord) -> None:
         """Reserve the bundles, now or as soon as they fit together. The group's object is there when they are."""
         self.groups[group.id] = group
@@ -1076,7 +974,7 @@ class Kernel(State):
                     group.pools = (*group.pools, resources.Pool.build(bundle, allocation.gpu_ids))
                 record = self.objects.get(group.id)
                 if record is not None:
-                    self._store(record, self.none_value, (), False)
+                    objects.store(self, record, self.none_value, (), False)
         if has_reserved:
             self.dispatch()
 
@@ -1094,10 +992,10 @@ class Kernel(State):
             allocation.give_back()
         record = self.objects.get(group_id)
         if record is not None and record.value is None:
-            self._store(record, self.encode_error(exceptions.TaskPlacementGroupRemoved(message)), (), True)
+            objects.store(self, record, self.encode_error(exceptions.TaskPlacementGroupRemoved(message)), (), True)
         for shape in [shape for shape in self.queues if shape.group_id == group_id]:
             del self.queues[shape]
-        self.release(group_id)
+        objects.release(self, group_id)
         self.dispatch()
 
     def _end_all_in(self, group_id: int, message: str) -> None:
