@@ -23,29 +23,21 @@ from collections.abc import Iterable
 from typing import final
 
 from hocket import exceptions
-from hocket.kernel import objects, reasons, records, resources
+from hocket.kernel import leases, objects, reasons, records, resources
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import (
     ActorRecord,
     ActorState,
-    FunctionRecord,
     GroupRecord,
     ObjectRecord,
     StreamRecord,
     TaskKind,
     TaskRecord,
     TaskState,
-    Wait,
     WorkerRecord,
     WorkerState,
 )
 from hocket.kernel.state import State
-
-MAX_DEPTH = 128
-"""Tasks in one worker's queue at most. Measured: no gain beyond."""
-
-QUEUE_SECONDS = 0.002
-"""How much work may stand in a worker's queue. The most that a wrong place in the row costs a task."""
 
 SHORT_SECONDS = 0.001
 """A run shorter than this is one of very many, or of no interest."""
@@ -67,6 +59,14 @@ class Kernel(State):
     retain = objects.retain
     release = objects.release
     watch = objects.watch
+
+    # Workers.
+    block = leases.block
+    unblock = leases.unblock
+    hand_back = leases.hand_back
+    find_stalled = leases.find_stalled
+    recall = leases.recall
+    trim_idle = leases.trim_idle
 
     def submit(self, task: TaskRecord) -> None:
         """Take a task in. Its objects exist from now on, with one reference each for the caller."""
@@ -119,7 +119,7 @@ class Kernel(State):
             self._send_calls(actor, _get_row_key(task))
             return
         shape = task.options.shape
-        if self._fail_if_group_is_gone(task):
+        if leases.fail_if_group_is_gone(self, task):
             return
         queue = self.queues.get(shape)
         if queue is None:
@@ -127,19 +127,6 @@ class Kernel(State):
         queue.append(task)
         if len(queue) == 1:
             self._dispatch_shape(shape, queue)
-
-    def _fail_if_group_is_gone(self, task: TaskRecord) -> bool:
-        """Fail a task whose placement group was removed: it would wait for ever."""
-        group_id = task.options.shape.group_id
-        if not group_id or group_id in self.groups:
-            return False
-        message = f"`{task.options.name}` was to run in placement group {group_id:016x}, which was removed."
-        kind = exceptions.TaskPlacementGroupRemoved
-        if task.kind == TaskKind.CREATION:
-            self.fail_exception(task, exceptions.ActorPlacementGroupRemoved(message))
-        else:
-            self.fail_exception(task, kind(message))
-        return True
 
     def dispatch(self) -> None:
         """Start whatever fits now. Called when resources or workers became free."""
@@ -164,7 +151,7 @@ class Kernel(State):
                 self._start_on_idle(task, shape, pool)
             elif task.kind == TaskKind.FUNCTION and (worker := self._find_room(task, shape)) is not None:
                 queue.popleft()
-                self._run(worker, task)
+                leases.run(self, worker, task)
             else:
                 return
 
@@ -192,7 +179,7 @@ class Kernel(State):
         return best
 
     def _start_on_idle(self, task: TaskRecord, shape: resources.Shape, pool: resources.Pool) -> None:
-        worker = self._take_idle(shape.environment)
+        worker = leases.take_idle(self, shape.environment)
         worker.allocation = pool.take(shape.demand)
         if task.kind == TaskKind.CREATION:
             worker.state = WorkerState.ACTOR
@@ -200,7 +187,7 @@ class Kernel(State):
             assert actor is not None
             worker.actor = actor
             actor.worker = worker
-            self._run(worker, task)
+            leases.run(self, worker, task)
             if actor.markers:
                 self._pass_markers(actor)
             for key in list(actor.queues):
@@ -209,37 +196,7 @@ class Kernel(State):
         worker.state = WorkerState.LEASED
         worker.shape = shape
         self.leases.setdefault(shape, {})[worker.id] = worker
-        self._run(worker, task)
-
-    def _take_idle(self, environment: str) -> WorkerRecord:
-        """Return an idle worker of that runtime environment, or a new one."""
-        idle = self.idle
-        if idle and idle[-1].environment == environment:
-            return idle.pop()
-        for worker in idle:
-            if worker.environment == environment:
-                idle.remove(worker)
-                return worker
-        return self._start_worker(environment)
-
-    def trim_idle(self, most: int) -> None:
-        """Stop idle workers beyond so many, those idle for longest first."""
-        while len(self.idle) > most:
-            self._stop(self.idle.pop(0))
-
-    def _start_worker(self, environment: str) -> WorkerRecord:
-        worker = WorkerRecord(self.next_worker_id)
-        worker.environment = environment
-        self.next_worker_id += 1
-        self.workers[worker.id] = worker
-        self.instructions.append((Op.START, worker))
-        return worker
-
-    def _run(self, worker: WorkerRecord, task: TaskRecord) -> None:
-        task.state = TaskState.RUNNING
-        task.worker = worker
-        worker.inflight[task.id] = task
-        self.instructions.append((Op.RUN, worker, task))
+        leases.run(self, worker, task)
 
     def finish(
         self,
@@ -257,7 +214,7 @@ class Kernel(State):
             return
         function = task.function
         if function is not None:
-            self._learn(function, seconds)
+            leases.learn(function, seconds)
         is_kept = function is None or seconds > SHORT_SECONDS or function.runs <= KEPT_RUNS
         if is_kept or not function.runs % KEPT_EVERY:  # type: ignore[union-attr]
             is_kept = True
@@ -307,45 +264,10 @@ class Kernel(State):
             self.fail_with(task, error)
         self._go_on(worker, task)
 
-    def hand_back(self, worker: WorkerRecord, task_ids: list[int]) -> None:
-        """The worker did not start these tasks and never will."""
-        worker.recalled = False
-        for task_id in reversed(task_ids):
-            task = worker.inflight.pop(task_id, None)
-            if task is None:
-                continue
-            task.worker = None
-            if task.cancelled:
-                self.fail_exception(task, reasons.explain_cancelled(task))
-            elif task.kind == TaskKind.FUNCTION:
-                self._put_back(task)
-        if worker.state == WorkerState.LEASED and not worker.inflight:
-            self._end_lease(worker)  # it had not started any of them
-        self.dispatch()
-
-    def _put_back(self, task: TaskRecord) -> None:
-        """Put a task that was not started at the head of its row."""
-        task.state = TaskState.READY
-        if not self._fail_if_group_is_gone(task):
-            self.queues.setdefault(task.options.shape, deque()).appendleft(task)
-
-    def _learn(self, function: FunctionRecord, seconds: float) -> None:
-        """Set how deep a row of this function's tasks may be. Slow runs count at once, fast ones gradually."""
-        function.runs += 1
-        mean = function.mean_s
-        function.mean_s = seconds if function.runs == 1 or seconds > 4 * mean else mean + (seconds - mean) * 0.2
-        function.depth = max(1, min(MAX_DEPTH, int(QUEUE_SECONDS / (function.mean_s + 1e-6))))
-
     def _settle(self, worker: WorkerRecord, task: TaskRecord) -> None:
         task.worker = None
         if worker.actor is not None and task.kind == TaskKind.CALL:
             worker.actor.inflight -= 1
-
-    def _count_run(self, worker: WorkerRecord, function: str, task: TaskRecord) -> bool:
-        """Count a run of a function with ``max_calls``; tell whether that was the worker's last."""
-        worker.runs[function] = worker.runs.get(function, 0) + 1
-        worker.killed = worker.killed or worker.runs[function] >= task.options.max_calls
-        return worker.killed
 
     def _go_on(self, worker: WorkerRecord, task: TaskRecord) -> None:
         """Give the worker its next work, or return it to the idle ones; `task` is what it has just done."""
@@ -359,12 +281,12 @@ class Kernel(State):
         if shape is None:
             return
         queue = self.queues.get(shape)
-        if shape.only and self._count_run(worker, shape.only, task):
+        if shape.only and leases.count_run(worker, shape.only, task):
             queue = None
         if queue and (len(self.queues) == 1 or not self._others_wait(shape)):
             self._refill(worker, shape, queue)
         if not worker.inflight:
-            self._end_lease(worker)
+            leases.end_lease(self, worker)
             if queue or self.pending_groups or len(self.queues) > 1:
                 self.dispatch()
 
@@ -386,29 +308,7 @@ class Kernel(State):
             if inflight and (len(inflight) >= task.function.depth or shape.only):
                 return
             queue.popleft()
-            self._run(worker, task)
-
-    def _end_lease(self, worker: WorkerRecord) -> None:
-        if worker.shape is not None:
-            leases = self.leases[worker.shape]
-            leases.pop(worker.id, None)
-            if not leases:
-                del self.leases[worker.shape]
-            worker.shape = None
-        if worker.allocation is not None:
-            worker.allocation.give_back()
-            worker.allocation = None
-        if worker.state == WorkerState.LEASED:
-            worker.state = WorkerState.IDLE
-            if worker.killed:  # by ``max_calls``
-                self._stop(worker)
-                return
-            self.idle.append(worker)
-            self.trim_idle(self.max_idle_workers)
-
-    def _stop(self, worker: WorkerRecord) -> None:
-        worker.killed = worker.stopped = True
-        self.instructions.append((Op.STOP, worker))
+            leases.run(self, worker, task)
 
     def _retry(self, task: TaskRecord) -> None:
         if task.retries_left > 0:
@@ -472,43 +372,6 @@ class Kernel(State):
         else:
             self.instructions.append((Op.CANCEL, worker, task.id))
 
-    def block(self, worker: WorkerRecord, returned: list[int], number: int = 0, wait: Wait | None = None) -> None:
-        """A thread of the worker waits in `get`: its CPU is free for others, and so are the tasks it had not started.
-
-        Args:
-            worker: Which.
-            returned: The tasks that it had not started.
-            number: The worker's name for the wait.
-            wait: What it waits for; None if its end does not depend on it alone, as with a time-out.
-        """
-        worker.blocked += 1
-        if wait is not None:
-            worker.waits[number] = wait
-        if worker.blocked == 1 and worker.allocation is not None:
-            worker.allocation.lend_cpu()
-        self.hand_back(worker, returned)
-
-    def unblock(self, worker: WorkerRecord, number: int = 0) -> None:
-        """The thread goes on; its CPU share is taken again, overbooking if need be."""
-        worker.blocked -= 1
-        worker.waits.pop(number, None)
-        if worker.blocked == 0 and worker.allocation is not None:
-            worker.allocation.reclaim_cpu()
-
-    def find_stalled(self) -> list[WorkerRecord]:
-        """Return workers with tasks waiting behind a running one. The engine recalls those that show no progress."""
-        return [
-            worker
-            for leases in self.leases.values()
-            for worker in leases.values()
-            if len(worker.inflight) > 1 and not worker.recalled
-        ]
-
-    def recall(self, worker: WorkerRecord) -> None:
-        """Take back what the worker has not started."""
-        worker.recalled = True
-        self.instructions.append((Op.RECALL, worker))
-
     def lose(self, worker: WorkerRecord, death: exceptions.Death, running_id: int) -> None:
         """The process is dead. `running_id` is the task that it had started last; 0 if unknown."""
         if worker.state == WorkerState.DEAD:
@@ -550,7 +413,7 @@ class Kernel(State):
     def _end_lease_of_dead(self, worker: WorkerRecord) -> None:
         if worker.state == WorkerState.LEASED:
             worker.state = WorkerState.DEAD
-        self._end_lease(worker)
+        leases.end_lease(self, worker)
 
     def _lose_task(self, task: TaskRecord, death: exceptions.Death, *, was_started: bool) -> None:
         task.worker = None
@@ -560,7 +423,7 @@ class Kernel(State):
             )
             self.fail_exception(task, error)
         elif not was_started:
-            self._put_back(task)
+            leases.put_back(self, task)
         elif task.retries_left:
             self._retry(task)
         else:
@@ -667,7 +530,7 @@ class Kernel(State):
             row.popleft()
             if task.state == TaskState.READY:
                 actor.inflight += 1
-                self._run(worker, task)
+                leases.run(self, worker, task)
             if actor.markers:
                 self._pass_markers(actor, task.id)
         if not row:
@@ -824,7 +687,7 @@ class Kernel(State):
         if actor.state == ActorState.ALIVE:
             worker = actor.worker
             assert worker is not None
-            self._stop(worker)
+            leases.stop(self, worker)
             actor.state = ActorState.DEAD
             actor.death_message = "its last handle went out of scope."
             self._drop_name(actor)
@@ -852,7 +715,7 @@ class Kernel(State):
         assert actor is not None
         actor.init_failed = True
         if actor.worker is not None:
-            self._stop(actor.worker)
+            leases.stop(self, actor.worker)
         if actor.state != ActorState.DEAD:
             self._bury(
                 actor, exceptions.Death(pid=0, expected=True), "its constructor raised; see the error of its reference."
