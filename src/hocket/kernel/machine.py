@@ -19,11 +19,10 @@ count is remembered (`ObjectRecord.holders`) and given back at once when the wor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import final
 
 from hocket import exceptions
-from hocket.kernel import leases, objects, reasons, records, resources
+from hocket.kernel import leases, lines, objects, reasons, records, resources
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import (
     ActorRecord,
@@ -67,6 +66,13 @@ class Kernel(State):
     find_stalled = leases.find_stalled
     recall = leases.recall
     trim_idle = leases.trim_idle
+
+    # Direct calls.
+    introduce = lines.introduce
+    promise = lines.promise
+    fulfil = lines.fulfil
+    deliver = lines.deliver
+    mourn = lines.mourn
 
     def submit(self, task: TaskRecord) -> None:
         """Take a task in. Its objects exist from now on, with one reference each for the caller."""
@@ -189,7 +195,7 @@ class Kernel(State):
             actor.worker = worker
             leases.run(self, worker, task)
             if actor.markers:
-                self._pass_markers(actor)
+                lines.pass_markers(self, actor)
             for key in list(actor.queues):
                 self._send_calls(actor, key)
             return
@@ -396,7 +402,7 @@ class Kernel(State):
             del self.name_claims[key]
         if worker.promised:
             message = f"The worker (pid {death.pid}) that was to send the value was {death.describe()}"
-            self._break_promises(worker.promised, exceptions.OwnerDiedError(message))
+            lines.break_promises(self, worker.promised, exceptions.OwnerDiedError(message))
         self.dispatch()
 
     def fail_orphans(self, death: exceptions.Death) -> None:
@@ -506,7 +512,7 @@ class Kernel(State):
             if not row:
                 del actor.queues[key]
             if actor.markers:
-                self._pass_markers(actor, task.id)
+                lines.pass_markers(self, actor, task.id)
             self._send_calls(actor, key)
             self._end_if_unreachable(actor)
 
@@ -532,81 +538,9 @@ class Kernel(State):
                 actor.inflight += 1
                 leases.run(self, worker, task)
             if actor.markers:
-                self._pass_markers(actor, task.id)
+                lines.pass_markers(self, actor, task.id)
         if not row:
             del actor.queues[key]
-
-    def introduce(self, actor_id: int, caller: int, marker: tuple[object, ...]) -> None:
-        """Pass a marker on to the actor's worker, behind the calls that the caller has made so far."""
-        actor = self.actors.get(actor_id)
-        if actor is None or actor.state == ActorState.DEAD:
-            self.instructions.append((Op.REFUSE, marker))
-            return
-        ahead = {row[-1].id for key, row in actor.queues.items() if key[0] == caller and row}
-        actor.markers.append((marker, ahead))
-        self._pass_markers(actor)
-
-    def _pass_markers(self, actor: ActorRecord, sent_id: int = 0) -> None:
-        """Pass on the markers that no call stands in front of; `sent_id` no longer does."""
-        if actor.worker is None:
-            return
-        kept = []
-        for marker, ahead in actor.markers:
-            ahead.discard(sent_id)
-            if ahead:
-                kept.append((marker, ahead))
-            else:
-                self.instructions.append((Op.PASS, actor.worker, marker))
-        actor.markers = kept
-
-    def promise(self, worker: WorkerRecord, object_id: int) -> None:
-        """The worker has given a reference on an object away that will come to it by a direct call."""
-        record = self.objects[object_id] = ObjectRecord(object_id, None)
-        record.holders = {worker.id: 1}
-        worker.promised.add(object_id)
-
-    def fulfil(self, worker: WorkerRecord, object_id: int, value: tuple[object, ...], *, failed: bool) -> None:
-        """The object has come to the worker."""
-        worker.promised.discard(object_id)
-        record = self.objects.get(object_id)
-        if record is not None and record.value is None:
-            objects.store(self, record, value, (), failed)
-
-    def deliver(self, holder: int, object_id: int, value: tuple[object, ...], contained: tuple[int, ...]) -> None:
-        """A direct call has returned what only we can keep; it belongs to the worker that called."""
-        owner = self.workers.get(holder)
-        if owner is None:
-            self.instructions.append((Op.FREE, object_id, value))
-            return
-        record = self.objects.get(object_id)
-        if record is None:
-            objects.put(self, object_id, value, contained, holder)
-        elif record.value is None:
-            owner.promised.discard(object_id)
-            objects.store(self, record, value, contained, False)
-        self.instructions.append((Op.MOVED, holder, object_id))
-
-    def mourn(self, worker: WorkerRecord, actor_id: int, object_ids: tuple[int, ...], name: str) -> None:
-        """The line of a direct call has ended before its answer: the call fails with the actor's death."""
-        for object_id in object_ids:
-            if object_id not in self.objects:
-                self.promise(worker, object_id)
-            worker.promised.discard(object_id)
-        actor = self.actors.get(actor_id)
-        if actor is None:
-            message = f"Call `{name}` was lost: its actor has ended."
-            self._break_promises(object_ids, exceptions.ActorDiedError(message, actor_id=f"{actor_id:016x}"))
-        elif actor.state == ActorState.DEAD:
-            self._break_promises(object_ids, reasons.explain_death(actor))
-        else:
-            actor.mourned += object_ids
-
-    def _break_promises(self, object_ids: Iterable[int], error: BaseException) -> None:
-        value = self.encode_error(error)
-        for object_id in object_ids:
-            record = self.objects.get(object_id)
-            if record is not None and record.value is None:
-                objects.store(self, record, value, (), True)
 
     def _can_restart(self, actor: ActorRecord) -> bool:
         most = actor.options.max_restarts
@@ -733,7 +667,7 @@ class Kernel(State):
         self.instructions += [(Op.REFUSE, marker) for marker, _ in actor.markers]
         actor.markers = []
         if actor.mourned:
-            self._break_promises(actor.mourned, reasons.explain_death(actor))
+            lines.break_promises(self, actor.mourned, reasons.explain_death(actor))
             actor.mourned = []
         worker, actor.worker = actor.worker, None
         actor.inflight = 0
