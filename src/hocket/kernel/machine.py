@@ -22,7 +22,7 @@ from collections import deque
 from typing import final
 
 from hocket import exceptions
-from hocket.kernel import leases, lines, objects, reasons, records, resources
+from hocket.kernel import calls, leases, lines, objects, reasons, records, resources
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import (
     ActorRecord,
@@ -91,7 +91,7 @@ class Kernel(State):
         failed_value = self._depend(task) if task.dependencies else None
         if task.kind == TaskKind.CREATION:
             self._add_actor(task)
-        elif task.kind == TaskKind.CALL and not self._join_actor(task):
+        elif task.kind == TaskKind.CALL and not calls.join_row(self, task):
             return
         if failed_value is not None:
             self.fail_with(task, failed_value)
@@ -121,8 +121,8 @@ class Kernel(State):
             actor = task.actor
             assert actor is not None
             if actor.waiting and actor.waiting.pop(task.id, None) is not None:
-                _find_row(actor, task).append(task)
-            self._send_calls(actor, _get_row_key(task))
+                calls.find_row(actor, task).append(task)
+            calls.send_row(self, actor, calls.get_row_key(task))
             return
         shape = task.options.shape
         if leases.fail_if_group_is_gone(self, task):
@@ -197,7 +197,7 @@ class Kernel(State):
             if actor.markers:
                 lines.pass_markers(self, actor)
             for key in list(actor.queues):
-                self._send_calls(actor, key)
+                calls.send_row(self, actor, key)
             return
         worker.state = WorkerState.LEASED
         worker.shape = shape
@@ -280,7 +280,7 @@ class Kernel(State):
         actor = worker.actor
         if actor is not None:
             for key in list(actor.queues):
-                self._send_calls(actor, key)
+                calls.send_row(self, actor, key)
             self._end_if_unreachable(actor)
             return
         shape = worker.shape
@@ -321,7 +321,7 @@ class Kernel(State):
             task.retries_left -= 1
         task.attempt += 1
         if task.kind == TaskKind.CALL:
-            self._put_back_call(task)
+            calls.put_back(task)
         self.make_ready(task)
 
     def _close_task(self, task: TaskRecord, is_kept: bool = True) -> None:
@@ -477,33 +477,12 @@ class Kernel(State):
             worker.allocation = pool.take(shape.demand)
             self.dispatch()
 
-    def _join_actor(self, task: TaskRecord) -> bool:
-        """Put the call in its caller's row; False if the actor is dead, and the call has failed."""
-        actor = task.actor
-        assert actor is not None
-        objects.retain(self, actor.id)
-        if actor.state == ActorState.DEAD:
-            self.fail_exception(task, reasons.explain_death(actor))
-            return False
-        if task.unresolved and actor.options.allows_disorder:
-            actor.waiting[task.id] = task
-        else:
-            _find_row(actor, task).append(task)
-        return True
-
-    def count_pending(self, actor: ActorRecord, caller: int) -> int:
-        """Return how many calls of one caller are unanswered."""
-        rows = sum(len(row) for key, row in actor.queues.items() if key[0] == caller)
-        waiting = sum(task.caller == caller for task in actor.waiting.values())
-        sent = actor.worker.inflight.values() if actor.worker is not None else ()
-        return rows + waiting + sum(task.caller == caller and task.kind == TaskKind.CALL for task in sent)
-
     def _leave_queue(self, task: TaskRecord) -> None:
         """A call has ended one way or another: drop it from its row and give back its hold on the actor."""
         actor = task.actor
         if actor is None or task.kind != TaskKind.CALL:
             return
-        key = _get_row_key(task)
+        key = calls.get_row_key(task)
         row = actor.queues.get(key)
         if actor.waiting.pop(task.id, None) is not None:
             self._end_if_unreachable(actor)
@@ -513,34 +492,8 @@ class Kernel(State):
                 del actor.queues[key]
             if actor.markers:
                 lines.pass_markers(self, actor, task.id)
-            self._send_calls(actor, key)
+            calls.send_row(self, actor, key)
             self._end_if_unreachable(actor)
-
-    def _put_back_call(self, task: TaskRecord) -> None:
-        """Put a call that is to be tried again at the head of its row."""
-        task.state = TaskState.READY
-        assert task.actor is not None
-        _find_row(task.actor, task).appendleft(task)
-
-    def _send_calls(self, actor: ActorRecord, key: records.RowKey) -> None:
-        """Send what stands at the head of a row and has its arguments."""
-        worker = actor.worker
-        row = actor.queues.get(key)
-        if worker is None or row is None or actor.state == ActorState.DEAD:
-            return
-        window = actor.window
-        while row and actor.inflight < window:
-            task = row[0]
-            if task.state == TaskState.WAITING:
-                return
-            row.popleft()
-            if task.state == TaskState.READY:
-                actor.inflight += 1
-                leases.run(self, worker, task)
-            if actor.markers:
-                lines.pass_markers(self, actor, task.id)
-        if not row:
-            del actor.queues[key]
 
     def _can_restart(self, actor: ActorRecord) -> bool:
         most = actor.options.max_restarts
@@ -571,11 +524,11 @@ class Kernel(State):
             if task is creation:
                 continue
             if at > last and not task.cancelled:
-                self._put_back_call(task)
+                calls.put_back(task)
             elif task.retries_left and not task.cancelled:
                 task.retries_left -= task.retries_left > 0
                 task.attempt += 1
-                self._put_back_call(task)
+                calls.put_back(task)
             else:
                 lost.append(task)
         for task in reversed(lost):
@@ -842,16 +795,3 @@ class Kernel(State):
         for record in self.objects.values():
             assert record.count > 0, record.id
             assert sum((record.holders or {}).values()) <= record.count, record.id
-
-
-def _get_row_key(task: TaskRecord) -> records.RowKey:
-    return (task.caller, task.options.concurrency_group)
-
-
-def _find_row(actor: ActorRecord, task: TaskRecord) -> deque[TaskRecord]:
-    """Return the row that the call stands in."""
-    key = (task.caller, task.options.concurrency_group)
-    row = actor.queues.get(key)
-    if row is None:
-        row = actor.queues[key] = deque()
-    return row
