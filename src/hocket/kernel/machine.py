@@ -22,14 +22,13 @@ from collections import deque
 from typing import final
 
 from hocket import exceptions
-from hocket.kernel import calls, leases, lines, objects, reasons, records, resources
+from hocket.kernel import calls, leases, lines, objects, reasons, records, resources, streams
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import (
     ActorRecord,
     ActorState,
     GroupRecord,
     ObjectRecord,
-    StreamRecord,
     TaskKind,
     TaskRecord,
     TaskState,
@@ -74,6 +73,10 @@ class Kernel(State):
     deliver = lines.deliver
     mourn = lines.mourn
 
+    # Streams.
+    yield_item = streams.yield_item
+    take_item = streams.take_item
+
     def submit(self, task: TaskRecord) -> None:
         """Take a task in. Its objects exist from now on, with one reference each for the caller."""
         self.tasks[task.id] = task
@@ -85,7 +88,7 @@ class Kernel(State):
             if caller:
                 record.holders = {caller: 1}
         if returns == records.STREAMING:
-            self._open_stream(task)
+            streams.open_stream(self, task)
         if task.borrowed:
             objects.retain_all(self, task.borrowed)
         failed_value = self._depend(task) if task.dependencies else None
@@ -240,7 +243,7 @@ class Kernel(State):
                 objects.store(self, record, value, contained, False)
             object_id += 1
         if task.stream is not None:
-            self._end_stream(task.stream)
+            streams.end_stream(self, task.stream)
         self._close_task(task, is_kept)
         self._go_on(worker, task)
 
@@ -344,7 +347,7 @@ class Kernel(State):
         self._leave_queue(task)
         self._close_task(task)
         if task.stream is not None:
-            self._fail_stream(task.stream, error)
+            streams.fail_stream(self, task.stream, error)
         for object_id in range(task.id, task.id + max(1, task.options.num_returns)):
             record = self.objects.get(object_id)
             if record is not None and record.value is None:
@@ -644,65 +647,6 @@ class Kernel(State):
             worker.allocation.give_back()
             worker.allocation = None
             self.dispatch()
-
-    def _open_stream(self, task: TaskRecord) -> None:
-        task.stream = self.streams[task.id] = StreamRecord(task.id)
-        self._add_place(task.stream, task)
-
-    def _add_place(self, stream: StreamRecord, task: TaskRecord | None) -> ObjectRecord:
-        item_id = records.build_item_id(stream.task_id, stream.produced)
-        record = self.objects[item_id] = ObjectRecord(item_id, task)
-        return record
-
-    def yield_item(
-        self, worker: WorkerRecord, task_id: int, index: int, value: tuple[object, ...], contained: tuple[int, ...]
-    ) -> None:
-        """A generator has yielded the item at this place; one that an earlier attempt yielded already is dropped."""
-        task = worker.inflight.get(task_id)
-        stream = task.stream if task is not None else None
-        if stream is None or task_id not in self.streams or index != stream.produced:
-            self.instructions.append((Op.FREE, records.build_item_id(task_id, index), value))
-            return
-        self._fill_place(stream, value, contained, False)
-        self._add_place(stream, task)
-
-    def _fill_place(
-        self, stream: StreamRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool
-    ) -> None:
-        """Give the next item its value. Its reader may have taken and dropped it already."""
-        item_id = records.build_item_id(stream.task_id, stream.produced)
-        record = self.objects.get(item_id)
-        stream.produced += 1
-        if record is None:
-            self.instructions.append((Op.FREE, item_id, value))
-        else:
-            objects.store(self, record, value, contained, failed)
-
-    def _end_stream(self, stream: StreamRecord) -> None:
-        if stream.task_id in self.streams:
-            self._fill_place(stream, self.end_value, (), False)
-
-    def _fail_stream(self, stream: StreamRecord, error: tuple[object, ...]) -> None:
-        """The last item is the error; then the stream ends."""
-        if stream.task_id in self.streams:
-            self._fill_place(stream, error, (), True)
-            self._add_place(stream, None)
-            self._end_stream(stream)
-
-    def take_item(self, task_id: int, index: int, holder: int = records.DRIVER) -> int:
-        """Hand the stream's count on an item to a reader; items are taken in order. Returns the item's id."""
-        stream = self.streams[task_id]
-        stream.taken = index + 1
-        item_id = records.build_item_id(task_id, index)
-        record = self.objects[item_id]
-        if holder:
-            if record.holders is None:
-                record.holders = {}
-            record.holders[holder] = record.holders.get(holder, 0) + 1
-        task = record.task or (self.objects[task_id].task if task_id in self.objects else None)
-        if task is not None and task.options.backpressure and task.worker is not None:
-            self.instructions.append((Op.CONSUMED, task.worker, task_id, index))
-        return item_id
 
     def reserve(self, group: GroupRecord) -> None:
         """Reserve the bundles, now or as soon as they fit together. The group's object is there when they are."""
