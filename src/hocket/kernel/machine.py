@@ -22,10 +22,9 @@ from collections import deque
 from typing import final
 
 from hocket import exceptions
-from hocket.kernel import calls, leases, lines, objects, reasons, records, resources, streams
+from hocket.kernel import actors, calls, leases, lines, objects, reasons, records, resources, streams
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import (
-    ActorRecord,
     ActorState,
     GroupRecord,
     ObjectRecord,
@@ -66,6 +65,13 @@ class Kernel(State):
     recall = leases.recall
     trim_idle = leases.trim_idle
 
+    # Actors.
+    claim_name = actors.claim_name
+    find_actor = actors.find_actor
+    kill_actor = actors.kill_actor
+    exit_actor = actors.exit_actor
+    forget_actor = actors.forget_actor
+
     # Direct calls.
     introduce = lines.introduce
     promise = lines.promise
@@ -93,7 +99,7 @@ class Kernel(State):
             objects.retain_all(self, task.borrowed)
         failed_value = self._depend(task) if task.dependencies else None
         if task.kind == TaskKind.CREATION:
-            self._add_actor(task)
+            actors.add_actor(self, task)
         elif task.kind == TaskKind.CALL and not calls.join_row(self, task):
             return
         if failed_value is not None:
@@ -232,7 +238,7 @@ class Kernel(State):
             task.seconds = seconds
         self._settle(worker, task)
         if task.kind == TaskKind.CREATION:
-            self._bring_alive(task)
+            actors.bring_alive(self, task)
         object_id = task_id
         known = self.objects
         for value, contained in values:
@@ -268,7 +274,7 @@ class Kernel(State):
             self._retry(task)
         else:
             if task.kind == TaskKind.CREATION:
-                self._bury_constructor(task)
+                actors.bury_constructor(self, task)
             task.error_type = error_type
             self.fail_with(task, error)
         self._go_on(worker, task)
@@ -284,7 +290,7 @@ class Kernel(State):
         if actor is not None:
             for key in list(actor.queues):
                 calls.send_row(self, actor, key)
-            self._end_if_unreachable(actor)
+            actors.end_if_unreachable(self, actor)
             return
         shape = worker.shape
         if shape is None:
@@ -343,8 +349,8 @@ class Kernel(State):
         if task.state == TaskState.DONE:
             return
         if task.kind == TaskKind.CREATION and task.actor is not None:
-            self._bury_constructor(task)
-        self._leave_queue(task)
+            actors.bury_constructor(self, task)
+        actors.leave_row(self, task)
         self._close_task(task)
         if task.stream is not None:
             streams.fail_stream(self, task.stream, error)
@@ -392,7 +398,7 @@ class Kernel(State):
         worker.state = WorkerState.DEAD
         del self.workers[worker.id]
         if was_actor is not None:
-            self._lose_actor(was_actor, worker, death, running_id)
+            actors.lose_actor(self, was_actor, worker, death, running_id)
         else:
             inflight, worker.inflight = list(worker.inflight.values()), {}
             started = next((at for at, task in enumerate(inflight) if task.id == running_id), 0)
@@ -437,216 +443,6 @@ class Kernel(State):
             self._retry(task)
         else:
             self.fail_exception(task, reasons.explain_crash(task, death))
-
-    def _add_actor(self, task: TaskRecord) -> None:
-        options = task.actor_options
-        assert options is not None
-        actor = ActorRecord(task.id, options)
-        self.actors[task.id] = actor
-        task.actor = actor
-        if options.max_restarts:
-            actor.creation = task
-        if options.name:
-            key = (options.namespace, options.name)
-            self.name_claims.pop(key, None)
-            self.names[key] = actor
-        if options.detached:
-            actor.holds_itself = True
-            self.objects[task.id].count += 1
-
-    def claim_name(self, namespace: str, name: str, holder: int) -> bool:
-        """Promise a name to whoever is about to create an actor; False if it is taken."""
-        key = (namespace, name)
-        if key in self.names or self.name_claims.get(key, holder) != holder:
-            return False
-        self.name_claims[key] = holder
-        return True
-
-    def find_actor(self, namespace: str, name: str) -> ActorRecord | None:
-        """Return the living actor of that name."""
-        return self.names.get((namespace, name))
-
-    def _bring_alive(self, task: TaskRecord) -> None:
-        """The constructor is done: swap what it took to place the actor for what the actor holds while it lives."""
-        actor = task.actor
-        assert actor is not None
-        actor.state = ActorState.ALIVE
-        worker = actor.worker
-        assert worker is not None
-        shape = actor.options.lifetime_shape
-        if worker.allocation is not None and shape.demand != worker.allocation.demand:
-            pool = worker.allocation.pool
-            worker.allocation.give_back()
-            worker.allocation = pool.take(shape.demand)
-            self.dispatch()
-
-    def _leave_queue(self, task: TaskRecord) -> None:
-        """A call has ended one way or another: drop it from its row and give back its hold on the actor."""
-        actor = task.actor
-        if actor is None or task.kind != TaskKind.CALL:
-            return
-        key = calls.get_row_key(task)
-        row = actor.queues.get(key)
-        if actor.waiting.pop(task.id, None) is not None:
-            self._end_if_unreachable(actor)
-        elif row and task in row:
-            row.remove(task)
-            if not row:
-                del actor.queues[key]
-            if actor.markers:
-                lines.pass_markers(self, actor, task.id)
-            calls.send_row(self, actor, key)
-            self._end_if_unreachable(actor)
-
-    def _can_restart(self, actor: ActorRecord) -> bool:
-        most = actor.options.max_restarts
-        return actor.creation is not None and (most < 0 or actor.restarts < most)
-
-    def _lose_actor(self, actor: ActorRecord, worker: WorkerRecord, death: exceptions.Death, running_id: int) -> None:
-        """Its process is dead: build it again if its options say so.
-
-        Calls that had not started stay in their rows. Those that had are tried again as often as they may be; the others fail,
-        because nobody knows how far they came.
-        """
-        if not self._can_restart(actor):
-            self._bury(actor, death, f"its process (pid {death.pid}) {death.describe()}")
-            return
-        creation = actor.creation
-        assert creation is not None
-        actor.restarts += 1
-        actor.state = ActorState.RESTARTING
-        actor.worker = None
-        actor.inflight = 0
-        worker.actor = None
-        inflight, worker.inflight = list(worker.inflight.values()), {}
-        last = next((at for at, task in enumerate(inflight) if task.id == running_id), len(inflight))
-        last = len(inflight) if actor.options.allows_disorder else last  # several may run at once
-        lost = []
-        for at, task in reversed(list(enumerate(inflight))):
-            task.worker = None
-            if task is creation:
-                continue
-            if at > last and not task.cancelled:
-                calls.put_back(task)
-            elif task.retries_left and not task.cancelled:
-                task.retries_left -= task.retries_left > 0
-                task.attempt += 1
-                calls.put_back(task)
-            else:
-                lost.append(task)
-        for task in reversed(lost):
-            self.fail_exception(task, reasons.explain_lost_call(actor, task, death))
-        creation.attempt += 1
-        self.tasks[creation.id] = creation
-        self.make_ready(creation)
-
-    def exit_actor(self, worker: WorkerRecord) -> None:
-        """The actor ends itself: it is not built again, and nothing it had to do is done."""
-        actor = worker.actor
-        if actor is not None:
-            worker.killed = True
-            self._bury(actor, exceptions.Death(pid=0, expected=True), "it ended itself with `exit_actor`.")
-
-    def kill_actor(self, actor_id: int, message: str = "it was killed by `kill`.", *, no_restart: bool = True) -> None:
-        """End the actor now; its calls fail, and the message says why."""
-        actor = self.actors.get(actor_id)
-        if actor is None or actor.state == ActorState.DEAD:
-            return
-        worker = actor.worker
-        if not no_restart and self._can_restart(actor):
-            if worker is not None and not worker.killed:
-                worker.killed = True
-                self.instructions.append((Op.KILL, worker))
-            return
-        death = exceptions.Death(pid=0, expected=True)
-        if worker is not None:
-            worker.killed = True
-            self.instructions.append((Op.KILL, worker))
-        self._bury(actor, death, message)
-
-    def forget_actor(self, actor: ActorRecord) -> None:
-        """Its last handle is gone."""
-        actor.unreachable = True
-        self._end_if_unreachable(actor)
-
-    def _end_if_unreachable(self, actor: ActorRecord) -> None:
-        if not actor.unreachable or actor.inflight or actor.queues or actor.waiting:
-            return
-        if actor.state in (ActorState.PENDING, ActorState.RESTARTING):
-            return
-        if actor.state == ActorState.ALIVE:
-            worker = actor.worker
-            assert worker is not None
-            leases.stop(self, worker)
-            actor.state = ActorState.DEAD
-            actor.death_message = "its last handle went out of scope."
-            self._drop_name(actor)
-            self._drop_creation(actor)
-        is_over = actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD
-        if is_over and self.actors.pop(actor.id, None) is not None:
-            self.closed_actors.append(actor)
-
-    def _drop_name(self, actor: ActorRecord) -> None:
-        key = (actor.options.namespace, actor.options.name)
-        if self.names.get(key) is actor:
-            del self.names[key]
-        if actor.holds_itself:
-            actor.holds_itself = False
-            objects.release(self, actor.id)
-
-    def _drop_creation(self, actor: ActorRecord) -> None:
-        """It will not be built again: give its arguments back."""
-        creation, actor.creation = actor.creation, None
-        if creation is not None and creation.state == TaskState.DONE:
-            objects.release_arguments(self, creation)
-
-    def _bury_constructor(self, task: TaskRecord) -> None:
-        actor = task.actor
-        assert actor is not None
-        actor.init_failed = True
-        if actor.worker is not None:
-            leases.stop(self, actor.worker)
-        if actor.state != ActorState.DEAD:
-            self._bury(
-                actor, exceptions.Death(pid=0, expected=True), "its constructor raised; see the error of its reference."
-            )
-
-    def _bury(self, actor: ActorRecord, death: exceptions.Death, message: str) -> None:
-        """The actor is dead: all its calls fail, with the reason."""
-        if actor.state == ActorState.DEAD:
-            message, death = actor.death_message, actor.death or death
-        actor.state = ActorState.DEAD
-        actor.death = actor.death or death
-        actor.death_message = message
-        self._drop_name(actor)
-        self._drop_creation(actor)
-        self.instructions += [(Op.REFUSE, marker) for marker, _ in actor.markers]
-        actor.markers = []
-        if actor.mourned:
-            lines.break_promises(self, actor.mourned, reasons.explain_death(actor))
-            actor.mourned = []
-        worker, actor.worker = actor.worker, None
-        actor.inflight = 0
-        calls = [*(task for row in actor.queues.values() for task in row), *actor.waiting.values()]
-        actor.queues = {}
-        actor.waiting = {}
-        if worker is not None:
-            calls = [*worker.inflight.values(), *calls]
-            worker.inflight = {}
-            worker.actor = None
-        creation = self.tasks.get(actor.id)
-        if creation is not None and creation not in calls and not actor.init_failed:
-            calls.append(creation)
-        for task in calls:
-            task.worker = None
-            if task.state != TaskState.DONE:
-                self.fail_exception(task, reasons.explain_death(actor))
-        if actor.unreachable:
-            self.actors.pop(actor.id, None)
-        if worker is not None and worker.allocation is not None:
-            worker.allocation.give_back()
-            worker.allocation = None
-            self.dispatch()
 
     def reserve(self, group: GroupRecord) -> None:
         """Reserve the bundles, now or as soon as they fit together. The group's object is there when they are."""
@@ -699,7 +495,7 @@ class Kernel(State):
                 self.fail_exception(task, exceptions.TaskPlacementGroupRemoved(message))
         for actor in list(self.actors.values()):
             if actor.options.lifetime_shape.group_id == group_id and actor.state != ActorState.DEAD:
-                self.kill_actor(actor.id, message)
+                actors.kill_actor(self, actor.id, message)
         for worker in list(self.workers.values()):
             if worker.shape is not None and worker.shape.group_id == group_id:
                 for task in worker.inflight.values():
