@@ -22,7 +22,7 @@ from collections import deque
 from typing import final
 
 from hocket import exceptions
-from hocket.kernel import actors, calls, leases, lines, objects, reasons, records, resources, streams
+from hocket.kernel import actors, calls, leases, lines, objects, placing, reasons, records, streams
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import (
     ActorState,
@@ -64,6 +64,8 @@ class Kernel(State):
     find_stalled = leases.find_stalled
     recall = leases.recall
     trim_idle = leases.trim_idle
+    dispatch = placing.dispatch
+    could_ever_fit = placing.could_ever_fit
 
     # Actors.
     claim_name = actors.claim_name
@@ -141,77 +143,7 @@ class Kernel(State):
             queue = self.queues[shape] = deque()
         queue.append(task)
         if len(queue) == 1:
-            self._dispatch_shape(shape, queue)
-
-    def dispatch(self) -> None:
-        """Start whatever fits now. Called when resources or workers became free."""
-        if self.pending_groups:
-            self._reserve_groups()
-        for shape in [shape for shape, queue in self.queues.items() if queue]:
-            queue = self.queues[shape]
-            waiting = len(queue)
-            self._dispatch_shape(shape, queue)
-            if len(queue) < waiting:  # it had its turn: to the back of the row, so that no shape starves another
-                self.queues[shape] = self.queues.pop(shape)
-
-    def _dispatch_shape(self, shape: resources.Shape, queue: deque[TaskRecord]) -> None:
-        while queue:
-            task = queue[0]
-            if task.state != TaskState.READY:
-                queue.popleft()
-                continue
-            pool = self._find_pool(shape)
-            if pool is not None:
-                queue.popleft()
-                self._start_on_idle(task, shape, pool)
-            elif task.kind == TaskKind.FUNCTION and (worker := self._find_room(task, shape)) is not None:
-                queue.popleft()
-                leases.run(self, worker, task)
-            else:
-                return
-
-    def _find_pool(self, shape: resources.Shape) -> resources.Pool | None:
-        """Return a pool that has the resources now."""
-        if not shape.group_id:
-            return self.pool if self.pool.fits(shape.demand) else None
-        group = self.groups.get(shape.group_id)
-        if group is None:
-            return None
-        pools = group.pools if shape.bundle_index < 0 else group.pools[shape.bundle_index : shape.bundle_index + 1]
-        return next((pool for pool in pools if pool.fits(shape.demand)), None)
-
-    def _find_room(self, task: TaskRecord, shape: resources.Shape) -> WorkerRecord | None:
-        """Return the leased worker with the shortest row, if there is room in it."""
-        assert task.function is not None
-        depth = task.function.depth
-        if depth <= 1 or shape.only:
-            return None
-        best = None
-        for worker in self.leases.get(shape, {}).values():
-            row = len(worker.inflight)
-            if row < depth and not worker.blocked:
-                best, depth = worker, row
-        return best
-
-    def _start_on_idle(self, task: TaskRecord, shape: resources.Shape, pool: resources.Pool) -> None:
-        worker = leases.take_idle(self, shape.environment)
-        worker.allocation = pool.take(shape.demand)
-        if task.kind == TaskKind.CREATION:
-            worker.state = WorkerState.ACTOR
-            actor = task.actor
-            assert actor is not None
-            worker.actor = actor
-            actor.worker = worker
-            leases.run(self, worker, task)
-            if actor.markers:
-                lines.pass_markers(self, actor)
-            for key in list(actor.queues):
-                calls.send_row(self, actor, key)
-            return
-        worker.state = WorkerState.LEASED
-        worker.shape = shape
-        self.leases.setdefault(shape, {})[worker.id] = worker
-        leases.run(self, worker, task)
+            placing.dispatch_shape(self, shape, queue)
 
     def finish(
         self,
@@ -251,7 +183,7 @@ class Kernel(State):
         if task.stream is not None:
             streams.end_stream(self, task.stream)
         self._close_task(task, is_kept)
-        self._go_on(worker, task)
+        placing.go_on(self, worker, task)
 
     def fail(
         self,
@@ -277,53 +209,12 @@ class Kernel(State):
                 actors.bury_constructor(self, task)
             task.error_type = error_type
             self.fail_with(task, error)
-        self._go_on(worker, task)
+        placing.go_on(self, worker, task)
 
     def _settle(self, worker: WorkerRecord, task: TaskRecord) -> None:
         task.worker = None
         if worker.actor is not None and task.kind == TaskKind.CALL:
             worker.actor.inflight -= 1
-
-    def _go_on(self, worker: WorkerRecord, task: TaskRecord) -> None:
-        """Give the worker its next work, or return it to the idle ones; `task` is what it has just done."""
-        actor = worker.actor
-        if actor is not None:
-            for key in list(actor.queues):
-                calls.send_row(self, actor, key)
-            actors.end_if_unreachable(self, actor)
-            return
-        shape = worker.shape
-        if shape is None:
-            return
-        queue = self.queues.get(shape)
-        if shape.only and leases.count_run(worker, shape.only, task):
-            queue = None
-        if queue and (len(self.queues) == 1 or not self._others_wait(shape)):
-            self._refill(worker, shape, queue)
-        if not worker.inflight:
-            leases.end_lease(self, worker)
-            if queue or self.pending_groups or len(self.queues) > 1:
-                self.dispatch()
-
-    def _others_wait(self, shape: resources.Shape) -> bool:
-        return any(queue for other, queue in self.queues.items() if other != shape)
-
-    def _refill(self, worker: WorkerRecord, shape: resources.Shape, queue: deque[TaskRecord]) -> None:
-        inflight = worker.inflight
-        if worker.blocked or (shape.group_id and shape.group_id not in self.groups):
-            return
-        while queue:
-            task = queue[0]
-            if task.state != TaskState.READY:
-                queue.popleft()
-                continue
-            if task.kind != TaskKind.FUNCTION:
-                return
-            assert task.function is not None
-            if inflight and (len(inflight) >= task.function.depth or shape.only):
-                return
-            queue.popleft()
-            leases.run(self, worker, task)
 
     def _retry(self, task: TaskRecord) -> None:
         if task.retries_left > 0:
@@ -450,23 +341,7 @@ class Kernel(State):
         self.objects[group.id] = record = ObjectRecord(group.id, None)
         record.count += 1
         self.pending_groups.append(group)
-        self._reserve_groups()
-
-    def _reserve_groups(self) -> None:
-        has_reserved = False
-        for group in list(self.pending_groups):
-            if resources.all_fit(self.pool, group.bundles):
-                has_reserved = True
-                self.pending_groups.remove(group)
-                for bundle in group.bundles:
-                    allocation = self.pool.take(bundle)
-                    group.allocations.append(allocation)
-                    group.pools = (*group.pools, resources.Pool.build(bundle, allocation.gpu_ids))
-                record = self.objects.get(group.id)
-                if record is not None:
-                    objects.store(self, record, self.none_value, (), False)
-        if has_reserved:
-            self.dispatch()
+        placing.reserve_groups(self)
 
     def remove_group(self, group_id: int) -> None:
         """Give the bundles back. What runs in them ends; what waits for them fails."""
@@ -501,18 +376,6 @@ class Kernel(State):
                 for task in worker.inflight.values():
                     task.retries_left = 0
                 self.instructions.append((Op.KILL, worker))
-
-    def could_ever_fit(self, shape: resources.Shape) -> bool:
-        """Tell whether the shape fits an otherwise empty session."""
-        if not shape.group_id:
-            return self.pool.could_fit(shape.demand)
-        group = self.groups.get(shape.group_id)
-        if group is None:
-            return True
-        bundles = (
-            group.bundles if shape.bundle_index < 0 else group.bundles[shape.bundle_index : shape.bundle_index + 1]
-        )
-        return any(resources.Pool.build(bundle).could_fit(shape.demand) for bundle in bundles)
 
     def validate_state(self) -> None:
         """Check the invariants; tests call it after every step. Costs time in proportion to the state."""
