@@ -22,18 +22,9 @@ from collections import deque
 from typing import final
 
 from hocket import exceptions
-from hocket.kernel import actors, calls, leases, lines, objects, placing, reasons, records, streams
+from hocket.kernel import actors, calls, groups, leases, lines, objects, placing, reasons, records, streams
 from hocket.kernel.instructions import Op
-from hocket.kernel.records import (
-    ActorState,
-    GroupRecord,
-    ObjectRecord,
-    TaskKind,
-    TaskRecord,
-    TaskState,
-    WorkerRecord,
-    WorkerState,
-)
+from hocket.kernel.records import ObjectRecord, TaskKind, TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
 
 SHORT_SECONDS = 0.001
@@ -84,6 +75,10 @@ class Kernel(State):
     # Streams.
     yield_item = streams.yield_item
     take_item = streams.take_item
+
+    # Placement groups.
+    reserve = groups.reserve
+    remove_group = groups.remove_group
 
     def submit(self, task: TaskRecord) -> None:
         """Take a task in. Its objects exist from now on, with one reference each for the caller."""
@@ -334,48 +329,6 @@ class Kernel(State):
             self._retry(task)
         else:
             self.fail_exception(task, reasons.explain_crash(task, death))
-
-    def reserve(self, group: GroupRecord) -> None:
-        """Reserve the bundles, now or as soon as they fit together. The group's object is there when they are."""
-        self.groups[group.id] = group
-        self.objects[group.id] = record = ObjectRecord(group.id, None)
-        record.count += 1
-        self.pending_groups.append(group)
-        placing.reserve_groups(self)
-
-    def remove_group(self, group_id: int) -> None:
-        """Give the bundles back. What runs in them ends; what waits for them fails."""
-        group = self.groups.pop(group_id, None)
-        if group is None:
-            return
-        group.removed = True
-        if group in self.pending_groups:
-            self.pending_groups.remove(group)
-        message = f"Placement group {group.name or f'{group.id:016x}'!r} was removed."
-        self._end_all_in(group_id, message)
-        for allocation in group.allocations:
-            allocation.give_back()
-        record = self.objects.get(group_id)
-        if record is not None and record.value is None:
-            objects.store(self, record, self.encode_error(exceptions.TaskPlacementGroupRemoved(message)), (), True)
-        for shape in [shape for shape in self.queues if shape.group_id == group_id]:
-            del self.queues[shape]
-        objects.release(self, group_id)
-        self.dispatch()
-
-    def _end_all_in(self, group_id: int, message: str) -> None:
-        """End the tasks and actors of a placement group, running or waiting."""
-        for task in [task for task in self.tasks.values() if task.options.shape.group_id == group_id]:
-            if task.worker is None and task.kind == TaskKind.FUNCTION:
-                self.fail_exception(task, exceptions.TaskPlacementGroupRemoved(message))
-        for actor in list(self.actors.values()):
-            if actor.options.lifetime_shape.group_id == group_id and actor.state != ActorState.DEAD:
-                actors.kill_actor(self, actor.id, message)
-        for worker in list(self.workers.values()):
-            if worker.shape is not None and worker.shape.group_id == group_id:
-                for task in worker.inflight.values():
-                    task.retries_left = 0
-                self.instructions.append((Op.KILL, worker))
 
     def validate_state(self) -> None:
         """Check the invariants; tests call it after every step. Costs time in proportion to the state."""
