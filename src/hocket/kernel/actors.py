@@ -7,7 +7,7 @@ out of reach before its calls are done (`end_if_unreachable`). A detached actor 
 swapped for what the actor holds while it lives, usually less.
 
 **Death.** Its process ends by a crash, `kill`, `exit_actor`, or because its last handle is gone. If its options allow
-another life and nobody wanted this end for good, its constructor is submitted again with the arguments that were kept for that, and its
+another life and nobody wanted this end for good, its constructor is made ready again with the arguments that were kept for that, and its
 rows stay (`lose_actor`). Otherwise it is buried: all its calls fail, those that come later too, and each error tells the
 reason of the first death.
 
@@ -25,6 +25,7 @@ from hocket.kernel.state import State
 
 
 def add_actor(kernel: State, task: TaskRecord) -> None:
+    """A constructor was submitted: the actor exists from now on, and has its name."""
     options = task.actor_options
     assert options is not None
     actor = ActorRecord(task.id, options)
@@ -124,6 +125,7 @@ def forget_actor(kernel: State, actor: ActorRecord) -> None:
 
 
 def end_if_unreachable(kernel: State, actor: ActorRecord) -> None:
+    """End it if it has no handle and nothing to do."""
     if not actor.unreachable or actor.inflight or actor.queues or actor.waiting:
         return
     if actor.state in (ActorState.PENDING, ActorState.RESTARTING):
@@ -188,6 +190,7 @@ def lose_actor(
 
 
 def bury_constructor(kernel: State, task: TaskRecord) -> None:
+    """The constructor raised: there is no actor."""
     actor = task.actor
     assert actor is not None
     actor.init_failed = True
@@ -218,17 +221,17 @@ def _bury(kernel: State, actor: ActorRecord, death: exceptions.Death, message: s
         actor.mourned = []
     worker, actor.worker = actor.worker, None
     actor.inflight = 0
-    calls = [*(task for row in actor.queues.values() for task in row), *actor.waiting.values()]
+    left = [*(task for row in actor.queues.values() for task in row), *actor.waiting.values()]
     actor.queues = {}
     actor.waiting = {}
     if worker is not None:
-        calls = [*worker.inflight.values(), *calls]
+        left = [*worker.inflight.values(), *left]
         worker.inflight = {}
         worker.actor = None
     creation = kernel.tasks.get(actor.id)
-    if creation is not None and creation not in calls and not actor.init_failed:
-        calls.append(creation)
-    for task in calls:
+    if creation is not None and creation not in left and not actor.init_failed:
+        left.append(creation)
+    for task in left:
         task.worker = None
         if task.state != TaskState.DONE:
             kernel.fail_exception(task, reasons.explain_death(actor))

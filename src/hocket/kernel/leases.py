@@ -29,6 +29,7 @@ QUEUE_SECONDS = 0.002
 
 
 def run(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
+    """Send the task to the worker."""
     task.state = TaskState.RUNNING
     task.worker = worker
     worker.inflight[task.id] = task
@@ -71,6 +72,7 @@ def trim_idle(kernel: State, most: int) -> None:
 
 
 def end_lease(kernel: State, worker: WorkerRecord) -> None:
+    """Give the worker's resources back; it is idle then, unless it is dead or has run for the last time."""
     if worker.shape is not None:
         leases = kernel.leases[worker.shape]
         leases.pop(worker.id, None)
@@ -90,6 +92,7 @@ def end_lease(kernel: State, worker: WorkerRecord) -> None:
 
 
 def stop(kernel: State, worker: WorkerRecord) -> None:
+    """Let the process finish what it has, then exit."""
     worker.killed = worker.stopped = True
     kernel.instructions.append((Op.STOP, worker))
 
@@ -172,9 +175,8 @@ def fail_if_group_is_gone(kernel: State, task: TaskRecord) -> bool:
     if not group_id or group_id in kernel.groups:
         return False
     message = f"`{task.options.name}` was to run in placement group {group_id:016x}, which was removed."
-    kind = exceptions.TaskPlacementGroupRemoved
     if task.kind == TaskKind.CREATION:
         kernel.fail_exception(task, exceptions.ActorPlacementGroupRemoved(message))
     else:
-        kernel.fail_exception(task, kind(message))
+        kernel.fail_exception(task, exceptions.TaskPlacementGroupRemoved(message))
     return True

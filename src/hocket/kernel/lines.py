@@ -94,6 +94,7 @@ def mourn(kernel: State, worker: WorkerRecord, actor_id: int, object_ids: tuple[
 
 
 def break_promises(kernel: State, object_ids: Iterable[int], error: BaseException) -> None:
+    """Those of the objects that have no value yet fail."""
     value = kernel.encode_error(error)
     for object_id in object_ids:
         record = kernel.objects.get(object_id)

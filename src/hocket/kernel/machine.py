@@ -19,7 +19,10 @@ from hocket.kernel.state import State
 
 @final
 class Kernel(State):
-    """All state of a session, and the transitions on it. Not thread-safe: the engine holds a lock."""
+    """All state of a session, and the transitions on it. Not thread-safe: the engine holds a lock.
+
+    Each name below is a function of the part that it comes from, and a method here.
+    """
 
     # Objects.
     put = objects.put
@@ -27,7 +30,7 @@ class Kernel(State):
     release = objects.release
     watch = objects.watch
 
-    # Tasks.
+    # Tasks. The last three are for the other parts.
     submit = tasks.submit
     finish = tasks.finish
     fail = tasks.fail

@@ -52,6 +52,7 @@ def retain(kernel: State, object_id: int, holder: int = records.DRIVER) -> None:
 
 
 def retain_all(kernel: State, object_ids: tuple[int, ...]) -> None:
+    """Count one more need for each, of a task or a container; those that are gone already stay so."""
     for object_id in object_ids:
         record = kernel.objects.get(object_id)
         if record is not None:
@@ -91,6 +92,7 @@ def _free(kernel: State, record: ObjectRecord) -> None:
 
 
 def release_arguments(kernel: State, task: TaskRecord) -> None:
+    """The task needs its arguments no longer."""
     for object_id in task.dependencies:
         release(kernel, object_id)
     for object_id in task.borrowed:
@@ -114,6 +116,7 @@ def watch(kernel: State, object_id: int, worker_id: int) -> None:
 def store(
     kernel: State, record: ObjectRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool
 ) -> None:
+    """Give an object its value, and serve all who wait for it."""
     if contained:  # first: if these are no ids, the object has no value yet
         retain_all(kernel, contained)
         record.contained = contained

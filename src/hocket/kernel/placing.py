@@ -31,6 +31,7 @@ def dispatch(kernel: State) -> None:
 
 
 def dispatch_shape(kernel: State, shape: resources.Shape, queue: deque[TaskRecord]) -> None:
+    """Start tasks of one shape for as long as they find room."""
     while queue:
         task = queue[0]
         if task.state != TaskState.READY:
@@ -138,6 +139,7 @@ def _refill(kernel: State, worker: WorkerRecord, shape: resources.Shape, queue: 
 
 
 def reserve_groups(kernel: State) -> None:
+    """Reserve the groups that fit now; one that does not fit holds up none behind it."""
     has_reserved = False
     for group in list(kernel.pending_groups):
         if resources.all_fit(kernel.pool, group.bundles):

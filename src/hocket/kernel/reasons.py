@@ -21,6 +21,7 @@ def explain_death(actor: ActorRecord) -> exceptions.ActorDiedError:
 
 
 def explain_lost_call(actor: ActorRecord, task: TaskRecord, death: exceptions.Death) -> exceptions.HocketError:
+    """Return the error of a call that was under way when its actor's process died."""
     if task.cancelled:
         return exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled, and its actor ended.")
     return exceptions.ActorUnavailableError(
@@ -33,6 +34,7 @@ def explain_lost_call(actor: ActorRecord, task: TaskRecord, death: exceptions.De
 
 
 def explain_crash(task: TaskRecord, death: exceptions.Death) -> exceptions.WorkerCrashedError:
+    """Return the error of a task whose worker died, and that is not tried again."""
     tries = f" It was tried {task.attempt + 1} times." if task.attempt else ""
     kind = exceptions.OutOfMemoryError if death.out_of_memory else exceptions.WorkerCrashedError
     return kind(f"The worker (pid {death.pid}) that ran task `{task.options.name}` {death.describe()}{tries}", death)

@@ -17,6 +17,7 @@ from hocket.kernel.state import State
 
 
 def open_stream(kernel: State, task: TaskRecord) -> None:
+    """A generator was submitted: its first place exists from now on."""
     task.stream = kernel.streams[task.id] = StreamRecord(task.id)
     _add_place(kernel, task.stream, task)
 
@@ -51,6 +52,7 @@ def take_item(kernel: State, task_id: int, index: int, holder: int = records.DRI
 
 
 def end_stream(kernel: State, stream: StreamRecord) -> None:
+    """The generator has returned."""
     if stream.task_id in kernel.streams:
         _fill_place(kernel, stream, kernel.end_value, (), False)
 

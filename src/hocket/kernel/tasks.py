@@ -1,10 +1,10 @@
 """The life of a task, from `submit` to its end. Here all parts of the kernel meet.
 
-`submit` makes its objects; it then waits for its arguments, is ready, and runs. It ends in one of three ways: a worker
-returns its values (`finish`), it fails for good (`fail_with`), or it is tried again and so does not end yet (`retry`).
-Whatever the end, its objects have a value afterwards, its arguments are released, and its worker has its next work.
+`submit` makes its objects; it then waits for its arguments, is ready, and runs. It ends when a worker returns its values
+(`finish`) or when it fails for good (`fail_with`); until then it may be tried again (`retry`). Whatever the end, its
+objects have a value afterwards, its arguments are released, and its worker has its next work.
 
-A function of a constructor or a method call goes the same way. What is different for these is in `actors` and `calls`.
+Constructors and calls of methods go the same way. What is different for these is in `actors` and `calls`.
 
 Tasks that are over are remembered for those who look (`State.closed_tasks`), with all that failed or took long, and a
 sample of the others.
@@ -77,6 +77,7 @@ def _depend(kernel: State, task: TaskRecord) -> tuple[object, ...] | None:
 
 
 def make_ready(kernel: State, task: TaskRecord) -> None:
+    """It has all its arguments, or is to be tried again: let it run as soon as it may."""
     task.state = TaskState.READY
     if task.kind == TaskKind.CALL:
         actor = task.actor
@@ -171,6 +172,7 @@ def _settle(worker: WorkerRecord, task: TaskRecord) -> None:
 
 
 def retry(kernel: State, task: TaskRecord) -> None:
+    """Try it once more."""
     if task.retries_left > 0:
         task.retries_left -= 1
     task.attempt += 1
