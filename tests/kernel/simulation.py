@@ -21,7 +21,7 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.kernel import machine, records, resources
-from hocket.kernel.machine import Op
+from hocket.kernel.instructions import Op
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord, TaskState
 
 CPUS = 3
@@ -589,7 +589,7 @@ class Simulation:
             if ready and not shape.group_id:
                 assert not self.kernel.pool.fits(shape.demand), f"{shape} waits, free: {self.kernel.pool.free}"
         for group in self.kernel.pending_groups:
-            assert not machine.all_fit(self.kernel.pool, group.bundles), f"group {group.id} waits"
+            assert not resources.all_fit(self.kernel.pool, group.bundles), f"group {group.id} waits"
 
     # --- to the end ---------------------------------------------------------------------------------------------------
 

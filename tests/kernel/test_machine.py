@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hocket import exceptions
 from hocket.kernel import machine, records, resources
-from hocket.kernel.machine import Op
+from hocket.kernel.instructions import Op
 from hocket.kernel.records import TaskKind, TaskRecord
 
 CPUS = 3

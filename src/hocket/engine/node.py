@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket import exceptions
-from hocket.kernel import machine, records, resources
+from hocket.kernel import records, resources
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 """How the bundles of a placement group may lie on nodes."""
@@ -134,7 +134,7 @@ def check_bundles(
     """Raise if the bundles can never be reserved together on this one node."""
     empty = resources.Pool.build(tuple(pool.total.items()))
     asked = " + ".join(resources.format_demand(bundle) for bundle in bundles)
-    if not machine.all_fit(empty, tuple(bundles)):
+    if not resources.all_fit(empty, tuple(bundles)):
         have = resources.format_demand(resources.parse_demand(total))
         raise exceptions.InfeasibleResourcesError(
             f"A placement group asks for {asked}, but this session has {have} in all. Ask for less, or start with more: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from hocket import exceptions
-from hocket.kernel import machine, records
+from hocket.kernel import calls, machine, records
 from hocket.kernel.records import TaskKind
 
 
@@ -36,7 +36,7 @@ def check_pending(kernel: machine.Kernel, actor_id: int, caller: int) -> None:
     if actor is None:
         return
     most = actor.options.max_pending_calls
-    pending = kernel.count_pending(actor, caller)
+    pending = calls.count_pending(actor, caller)
     if 0 <= most <= pending:
         raise exceptions.PendingCallsLimitExceeded(
             f"Actor `{actor.options.class_name}` has {pending} unanswered calls of this caller, and max_pending_calls={most}. Wait for "

@@ -1,6 +1,6 @@
 """What the kernel remembers of each object, task, worker, actor and placement group.
 
-Plain records; `machine.Kernel` is the only one to change them. Every id is a whole number that is never used twice in a
+Plain records; only the parts of the kernel (`state` lists them) change them. Every id is a whole number that is never used twice in a
 session. A task with *n* returns has the ids ``task_id .. task_id + n - 1`` for its objects, so one return costs no id
 of its own.
 """

@@ -146,3 +146,17 @@ class Pool:
         whole = [gpu_id for gpu_id, left in self.gpu_free.items() if left >= UNIT]
         count = -(-units // UNIT)
         return tuple(whole[:count]) if len(whole) >= count else None
+
+
+def all_fit(pool: Pool, bundles: tuple[Demand, ...]) -> bool:
+    """Tell whether the bundles fit the pool together, now."""
+    taken: list[Allocation] = []
+    try:
+        for bundle in bundles:
+            if not pool.fits(bundle):
+                return False
+            taken.append(pool.take(bundle))
+        return True
+    finally:
+        for allocation in taken:
+            allocation.give_back()

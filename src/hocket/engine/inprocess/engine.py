@@ -27,7 +27,7 @@ from hocket import exceptions
 from hocket.engine import contract, inspection, interrupts, node, rules, values
 from hocket.engine.inprocess import coroutines, entrance, surroundings
 from hocket.kernel import machine, records, resources
-from hocket.kernel.machine import Op
+from hocket.kernel.instructions import Op
 from hocket.kernel.records import TaskKind, TaskRecord, WorkerRecord
 
 Payload = tuple[Any, ...]

@@ -37,8 +37,8 @@ from hocket.engine.local import (
     watch,
     window,
 )
-from hocket.kernel import machine, records, resources
-from hocket.kernel.machine import Op
+from hocket.kernel import machine, records, resources, state
+from hocket.kernel.instructions import Op
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 
 BATCH = 32
@@ -123,7 +123,7 @@ class Hub(contract.Engine):
         #: Pids of workers, also of dead ones, as far as they are remembered.
         self.pids: dict[int, int] = {}
         self.lost: deque[inspection.LostWorker] = deque(maxlen=1000)
-        self.spans: deque[inspection.OwnSpan] = deque(maxlen=machine.KEPT_TASKS)
+        self.spans: deque[inspection.OwnSpan] = deque(maxlen=state.KEPT_TASKS)
         self._window: window.Window | None = None
         self._scene = inspection.Scene(
             kernel=self.kernel,
@@ -948,7 +948,7 @@ class Hub(contract.Engine):
 
     def _note_pid(self, worker_id: int, pid: int) -> None:
         self.pids[worker_id] = pid
-        if len(self.pids) > 2 * machine.KEPT_TASKS:  # tasks that old are forgotten too
+        if len(self.pids) > 2 * state.KEPT_TASKS:  # tasks that old are forgotten too
             del self.pids[next(iter(self.pids))]
 
     def _bury(self, worker_id: int, death: exceptions.Death) -> None:

@@ -1,0 +1,34 @@
+"""What the kernel says to its engine: tuples that start with an `Op`."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Op(enum.IntEnum):
+    """What an instruction asks of the engine."""
+
+    START = 0
+    """``(START, worker)``: start a process for it. It may be sent tasks at once."""
+    RUN = 1
+    """``(RUN, worker, task)``"""
+    CANCEL = 2
+    """``(CANCEL, worker, task_id)``: interrupt it, or take it out of the worker's queue; an answer comes either way."""
+    KILL = 3
+    """``(KILL, worker)``: end the process now."""
+    STOP = 4
+    """``(STOP, worker)``: let the process finish what it has, then exit."""
+    RECALL = 5
+    """``(RECALL, worker)``: hand back what has not been started."""
+    FREE = 6
+    """``(FREE, object_id, value)``: nothing needs the value any more."""
+    TELL = 7
+    """``(TELL, worker_id, object_id)``: the object it asked for is there."""
+    PASS = 9
+    """``(PASS, worker, marker)``: a marker of `Kernel.introduce` has its turn."""
+    REFUSE = 10
+    """``(REFUSE, marker)``: the actor is dead."""
+    MOVED = 11
+    """``(MOVED, worker_id, object_id)``: what the worker expected from a direct call is here instead."""
+    CONSUMED = 8
+    """``(CONSUMED, worker, task_id, index)``: the generator's items up to this place have been taken."""

@@ -1,0 +1,182 @@
+"""Workers, the resources that they hold, and what they give back.
+
+A worker that runs plain tasks holds resources of one *shape* for as long as tasks of that shape keep coming: its lease. The
+tasks stand in its queue, as deep as their runs are short (`FunctionRecord.depth`, which `learn` sets), so a long row of tiny
+tasks costs a fraction of a message each. A lease ends with its last task; its worker is idle then, and may take another
+shape, of the same runtime environment.
+
+What a worker has not started can be taken back: when it blocks in `get`, because the task that it waits for may stand behind it
+in its own queue; and when it shows no progress (`recall`), so a wrong guess about length delays nobody for long. While
+it blocks, its CPU is lent to others. It takes it again without asking, so that more may run for a moment than there
+are CPUs: to wait for one could be to wait for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hocket import exceptions
+from hocket.kernel import reasons
+from hocket.kernel.instructions import Op
+from hocket.kernel.records import FunctionRecord, TaskKind, TaskRecord, TaskState, Wait, WorkerRecord, WorkerState
+from hocket.kernel.state import State
+
+MAX_DEPTH = 128
+"""Tasks in one worker's queue at most. Measured: no gain beyond."""
+
+QUEUE_SECONDS = 0.002
+"""How much work may stand in a worker's queue. The most that a wrong place in the row costs a task."""
+
+
+def run(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
+    """Send the task to the worker."""
+    task.state = TaskState.RUNNING
+    task.worker = worker
+    worker.inflight[task.id] = task
+    kernel.instructions.append((Op.RUN, worker, task))
+
+
+def learn(function: FunctionRecord, seconds: float) -> None:
+    """Set how deep a row of this function's tasks may be. Slow runs count at once, fast ones gradually."""
+    function.runs += 1
+    mean = function.mean_s
+    function.mean_s = seconds if function.runs == 1 or seconds > 4 * mean else mean + (seconds - mean) * 0.2
+    function.depth = max(1, min(MAX_DEPTH, int(QUEUE_SECONDS / (function.mean_s + 1e-6))))
+
+
+def take_idle(kernel: State, environment: str) -> WorkerRecord:
+    """Return an idle worker of that runtime environment, or a new one."""
+    idle = kernel.idle
+    if idle and idle[-1].environment == environment:
+        return idle.pop()
+    for worker in idle:
+        if worker.environment == environment:
+            idle.remove(worker)
+            return worker
+    return _start_worker(kernel, environment)
+
+
+def _start_worker(kernel: State, environment: str) -> WorkerRecord:
+    worker = WorkerRecord(kernel.next_worker_id)
+    worker.environment = environment
+    kernel.next_worker_id += 1
+    kernel.workers[worker.id] = worker
+    kernel.instructions.append((Op.START, worker))
+    return worker
+
+
+def trim_idle(kernel: State, most: int) -> None:
+    """Stop idle workers beyond so many, those idle for longest first."""
+    while len(kernel.idle) > most:
+        stop(kernel, kernel.idle.pop(0))
+
+
+def end_lease(kernel: State, worker: WorkerRecord) -> None:
+    """Give the worker's resources back; it is idle then, unless it is dead or has run for the last time."""
+    if worker.shape is not None:
+        leases = kernel.leases[worker.shape]
+        leases.pop(worker.id, None)
+        if not leases:
+            del kernel.leases[worker.shape]
+        worker.shape = None
+    if worker.allocation is not None:
+        worker.allocation.give_back()
+        worker.allocation = None
+    if worker.state == WorkerState.LEASED:
+        worker.state = WorkerState.IDLE
+        if worker.killed:  # by ``max_calls``
+            stop(kernel, worker)
+            return
+        kernel.idle.append(worker)
+        trim_idle(kernel, kernel.max_idle_workers)
+
+
+def stop(kernel: State, worker: WorkerRecord) -> None:
+    """Let the process finish what it has, then exit."""
+    worker.killed = worker.stopped = True
+    kernel.instructions.append((Op.STOP, worker))
+
+
+def count_run(worker: WorkerRecord, function: str, task: TaskRecord) -> bool:
+    """Count a run of a function with ``max_calls``; tell whether that was the worker's last."""
+    worker.runs[function] = worker.runs.get(function, 0) + 1
+    worker.killed = worker.killed or worker.runs[function] >= task.options.max_calls
+    return worker.killed
+
+
+def block(kernel: State, worker: WorkerRecord, returned: list[int], number: int = 0, wait: Wait | None = None) -> None:
+    """A thread of the worker waits in `get`: its CPU is free for others, and so are the tasks it had not started.
+
+    Args:
+        worker: Which.
+        returned: The tasks that it had not started.
+        number: The worker's name for the wait.
+        wait: What it waits for; None if its end does not depend on it alone, as with a time-out.
+    """
+    worker.blocked += 1
+    if wait is not None:
+        worker.waits[number] = wait
+    if worker.blocked == 1 and worker.allocation is not None:
+        worker.allocation.lend_cpu()
+    hand_back(kernel, worker, returned)
+
+
+def unblock(kernel: State, worker: WorkerRecord, number: int = 0) -> None:
+    """The thread goes on; its CPU share is taken again, overbooking if need be."""
+    worker.blocked -= 1
+    worker.waits.pop(number, None)
+    if worker.blocked == 0 and worker.allocation is not None:
+        worker.allocation.reclaim_cpu()
+
+
+def find_stalled(kernel: State) -> list[WorkerRecord]:
+    """Return workers with tasks waiting behind a running one. The engine recalls those that show no progress."""
+    return [
+        worker
+        for leases in kernel.leases.values()
+        for worker in leases.values()
+        if len(worker.inflight) > 1 and not worker.recalled
+    ]
+
+
+def recall(kernel: State, worker: WorkerRecord) -> None:
+    """Take back what the worker has not started."""
+    worker.recalled = True
+    kernel.instructions.append((Op.RECALL, worker))
+
+
+def hand_back(kernel: State, worker: WorkerRecord, task_ids: list[int]) -> None:
+    """The worker did not start these tasks and never will."""
+    worker.recalled = False
+    for task_id in reversed(task_ids):
+        task = worker.inflight.pop(task_id, None)
+        if task is None:
+            continue
+        task.worker = None
+        if task.cancelled:
+            kernel.fail_exception(task, reasons.explain_cancelled(task))
+        elif task.kind == TaskKind.FUNCTION:
+            put_back(kernel, task)
+    if worker.state == WorkerState.LEASED and not worker.inflight:
+        end_lease(kernel, worker)  # it had not started any of them
+    kernel.dispatch()
+
+
+def put_back(kernel: State, task: TaskRecord) -> None:
+    """Put a task that was not started at the head of its row."""
+    task.state = TaskState.READY
+    if not fail_if_group_is_gone(kernel, task):
+        kernel.queues.setdefault(task.options.shape, deque()).appendleft(task)
+
+
+def fail_if_group_is_gone(kernel: State, task: TaskRecord) -> bool:
+    """Fail a task whose placement group was removed: it would wait for ever."""
+    group_id = task.options.shape.group_id
+    if not group_id or group_id in kernel.groups:
+        return False
+    message = f"`{task.options.name}` was to run in placement group {group_id:016x}, which was removed."
+    if task.kind == TaskKind.CREATION:
+        kernel.fail_exception(task, exceptions.ActorPlacementGroupRemoved(message))
+    else:
+        kernel.fail_exception(task, exceptions.TaskPlacementGroupRemoved(message))
+    return True

@@ -1,0 +1,74 @@
+"""What a dead process leaves behind.
+
+Its lease and its counts are given back, claims on names and promises are void, and whatever it was to do is tried again,
+put back or fails. A worker runs what it was sent in order, so all up to the task that it had started last may have had effects:
+these are tries, and count. What stood behind was not started, and goes back to its row as if nothing had been.
+"""
+
+from __future__ import annotations
+
+from hocket import exceptions
+from hocket.kernel import actors, leases, lines, objects, placing, reasons, tasks
+from hocket.kernel.records import TaskRecord, TaskState, WorkerRecord, WorkerState
+from hocket.kernel.state import State
+
+
+def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running_id: int) -> None:
+    """The process is dead. `running_id` is the task that it had started last; 0 if unknown."""
+    if worker.state == WorkerState.DEAD:
+        return
+    was_actor = worker.actor
+    if worker in kernel.idle:
+        kernel.idle.remove(worker)
+    _end_lease_of_dead(kernel, worker)
+    worker.state = WorkerState.DEAD
+    del kernel.workers[worker.id]
+    if was_actor is not None:
+        actors.lose_actor(kernel, was_actor, worker, death, running_id)
+    else:
+        inflight, worker.inflight = list(worker.inflight.values()), {}
+        started = next((at for at, task in enumerate(inflight) if task.id == running_id), 0)
+        for at, task in reversed(list(enumerate(inflight))):
+            _lose_task(kernel, task, death, was_started=at <= started)
+    for record in [record for record in kernel.objects.values() if record.holders and worker.id in record.holders]:
+        assert record.holders is not None
+        objects.release(kernel, record.id, worker.id, record.holders[worker.id])
+    for key in [key for key, claimant in kernel.name_claims.items() if claimant == worker.id]:
+        del kernel.name_claims[key]
+    if worker.promised:
+        message = f"The worker (pid {death.pid}) that was to send the value was {death.describe()}"
+        lines.break_promises(kernel, worker.promised, exceptions.OwnerDiedError(message))
+    placing.dispatch(kernel)
+
+
+def _end_lease_of_dead(kernel: State, worker: WorkerRecord) -> None:
+    if worker.state == WorkerState.LEASED:
+        worker.state = WorkerState.DEAD
+    leases.end_lease(kernel, worker)
+
+
+def _lose_task(kernel: State, task: TaskRecord, death: exceptions.Death, *, was_started: bool) -> None:
+    task.worker = None
+    if task.cancelled:
+        error: exceptions.HocketError = exceptions.TaskCancelledError(
+            f"Task `{task.options.name}` was cancelled, and its worker ended."
+        )
+        tasks.fail_exception(kernel, task, error)
+    elif not was_started:
+        leases.put_back(kernel, task)
+    elif task.retries_left:
+        tasks.retry(kernel, task)
+    else:
+        tasks.fail_exception(kernel, task, reasons.explain_crash(task, death))
+
+
+def fail_orphans(kernel: State, death: exceptions.Death) -> None:
+    """Fail what a worker that spoke nonsense left half done. Costs time in proportion to the state; it is rare."""
+    for task in list(kernel.tasks.values()):
+        if task.state == TaskState.RUNNING and (task.worker is None or task.worker.state == WorkerState.DEAD):
+            tasks.fail_exception(kernel, task, reasons.explain_crash(task, death))
+    for record in list(kernel.objects.values()):
+        if record.task is not None and record.value is None and record.task.state == TaskState.DONE:
+            error = kernel.encode_error(reasons.explain_crash(record.task, death))
+            objects.store(kernel, record, error, (), True)
+    placing.dispatch(kernel)

@@ -1,0 +1,138 @@
+"""Values, and the counts that keep them.
+
+**Counting.** An object is freed when no reference, borrower, dependent task or container needs it. A worker's share of a
+count is remembered (`ObjectRecord.holders`) and given back at once when the worker dies; what the driver, tasks and
+containers hold has no name, because they do not die alone.
+
+**Waiting.** An object exists from the moment that its task is submitted. Until it has a value, tasks (`dependents`) and
+workers (`watchers`) stand in its record and are served, once, when `store` brings the value. An error is a value like any
+other, only that it fails the tasks which wait for it instead of making them ready.
+
+**More than a value.** The object of an actor's constructor stands for the actor, and that of a generator for its stream:
+their last reference ends more than a value.
+"""
+
+from __future__ import annotations
+
+from hocket.kernel import records
+from hocket.kernel.instructions import Op
+from hocket.kernel.records import ObjectRecord, TaskRecord, TaskState
+from hocket.kernel.state import State
+
+
+def put(
+    kernel: State,
+    object_id: int,
+    value: tuple[object, ...],
+    contained: tuple[int, ...],
+    holder: int,
+    *,
+    failed: bool = False,
+) -> None:
+    """Register a value that exists already, with one reference, held by a worker or the driver."""
+    record = ObjectRecord(object_id, None)
+    record.value = value
+    record.failed = failed
+    if contained:
+        record.contained = contained
+        retain_all(kernel, contained)
+    if holder:
+        record.holders = {holder: 1}
+    kernel.objects[object_id] = record
+
+
+def retain(kernel: State, object_id: int, holder: int = records.DRIVER) -> None:
+    """Count one more reference."""
+    record = kernel.objects[object_id]
+    record.count += 1
+    if holder:
+        if record.holders is None:
+            record.holders = {}
+        record.holders[holder] = record.holders.get(holder, 0) + 1
+
+
+def retain_all(kernel: State, object_ids: tuple[int, ...]) -> None:
+    """Count one more need for each, of a task or a container; those that are gone already stay so."""
+    for object_id in object_ids:
+        record = kernel.objects.get(object_id)
+        if record is not None:
+            record.count += 1
+
+
+def release(kernel: State, object_id: int, holder: int = records.DRIVER, count: int = 1) -> None:
+    """Count references as gone; at zero the value is freed."""
+    record = kernel.objects.get(object_id)
+    if record is None:
+        return
+    if holder:
+        held = (record.holders or {}).get(holder, 0)
+        count = min(count, held)
+        if record.holders is not None:
+            if held == count:
+                record.holders.pop(holder, None)
+            else:
+                record.holders[holder] = held - count
+    record.count -= count
+    if record.count <= 0:
+        _free(kernel, record)
+
+
+def _free(kernel: State, record: ObjectRecord) -> None:
+    del kernel.objects[record.id]
+    if record.value is not None:
+        kernel.instructions.append((Op.FREE, record.id, record.value))
+    for inner in record.contained:
+        release(kernel, inner)
+    if record.id in kernel.actors:
+        kernel.forget_actor(kernel.actors[record.id])
+    if record.id in kernel.streams:
+        stream = kernel.streams.pop(record.id)  # what was not taken is freed, and what is still to come will be
+        for index in range(stream.taken, stream.produced + 1):
+            release(kernel, records.build_item_id(stream.task_id, index))
+
+
+def release_arguments(kernel: State, task: TaskRecord) -> None:
+    """The task needs its arguments no longer."""
+    for object_id in task.dependencies:
+        release(kernel, object_id)
+    for object_id in task.borrowed:
+        release(kernel, object_id)
+    if task.args is not None:
+        kernel.instructions.append((Op.FREE, 0, task.args))
+        task.args = None
+
+
+def watch(kernel: State, object_id: int, worker_id: int) -> None:
+    """Tell the worker when the object is there; at once if it is."""
+    record = kernel.objects[object_id]
+    if record.value is not None:
+        kernel.instructions.append((Op.TELL, worker_id, object_id))
+    elif record.watchers is None:
+        record.watchers = [worker_id]
+    else:
+        record.watchers.append(worker_id)
+
+
+def store(
+    kernel: State, record: ObjectRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool
+) -> None:
+    """Give an object its value, and serve all who wait for it."""
+    if contained:  # first: if these are no ids, the object has no value yet
+        retain_all(kernel, contained)
+        record.contained = contained
+    record.value = value
+    record.failed = failed
+    record.task = None
+    if record.watchers is not None:
+        for worker_id in record.watchers:
+            kernel.instructions.append((Op.TELL, worker_id, record.id))
+        record.watchers = None
+    if record.dependents is not None:
+        dependents, record.dependents = record.dependents, None
+        for task in dependents:
+            if task.state == TaskState.WAITING:
+                task.unresolved -= 1
+                if failed:
+                    kernel.fail_with(task, value)
+                elif task.unresolved == 0:
+                    kernel.make_ready(task)

@@ -1,0 +1,167 @@
+"""Which task goes to which worker, and when.
+
+Tasks that are ready stand in one queue a shape; tasks of one shape are interchangeable, so only the head of a queue is
+ever looked at, and a look costs the same however long the queue is. A task goes to a worker of its own if a pool has the
+resources now, else into the queue of a worker that has a lease of its shape and room (`leases`).
+
+**Fairness.** A lease may be passed on from task to task without end, so it is not when another shape waits: the worker then
+ends its lease, and what became free is offered to all shapes in turn (`dispatch`), the one that was served going to the
+back. Placement groups come before tasks: a bundle that needs a whole node would otherwise wait for a moment at which nothing runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hocket.kernel import actors, calls, leases, lines, objects, resources
+from hocket.kernel.records import TaskKind, TaskRecord, TaskState, WorkerRecord, WorkerState
+from hocket.kernel.state import State
+
+
+def dispatch(kernel: State) -> None:
+    """Start whatever fits now. Called when resources or workers became free."""
+    if kernel.pending_groups:
+        reserve_groups(kernel)
+    for shape in [shape for shape, queue in kernel.queues.items() if queue]:
+        queue = kernel.queues[shape]
+        waiting = len(queue)
+        dispatch_shape(kernel, shape, queue)
+        if len(queue) < waiting:  # it had its turn: to the back of the row, so that no shape starves another
+            kernel.queues[shape] = kernel.queues.pop(shape)
+
+
+def dispatch_shape(kernel: State, shape: resources.Shape, queue: deque[TaskRecord]) -> None:
+    """Start tasks of one shape for as long as they find room."""
+    while queue:
+        task = queue[0]
+        if task.state != TaskState.READY:
+            queue.popleft()
+            continue
+        pool = _find_pool(kernel, shape)
+        if pool is not None:
+            queue.popleft()
+            _start_on_idle(kernel, task, shape, pool)
+        elif task.kind == TaskKind.FUNCTION and (worker := _find_room(kernel, task, shape)) is not None:
+            queue.popleft()
+            leases.run(kernel, worker, task)
+        else:
+            return
+
+
+def _find_pool(kernel: State, shape: resources.Shape) -> resources.Pool | None:
+    """Return a pool that has the resources now."""
+    if not shape.group_id:
+        return kernel.pool if kernel.pool.fits(shape.demand) else None
+    group = kernel.groups.get(shape.group_id)
+    if group is None:
+        return None
+    pools = group.pools if shape.bundle_index < 0 else group.pools[shape.bundle_index : shape.bundle_index + 1]
+    return next((pool for pool in pools if pool.fits(shape.demand)), None)
+
+
+def _find_room(kernel: State, task: TaskRecord, shape: resources.Shape) -> WorkerRecord | None:
+    """Return the leased worker with the shortest row, if there is room in it."""
+    assert task.function is not None
+    depth = task.function.depth
+    if depth <= 1 or shape.only:
+        return None
+    best = None
+    for worker in kernel.leases.get(shape, {}).values():
+        row = len(worker.inflight)
+        if row < depth and not worker.blocked:
+            best, depth = worker, row
+    return best
+
+
+def _start_on_idle(kernel: State, task: TaskRecord, shape: resources.Shape, pool: resources.Pool) -> None:
+    worker = leases.take_idle(kernel, shape.environment)
+    worker.allocation = pool.take(shape.demand)
+    if task.kind == TaskKind.CREATION:
+        worker.state = WorkerState.ACTOR
+        actor = task.actor
+        assert actor is not None
+        worker.actor = actor
+        actor.worker = worker
+        leases.run(kernel, worker, task)
+        if actor.markers:
+            lines.pass_markers(kernel, actor)
+        for key in list(actor.queues):
+            calls.send_row(kernel, actor, key)
+        return
+    worker.state = WorkerState.LEASED
+    worker.shape = shape
+    kernel.leases.setdefault(shape, {})[worker.id] = worker
+    leases.run(kernel, worker, task)
+
+
+def go_on(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
+    """Give the worker its next work, or return it to the idle ones; `task` is what it has just done."""
+    actor = worker.actor
+    if actor is not None:
+        for key in list(actor.queues):
+            calls.send_row(kernel, actor, key)
+        actors.end_if_unreachable(kernel, actor)
+        return
+    shape = worker.shape
+    if shape is None:
+        return
+    queue = kernel.queues.get(shape)
+    if shape.only and leases.count_run(worker, shape.only, task):
+        queue = None
+    if queue and (len(kernel.queues) == 1 or not _others_wait(kernel, shape)):
+        _refill(kernel, worker, shape, queue)
+    if not worker.inflight:
+        leases.end_lease(kernel, worker)
+        if queue or kernel.pending_groups or len(kernel.queues) > 1:
+            dispatch(kernel)
+
+
+def _others_wait(kernel: State, shape: resources.Shape) -> bool:
+    return any(queue for other, queue in kernel.queues.items() if other != shape)
+
+
+def _refill(kernel: State, worker: WorkerRecord, shape: resources.Shape, queue: deque[TaskRecord]) -> None:
+    inflight = worker.inflight
+    if worker.blocked or (shape.group_id and shape.group_id not in kernel.groups):
+        return
+    while queue:
+        task = queue[0]
+        if task.state != TaskState.READY:
+            queue.popleft()
+            continue
+        if task.kind != TaskKind.FUNCTION:
+            return
+        assert task.function is not None
+        if inflight and (len(inflight) >= task.function.depth or shape.only):
+            return
+        queue.popleft()
+        leases.run(kernel, worker, task)
+
+
+def reserve_groups(kernel: State) -> None:
+    """Reserve the groups that fit now; one that does not fit holds up none behind it."""
+    has_reserved = False
+    for group in list(kernel.pending_groups):
+        if resources.all_fit(kernel.pool, group.bundles):
+            has_reserved = True
+            kernel.pending_groups.remove(group)
+            for bundle in group.bundles:
+                allocation = kernel.pool.take(bundle)
+                group.allocations.append(allocation)
+                group.pools = (*group.pools, resources.Pool.build(bundle, allocation.gpu_ids))
+            record = kernel.objects.get(group.id)
+            if record is not None:
+                objects.store(kernel, record, kernel.none_value, (), False)
+    if has_reserved:
+        dispatch(kernel)
+
+
+def could_ever_fit(kernel: State, shape: resources.Shape) -> bool:
+    """Tell whether the shape fits an otherwise empty session."""
+    if not shape.group_id:
+        return kernel.pool.could_fit(shape.demand)
+    group = kernel.groups.get(shape.group_id)
+    if group is None:
+        return True
+    bundles = group.bundles if shape.bundle_index < 0 else group.bundles[shape.bundle_index : shape.bundle_index + 1]
+    return any(resources.Pool.build(bundle).could_fit(shape.demand) for bundle in bundles)

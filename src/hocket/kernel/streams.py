@@ -1,0 +1,84 @@
+"""What generators yield.
+
+Each item is an object. The stream holds one count on each item until its reader takes it, in order, and then the count is
+the reader's. The object at the place that comes next exists already, so that it can be waited for: it becomes an item, the
+error that ended the generator, or `State.end_value`. After an error comes the end, so every stream ends the same way.
+
+A generator that is tried again yields from the start. What an earlier attempt has yielded is there already, and the new one
+is dropped: the reader sees each place once.
+"""
+
+from __future__ import annotations
+
+from hocket.kernel import objects, records
+from hocket.kernel.instructions import Op
+from hocket.kernel.records import ObjectRecord, StreamRecord, TaskRecord, WorkerRecord
+from hocket.kernel.state import State
+
+
+def open_stream(kernel: State, task: TaskRecord) -> None:
+    """A generator was submitted: its first place exists from now on."""
+    task.stream = kernel.streams[task.id] = StreamRecord(task.id)
+    _add_place(kernel, task.stream, task)
+
+
+def yield_item(
+    kernel: State, worker: WorkerRecord, task_id: int, index: int, value: tuple[object, ...], contained: tuple[int, ...]
+) -> None:
+    """A generator has yielded the item at this place; one that an earlier attempt yielded already is dropped."""
+    task = worker.inflight.get(task_id)
+    stream = task.stream if task is not None else None
+    if stream is None or task_id not in kernel.streams or index != stream.produced:
+        kernel.instructions.append((Op.FREE, records.build_item_id(task_id, index), value))
+        return
+    _fill_place(kernel, stream, value, contained, False)
+    _add_place(kernel, stream, task)
+
+
+def take_item(kernel: State, task_id: int, index: int, holder: int = records.DRIVER) -> int:
+    """Hand the stream's count on an item to a reader; items are taken in order. Returns the item's id."""
+    stream = kernel.streams[task_id]
+    stream.taken = index + 1
+    item_id = records.build_item_id(task_id, index)
+    record = kernel.objects[item_id]
+    if holder:
+        if record.holders is None:
+            record.holders = {}
+        record.holders[holder] = record.holders.get(holder, 0) + 1
+    task = record.task or (kernel.objects[task_id].task if task_id in kernel.objects else None)
+    if task is not None and task.options.backpressure and task.worker is not None:
+        kernel.instructions.append((Op.CONSUMED, task.worker, task_id, index))
+    return item_id
+
+
+def end_stream(kernel: State, stream: StreamRecord) -> None:
+    """The generator has returned."""
+    if stream.task_id in kernel.streams:
+        _fill_place(kernel, stream, kernel.end_value, (), False)
+
+
+def fail_stream(kernel: State, stream: StreamRecord, error: tuple[object, ...]) -> None:
+    """The last item is the error; then the stream ends."""
+    if stream.task_id in kernel.streams:
+        _fill_place(kernel, stream, error, (), True)
+        _add_place(kernel, stream, None)
+        end_stream(kernel, stream)
+
+
+def _add_place(kernel: State, stream: StreamRecord, task: TaskRecord | None) -> ObjectRecord:
+    item_id = records.build_item_id(stream.task_id, stream.produced)
+    record = kernel.objects[item_id] = ObjectRecord(item_id, task)
+    return record
+
+
+def _fill_place(
+    kernel: State, stream: StreamRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool
+) -> None:
+    """Give the next item its value. Its reader may have taken and dropped it already."""
+    item_id = records.build_item_id(stream.task_id, stream.produced)
+    record = kernel.objects.get(item_id)
+    stream.produced += 1
+    if record is None:
+        kernel.instructions.append((Op.FREE, item_id, value))
+    else:
+        objects.store(kernel, record, value, contained, failed)

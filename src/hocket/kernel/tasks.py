@@ -1,0 +1,240 @@
+"""The life of a task, from `submit` to its end. Here all parts of the kernel meet.
+
+`submit` makes its objects; it then waits for its arguments, is ready, and runs. It ends when a worker returns its values
+(`finish`) or when it fails for good (`fail_with`); until then it may be tried again (`retry`). Whatever the end, its
+objects have a value afterwards, its arguments are released, and its worker has its next work.
+
+Constructors and calls of methods go the same way. What is different for these is in `actors` and `calls`.
+
+Tasks that are over are remembered for those who look (`State.closed_tasks`), with all that failed or took long, and a
+sample of the others.
+
+`submit`, `make_ready`, `finish` and what they call are the hot path: a task passes through in some 5 us, and whatever is
+added here is paid by each.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hocket.kernel import actors, calls, leases, objects, placing, reasons, records, streams
+from hocket.kernel.instructions import Op
+from hocket.kernel.records import ObjectRecord, TaskKind, TaskRecord, TaskState, WorkerRecord
+from hocket.kernel.state import State
+
+SHORT_SECONDS = 0.001
+"""A run shorter than this is one of very many, or of no interest."""
+
+KEPT_RUNS = 1_000
+"""So many short runs of a function are all remembered; of those that follow, one in `KEPT_EVERY`. At 100,000 tasks a second
+remembering each would cost 5 % (measured), and 10,000 of them would be a tenth of a second's. All are counted."""
+
+KEPT_EVERY = 64
+"""A power of two."""
+
+
+def submit(kernel: State, task: TaskRecord) -> None:
+    """Take a task in. Its objects exist from now on, with one reference each for the caller."""
+    kernel.tasks[task.id] = task
+    known = kernel.objects
+    caller = task.caller
+    returns = task.options.num_returns
+    for object_id in (task.id,) if returns == 1 else range(task.id, task.id + abs(returns)):
+        record = known[object_id] = ObjectRecord(object_id, task)
+        if caller:
+            record.holders = {caller: 1}
+    if returns == records.STREAMING:
+        streams.open_stream(kernel, task)
+    if task.borrowed:
+        objects.retain_all(kernel, task.borrowed)
+    failed_value = _depend(kernel, task) if task.dependencies else None
+    if task.kind == TaskKind.CREATION:
+        actors.add_actor(kernel, task)
+    elif task.kind == TaskKind.CALL and not calls.join_row(kernel, task):
+        return
+    if failed_value is not None:
+        fail_with(kernel, task, failed_value)
+    elif task.unresolved:
+        task.state = TaskState.WAITING
+    else:
+        make_ready(kernel, task)
+
+
+def _depend(kernel: State, task: TaskRecord) -> tuple[object, ...] | None:
+    """Let the task wait for its arguments; return the error of one that has failed already."""
+    failed_value = None
+    for object_id in task.dependencies:
+        record = kernel.objects[object_id]
+        record.count += 1
+        if record.value is None:
+            task.unresolved += 1
+            if record.dependents is None:
+                record.dependents = []
+            record.dependents.append(task)
+        elif record.failed and failed_value is None:
+            failed_value = record.value
+    return failed_value
+
+
+def make_ready(kernel: State, task: TaskRecord) -> None:
+    """It has all its arguments, or is to be tried again: let it run as soon as it may."""
+    task.state = TaskState.READY
+    if task.kind == TaskKind.CALL:
+        actor = task.actor
+        assert actor is not None
+        if actor.waiting and actor.waiting.pop(task.id, None) is not None:
+            calls.find_row(actor, task).append(task)
+        calls.send_row(kernel, actor, calls.get_row_key(task))
+        return
+    shape = task.options.shape
+    if leases.fail_if_group_is_gone(kernel, task):
+        return
+    queue = kernel.queues.get(shape)
+    if queue is None:
+        queue = kernel.queues[shape] = deque()
+    queue.append(task)
+    if len(queue) == 1:
+        placing.dispatch_shape(kernel, shape, queue)
+
+
+def finish(
+    kernel: State,
+    worker: WorkerRecord,
+    task_id: int,
+    seconds: float,
+    values: list[tuple[tuple[object, ...], tuple[int, ...]]],
+    started: float = 0.0,
+) -> None:
+    """The worker returned the values of a task, each with the ids of the objects that it refers to."""
+    task = worker.inflight.pop(task_id, None)
+    if task is None:  # its actor was killed meanwhile
+        for position, (value, _) in enumerate(values):
+            kernel.instructions.append((Op.FREE, task_id + position, value))
+        return
+    function = task.function
+    if function is not None:
+        leases.learn(function, seconds)
+    is_kept = function is None or seconds > SHORT_SECONDS or function.runs <= KEPT_RUNS
+    if is_kept or not function.runs % KEPT_EVERY:  # type: ignore[union-attr]
+        is_kept = True
+        task.ran_on = worker.id
+        task.started = started
+        task.seconds = seconds
+    _settle(worker, task)
+    if task.kind == TaskKind.CREATION:
+        actors.bring_alive(kernel, task)
+    object_id = task_id
+    known = kernel.objects
+    for value, contained in values:
+        record = known.get(object_id)
+        if record is None:
+            kernel.instructions.append((Op.FREE, object_id, value))
+        elif record.value is None:  # an actor that is built again has its value already
+            objects.store(kernel, record, value, contained, False)
+        object_id += 1
+    if task.stream is not None:
+        streams.end_stream(kernel, task.stream)
+    _close_task(kernel, task, is_kept)
+    placing.go_on(kernel, worker, task)
+
+
+def fail(
+    kernel: State,
+    worker: WorkerRecord,
+    task_id: int,
+    error: tuple[object, ...],
+    *,
+    retryable: bool,
+    error_type: str = "",
+    started: float = 0.0,
+    seconds: float = 0.0,
+) -> None:
+    """The user's code raised; `retryable` says whether its options ask for another try of this exception."""
+    task = worker.inflight.pop(task_id, None)
+    if task is None:
+        return
+    task.note_run(worker.id, started, seconds)
+    _settle(worker, task)
+    if retryable and task.retries_left and not task.cancelled:
+        retry(kernel, task)
+    else:
+        if task.kind == TaskKind.CREATION:
+            actors.bury_constructor(kernel, task)
+        task.error_type = error_type
+        fail_with(kernel, task, error)
+    placing.go_on(kernel, worker, task)
+
+
+def _settle(worker: WorkerRecord, task: TaskRecord) -> None:
+    task.worker = None
+    if worker.actor is not None and task.kind == TaskKind.CALL:
+        worker.actor.inflight -= 1
+
+
+def retry(kernel: State, task: TaskRecord) -> None:
+    """Try it once more."""
+    if task.retries_left > 0:
+        task.retries_left -= 1
+    task.attempt += 1
+    if task.kind == TaskKind.CALL:
+        calls.put_back(task)
+    make_ready(kernel, task)
+
+
+def fail_exception(kernel: State, task: TaskRecord, error: BaseException) -> None:
+    """Fail the task with an exception of ours."""
+    task.error_type = type(error).__name__
+    fail_with(kernel, task, kernel.encode_error(error))
+
+
+def fail_with(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> None:
+    """Give every object of the task this (encoded) error."""
+    if task.state == TaskState.DONE:
+        return
+    if task.kind == TaskKind.CREATION and task.actor is not None:
+        actors.bury_constructor(kernel, task)
+    actors.leave_row(kernel, task)
+    _close_task(kernel, task)
+    if task.stream is not None:
+        streams.fail_stream(kernel, task.stream, error)
+    for object_id in range(task.id, task.id + max(1, task.options.num_returns)):
+        record = kernel.objects.get(object_id)
+        if record is not None and record.value is None:
+            objects.store(kernel, record, error, (), True)
+
+
+def _close_task(kernel: State, task: TaskRecord, is_kept: bool = True) -> None:
+    task.state = TaskState.DONE
+    kernel.tasks.pop(task.id, None)
+    if is_kept:
+        kernel.closed_tasks.append(task)
+    actor = task.actor
+    if actor is None or actor.creation is not task:  # else its arguments are needed again
+        objects.release_arguments(kernel, task)
+    if task.kind == TaskKind.CALL and actor is not None:
+        objects.release(kernel, actor.id)
+
+
+def cancel(kernel: State, object_id: int, *, force: bool, recursive: bool) -> None:
+    """Cancel the task that makes the object; nothing happens if it is there already."""
+    record = kernel.objects.get(object_id)
+    task = record.task if record is not None else None
+    if task is None or task.state == TaskState.DONE:
+        return
+    _cancel_task(kernel, task, force=force)
+    if recursive:
+        for child in [child for child in kernel.tasks.values() if child.parent == task.id]:
+            if child.kind == TaskKind.FUNCTION:
+                cancel(kernel, child.id, force=force, recursive=True)
+
+
+def _cancel_task(kernel: State, task: TaskRecord, *, force: bool) -> None:
+    task.cancelled = True
+    worker = task.worker
+    if worker is None:
+        fail_exception(kernel, task, reasons.explain_cancelled(task))
+    elif force and task.kind == TaskKind.FUNCTION and next(iter(worker.inflight)) == task.id:
+        worker.killed = True
+        kernel.instructions.append((Op.KILL, worker))
+    else:
+        kernel.instructions.append((Op.CANCEL, worker, task.id))
