@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hocket import exceptions
-from hocket.kernel import machine, records, resources
+from hocket.kernel import losses, machine, records, resources
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord, TaskState
 
@@ -179,10 +179,10 @@ class Simulation:
             assert value[1] in self.unfreed, f"value {value} is freed twice"
             self.unfreed.discard(value[1])
 
-    def _make_value(self) -> tuple[str, int]:
+    def _make_value(self) -> tuple[str, int, str]:
         serial = next(self._serials)
         self.unfreed.add(serial)
-        return ("value", serial)
+        return ("value", serial, "of three parts, so it has to be freed")
 
     # --- moves of the driver, and of tasks ----------------------------------------------------------------------------
 
@@ -479,14 +479,17 @@ class Simulation:
         self.watches = {watch for watch in self.watches if watch[0] != worker.id}
         inflight = list(worker.record.inflight)
         # What it has started last, and what stands before that, is charged: a result may have been lost with the process.
-        if worker.last_started in inflight:
-            last = inflight.index(worker.last_started)
-        else:
-            last = 0 if worker.record.actor is None else len(inflight)
+        # If it has started none of them, nothing is, unless that happens to the same task again and again.
+        last = inflight.index(worker.last_started) if worker.last_started in inflight else -1
+        if last < 0 and inflight:
+            deaths = self.kernel.deaths_before_start.get(inflight[0], 0) + 1
+            if worker.record.actor is None and deaths >= losses.MAX_DEATHS_BEFORE_START:
+                last = 0
         for task_id in inflight[: last + 1]:
             self.book[task_id].charges += 1
         actor = worker.record.actor
-        if actor is not None and actor.id in self.kernel.actors:
+        has_begun = actor is None or actor.id not in inflight or worker.last_started == actor.id
+        if actor is not None and actor.id in self.kernel.actors and has_begun:
             self._note_lost_actor(actor)
         death = exceptions.Death(pid=worker.id, signal_number=9, expected=worker.is_doomed)
         self.kernel.lose(worker.record, death, worker.last_started)

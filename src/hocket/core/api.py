@@ -134,7 +134,12 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
 
 
 def _check_timeout(timeout: float) -> None:
-    if timeout < 0:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(
+            f"timeout must be a number of seconds, or None to wait without end, but received {timeout!r} "
+            f"({type(timeout).__name__})."
+        )
+    if not timeout >= 0:
         raise ValueError(f"timeout must be 0 or more seconds, or None to wait without end, but received {timeout!r}.")
 
 
@@ -177,6 +182,10 @@ def wait(
         _check_timeout(timeout)
     if not refs:
         return [], []
+    if type(num_returns) is not int:
+        raise TypeError(
+            f"num_returns must be a whole number, but received {num_returns!r} ({type(num_returns).__name__})."
+        )
     if not 1 <= num_returns <= len(refs):
         raise ValueError(
             f"num_returns must lie between 1 and the number of refs ({len(refs)}), but received {num_returns!r}."

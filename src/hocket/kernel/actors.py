@@ -23,6 +23,9 @@ from hocket.kernel.instructions import Op
 from hocket.kernel.records import ActorRecord, ActorState, TaskKind, TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
 
+MAX_DEATHS_BEFORE_START = 10
+"""How many workers may die before they begin to build one and the same actor. A guess."""
+
 
 def add_actor(kernel: State, task: TaskRecord) -> None:
     """A constructor was submitted: the actor exists from now on, and has its name."""
@@ -156,6 +159,12 @@ def lose_actor(
     Calls that had not started stay in their rows. Those that had are tried again as often as they may be; the others fail,
     because nobody knows how far they came.
     """
+    creation = kernel.tasks.get(actor.id)
+    if creation is not None and creation.worker is worker and running_id != creation.id:
+        deaths = kernel.deaths_before_start[creation.id] = kernel.deaths_before_start.get(creation.id, 0) + 1
+        if deaths < MAX_DEATHS_BEFORE_START:
+            _place_again(kernel, actor, worker, creation)
+            return
     if not _can_restart(actor):
         _bury(kernel, actor, death, f"its process (pid {death.pid}) {death.describe()}")
         return
@@ -167,7 +176,7 @@ def lose_actor(
     actor.inflight = 0
     worker.actor = None
     inflight, worker.inflight = list(worker.inflight.values()), {}
-    last = next((at for at, task in enumerate(inflight) if task.id == running_id), len(inflight))
+    last = next((at for at, task in enumerate(inflight) if task.id == running_id), -1)
     last = len(inflight) if actor.options.allows_disorder else last  # several may run at once
     lost = []
     for at, task in reversed(list(enumerate(inflight))):
@@ -186,6 +195,18 @@ def lose_actor(
         kernel.fail_exception(task, reasons.explain_lost_call(actor, task, death))
     creation.attempt += 1
     kernel.tasks[creation.id] = creation
+    kernel.make_ready(creation)
+
+
+def _place_again(kernel: State, actor: ActorRecord, worker: WorkerRecord, creation: TaskRecord) -> None:
+    """The process that was to build the actor died before it began: that was no life of the actor's."""
+    inflight, worker.inflight = list(worker.inflight.values()), {}
+    worker.actor = actor.worker = None
+    actor.inflight = 0
+    for task in reversed(inflight):
+        task.worker = None
+        if task is not creation and task.state != TaskState.DONE:
+            calls.put_back(task)
     kernel.make_ready(creation)
 
 

@@ -17,11 +17,14 @@ from hocket.kernel.records import TaskKind, TaskRecord, TaskState, Wait, WorkerR
 def find_deadlock(kernel: machine.Kernel) -> tuple[WorkerRecord, int, str] | None:
     """Return a wait that can never end: its worker, its number there, and a text that shows the circle; None if there is none."""
     search = _Search(kernel)
-    for worker in kernel.workers.values():
-        for number, wait in reversed(worker.waits.items()):
-            search.path.clear()
-            if not search.wait_can_end(wait):
-                return worker, number, _draw(search.circle)
+    try:
+        for worker in kernel.workers.values():
+            for number, wait in reversed(worker.waits.items()):
+                search.path.clear()
+                if wait.task_id and not search.wait_can_end(wait):
+                    return worker, number, _draw(search.circle)
+    except RecursionError:  # a chain of hundreds of tasks; a circle in it would be the first of its kind
+        pass
     return None
 
 
@@ -30,7 +33,10 @@ class _Search:
 
     def __init__(self, kernel: machine.Kernel) -> None:
         self._kernel = kernel
-        self._waits = {wait.task_id: wait for worker in kernel.workers.values() for wait in worker.waits.values()}
+        #: By what the thread runs; a thread that a user's code has started may wait as long as it likes and holds up nobody.
+        self._waits = {
+            wait.task_id: wait for worker in kernel.workers.values() for wait in worker.waits.values() if wait.task_id
+        }
         self._direct = {
             object_id: (actor_id, name) for wait in self._waits.values() for object_id, actor_id, name in wait.direct
         }
@@ -75,7 +81,7 @@ class _Search:
             return True
         wait = self._waits.get(object_id)
         if wait is None and not actor.options.allows_disorder and not actor.options.concurrency_groups:
-            wait = next(iter(actor.worker.waits.values()), None)
+            wait = _find_wait(actor.worker)
         return wait is None or self.wait_can_end(wait)
 
     def _look_at(self, task: TaskRecord) -> bool:
@@ -92,8 +98,13 @@ class _Search:
         busy = next(iter(actor.worker.inflight.values()), None)  # an ordinary actor runs the first one that it was sent
         if busy is not None and busy is not task:
             return self._task_can_end(busy)
-        other = next(iter(actor.worker.waits.values()), None)  # a direct call, of which nothing else is known here
+        other = _find_wait(actor.worker)  # a direct call, of which nothing else is known here
         return other is None or self.wait_can_end(other)
+
+
+def _find_wait(worker: WorkerRecord) -> Wait | None:
+    """Return the wait that holds up an ordinary actor."""
+    return next((wait for wait in worker.waits.values() if wait.task_id), None)
 
 
 def _draw(circle: list[tuple[int, str]]) -> str:

@@ -21,7 +21,8 @@ class Op(enum.IntEnum):
     RECALL = 5
     """``(RECALL, worker)``: hand back what has not been started."""
     FREE = 6
-    """``(FREE, object_id, value)``: nothing needs the value any more."""
+    """``(FREE, object_id, value)``: nothing needs the value any more. Only for values of more than two parts: the others own nothing
+    outside."""
     TELL = 7
     """``(TELL, worker_id, object_id)``: the object it asked for is there."""
     PASS = 9

@@ -35,11 +35,12 @@ def introduce(kernel: State, actor_id: int, caller: int, marker: tuple[object, .
 
 def pass_markers(kernel: State, actor: ActorRecord, sent_id: int = 0) -> None:
     """Pass on the markers that no call stands in front of; `sent_id` no longer does."""
+    for _, ahead in actor.markers:
+        ahead.discard(sent_id)
     if actor.worker is None:
         return
     kept = []
     for marker, ahead in actor.markers:
-        ahead.discard(sent_id)
         if ahead:
             kept.append((marker, ahead))
         else:

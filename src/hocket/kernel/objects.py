@@ -79,16 +79,29 @@ def release(kernel: State, object_id: int, holder: int = records.DRIVER, count: 
 
 def _free(kernel: State, record: ObjectRecord) -> None:
     del kernel.objects[record.id]
-    if record.value is not None:
+    if record.value is not None and len(record.value) > 2:
         kernel.instructions.append((Op.FREE, record.id, record.value))
-    for inner in record.contained:
-        release(kernel, inner)
+    if record.contained:
+        kernel.to_release += record.contained
+        if not kernel.is_releasing:  # a row, not a recursion: values may refer to values, thousands deep
+            kernel.is_releasing = True
+            while kernel.to_release:
+                release(kernel, kernel.to_release.pop())
+            kernel.is_releasing = False
     if record.id in kernel.actors:
         kernel.forget_actor(kernel.actors[record.id])
     if record.id in kernel.streams:
-        stream = kernel.streams.pop(record.id)  # what was not taken is freed, and what is still to come will be
-        for index in range(stream.taken, stream.produced + 1):
-            release(kernel, records.build_item_id(stream.task_id, index))
+        _drop_stream(kernel, record.id)
+
+
+def _drop_stream(kernel: State, task_id: int) -> None:
+    """Nobody reads it any more: what was not taken is freed, what is still to come will be, and its generator waits for nobody."""
+    stream = kernel.streams.pop(task_id)
+    for index in range(stream.taken, stream.produced + 1):
+        release(kernel, records.build_item_id(stream.task_id, index))
+    task = kernel.tasks.get(task_id)
+    if task is not None and task.worker is not None and task.options.backpressure:
+        kernel.instructions.append((Op.CONSUMED, task.worker, task_id, records.LAST_INDEX))
 
 
 def release_arguments(kernel: State, task: TaskRecord) -> None:
@@ -98,7 +111,8 @@ def release_arguments(kernel: State, task: TaskRecord) -> None:
     for object_id in task.borrowed:
         release(kernel, object_id)
     if task.args is not None:
-        kernel.instructions.append((Op.FREE, 0, task.args))
+        if len(task.args) > 2:
+            kernel.instructions.append((Op.FREE, 0, task.args))
         task.args = None
 
 
@@ -128,11 +142,23 @@ def store(
             kernel.instructions.append((Op.TELL, worker_id, record.id))
         record.watchers = None
     if record.dependents is not None:
-        dependents, record.dependents = record.dependents, None
-        for task in dependents:
-            if task.state == TaskState.WAITING:
-                task.unresolved -= 1
-                if failed:
-                    kernel.fail_with(task, value)
-                elif task.unresolved == 0:
-                    kernel.make_ready(task)
+        kernel.to_serve.append((record.dependents, value, failed))
+        record.dependents = None
+        if not kernel.is_serving:  # a row, not a recursion: an error may run through thousands of dependent tasks
+            kernel.is_serving = True
+            try:
+                while kernel.to_serve:
+                    _serve(kernel, *kernel.to_serve.popleft())
+            finally:
+                kernel.is_serving = False
+
+
+def _serve(kernel: State, dependents: list[TaskRecord], value: tuple[object, ...], failed: bool) -> None:
+    """An argument of these tasks is there."""
+    for task in dependents:
+        if task.state == TaskState.WAITING:
+            task.unresolved -= 1
+            if failed:
+                kernel.fail_with(task, value)
+            elif task.unresolved == 0:
+                kernel.make_ready(task)

@@ -108,6 +108,14 @@ class State(abc.ABC):
         self.closed_actors: deque[ActorRecord] = deque(maxlen=KEPT_ACTORS)
         #: No id is used twice.
         self.next_worker_id = 1
+        #: How many workers died before they started a task that they had been sent, by the task.
+        self.deaths_before_start: dict[int, int] = {}
+        #: Values that have come and the tasks that wait for them, while the first of them is being served.
+        self.to_serve: deque[tuple[list[TaskRecord], tuple[object, ...], bool]] = deque()
+        self.is_serving = False
+        #: Objects that freed values referred to, while the first of these is being freed.
+        self.to_release: list[int] = []
+        self.is_releasing = False
 
     @abc.abstractmethod
     def make_ready(self, task: TaskRecord) -> None:

@@ -19,7 +19,7 @@ from collections import deque
 
 from hocket.kernel import actors, calls, leases, objects, placing, reasons, records, streams
 from hocket.kernel.instructions import Op
-from hocket.kernel.records import ObjectRecord, TaskKind, TaskRecord, TaskState, WorkerRecord
+from hocket.kernel.records import ActorState, ObjectRecord, TaskKind, TaskRecord, TaskState, WorkerRecord
 from hocket.kernel.state import State
 
 SHORT_SECONDS = 0.001
@@ -191,7 +191,7 @@ def fail_with(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> Non
     """Give every object of the task this (encoded) error."""
     if task.state == TaskState.DONE:
         return
-    if task.kind == TaskKind.CREATION and task.actor is not None:
+    if task.kind == TaskKind.CREATION and task.actor is not None and task.actor.state != ActorState.DEAD:
         actors.bury_constructor(kernel, task)
     actors.leave_row(kernel, task)
     _close_task(kernel, task)
@@ -219,6 +219,10 @@ def cancel(kernel: State, object_id: int, *, force: bool, recursive: bool) -> No
     """Cancel the task that makes the object; nothing happens if it is there already."""
     record = kernel.objects.get(object_id)
     task = record.task if record is not None else None
+    if record is not None and task is None and record.value is None:  # it comes to a worker by a direct call
+        for worker in kernel.workers.values():
+            if object_id in worker.promised:
+                kernel.instructions.append((Op.CANCEL, worker, object_id))
     if task is None or task.state == TaskState.DONE:
         return
     _cancel_task(kernel, task, force=force)

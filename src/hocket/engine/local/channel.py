@@ -122,7 +122,7 @@ class Channel:
                 while len(fds) > MAX_DESCRIPTORS:
                     self._unsent.append((memoryview(_EMPTY_FRAME), fds[:MAX_DESCRIPTORS]))
                     fds = fds[MAX_DESCRIPTORS:]
-                self._unsent.append((memoryview(frame), fds))
+                self._unsent.append((memoryview(frame), list(fds)))  # its own list: the outbox goes on with the other
         while self._unsent:
             view, fds = self._unsent[0]
             try:

@@ -92,6 +92,8 @@ class Client(contract.Engine):
         self.flush_soon: Callable[[], None] = self._flush_locked
         #: Handles messages that are work for this process rather than answers.
         self.on_work: Callable[[channel.Message], None] = lambda message: None
+        #: Takes work that was kept back for order.
+        self.on_late: Callable[[Any], None] = lambda work: None
         #: Called without the lock when something may have to be raised in the thread that uses the engine.
         self.check: Callable[[], None] = _do_nothing
         #: Takes back what has not been started; called with the lock held.
@@ -170,6 +172,10 @@ class Client(contract.Engine):
         """Tell whether anything waits to be sent."""
         return bool(self.channel.outbox) or self.switchboard.has_unsent()
 
+    def owes(self) -> bool:
+        """Tell whether values that were promised to the hub have not come yet."""
+        return bool(self._promised)
+
     def _flush_locked(self) -> None:
         with self.lock:
             self.flush()
@@ -203,6 +209,8 @@ class Client(contract.Engine):
             self._deadlocks[message[1]] = message[2]
         elif op == messages.SYNC:
             self.switchboard.sync(message[1], message[2])
+        elif op == messages.AWAIT:
+            self.switchboard.await_calls(message[1], message[2])
         elif op == messages.INTRODUCED:
             self.switchboard.accept(message[1], self.channel.take_descriptor())
         else:
@@ -265,6 +273,7 @@ class Client(contract.Engine):
             if unread is not None and unread.payload[0] == payloads.SEGMENT:
                 os.close(unread.payload[-1])
                 outbox.append((messages.UNMAP, object_id))
+            unread = None  # it may hold handles on others, which would miss this round
             self._ready.discard(object_id)
             receipts = self._receipts.pop(object_id, 0)
             if receipts:
@@ -517,11 +526,11 @@ class Client(contract.Engine):
 
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
         with self.lock:
-            if ref._id in self._expected and ref._id in self.switchboard.by_task:
+            if ref._id in self._expected:
                 if force:
                     raise ValueError(rules.explain_unforcible("this call"))
-                self.switchboard.cancel(ref._id)
-                return
+                if self.switchboard.cancel(ref._id):
+                    return
         self._ask("cancel", ref, force=force, recursive=recursive)
 
     # --- values -------------------------------------------------------------------------------------------------------
@@ -713,9 +722,12 @@ class Client(contract.Engine):
         ok, data, held = self._answers.pop(question_id)
         answer = pickle.loads(data)
         del held
-        if not ok:
-            raise answer
-        return answer
+        try:
+            if not ok:
+                raise answer
+            return answer
+        finally:
+            del answer  # else the error and this frame hold each other, and what the frames above hold
 
     def _ask_room(self, needed: int) -> bool:
         """Ask for room for a new segment, and wait until it is granted or refused."""
@@ -805,7 +817,9 @@ _KNOWN_FEASIBLE = frozenset({(), (("CPU", resources.UNIT),)})
 """Demands that every session can meet, so that common tasks need no question."""
 
 
-_RARE = frozenset({messages.RECYCLE, messages.DEADLOCK, messages.SYNC, messages.INTRODUCED, messages.MOVED})
+_RARE = frozenset(
+    {messages.RECYCLE, messages.DEADLOCK, messages.SYNC, messages.AWAIT, messages.INTRODUCED, messages.MOVED}
+)
 """What the hub says now and then, and is no work."""
 
 

@@ -143,11 +143,12 @@ class Dispatcher:
                 kernel.put(object_id, payload, contained, worker.id, failed=payload[0] == payloads.ERROR)
             case (messages.INTRODUCE, actor_id):
                 self._hub.introduce(worker.id, actor_id, link.channel.take_descriptor())
-            case (messages.SYNC, actor_id, number):
-                kernel.introduce(actor_id, worker.id, (messages.SYNC, worker.id, number))
+            case (messages.SYNC | messages.AWAIT as op, actor_id, number):
+                kernel.introduce(actor_id, worker.id, (op, worker.id, number))
             case (messages.PROMISE, object_id):
-                self._check_new(worker, object_id)
-                kernel.promise(worker, object_id)
+                if object_id not in kernel.objects:  # else the actor has delivered it meanwhile
+                    self._check_new(worker, object_id)
+                    kernel.promise(worker, object_id)
             case (messages.FULFIL, object_id, payload):
                 kernel.fulfil(worker, object_id, payload, failed=payload[0] == payloads.ERROR)
             case (messages.DELIVER, object_id, payload, contained):

@@ -31,6 +31,9 @@ class Work(Protocol):
     extra: dict[str, Any] | None
     started: float
 
+    def clear(self) -> None:
+        """Let go of what it holds."""
+
 
 class Owner(Protocol):
     """What the loop needs of the worker."""
@@ -140,7 +143,7 @@ class Loop:
             else:
                 lane.loop.call_soon_threadsafe(lane.add, work)
         self.flush()
-        if self._owner.is_stopping:
+        if self._owner.is_stopping and not self._engine.owes():
             self._loop.stop()
 
     def flush(self) -> None:
@@ -193,6 +196,7 @@ class Loop:
             owner.send_result(work, result, started)
         finally:
             engine.cancelled.discard(work.task_id)
+            work.clear()
             self.flush_soon()
 
     async def _send_items(self, work: Work, items: Any) -> None:

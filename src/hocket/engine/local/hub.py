@@ -851,9 +851,11 @@ class Hub(contract.Engine):
             faults.plan.reach("hub.before_flush")
         try:
             is_sent = link.channel.flush()
-        except OSError:  # it is dying; its parent will tell why
+        except OSError as error:  # it is dying; its parent will tell why
             link.channel.outbox.clear()
             is_sent = True
+            if not isinstance(error, BrokenPipeError | ConnectionResetError):  # it would wait for ever
+                self.kill_worker(link.worker.id)
         if is_sent == link.is_writable_watched and not link.is_closed:
             link.is_writable_watched = not is_sent
             self.pump.watch_writable(link.channel.fd, link.is_writable_watched)
@@ -1030,6 +1032,9 @@ class Hub(contract.Engine):
         if self._window is not None:
             self._window.close()
         self.guard.remove()
+        for actor in self.kernel.actors.values():
+            for marker, _ in actor.markers:
+                self._drop_marker(marker)
         for link in ended:
             link.channel.close()
         self.links.clear()

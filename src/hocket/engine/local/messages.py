@@ -40,6 +40,8 @@ INTRODUCED = 14
 """``(INTRODUCED, caller)``, and the worker's end of a line: that worker will call its actor directly."""
 SYNC = 15
 """``(SYNC, caller, number)`` to the actor's worker, ``(SYNC, actor_id, number)`` to the hub: what came before has been passed on."""
+AWAIT = 17
+"""``(AWAIT, caller, count)`` to the actor's worker, ``(AWAIT, actor_id, count)`` to the hub: so many direct calls come first."""
 MOVED = 16
 """``(MOVED, object_id)``: what the worker expected by a line is at the hub."""
 RECYCLE = 11

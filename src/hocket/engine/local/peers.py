@@ -8,7 +8,8 @@ compute meanwhile. There is no named socket that a stranger could find.
 socket on behind the calls that it has from that caller, and the actor reads nothing from it before. Later a call may
 have to go through the hub again (it has references among its arguments, or a large array). The actor then reads the
 line first, because what is in it was sent before; and the caller puts a `HOLD` into the line before its next direct call
-and has the hub pass a `SYNC` of the same number on: the actor reads no further than the one before it has seen the other.
+and has the hub pass a `SYNC` of the same number on: the actor reads no further than the one before it has seen the other. If the
+line is full when a call has to bypass it, an `AWAIT` says how many direct calls the actor has to read first.
 
 **Counting.** What a direct call returns is *private*: only the caller knows it, so the hub counts nothing. It is published
 when a reference on it leaves the caller: with its value if that has come, and else as a promise, which is kept when it
@@ -43,7 +44,7 @@ BATCH = 32
 class Line:
     """The caller's end."""
 
-    __slots__ = ("actor", "actor_id", "channel", "is_bypassed", "number", "pending")
+    __slots__ = ("actor", "actor_id", "channel", "is_bypassed", "number", "pending", "sent")
 
     def __init__(self, actor_id: int, sock: socket.socket) -> None:
         self.actor_id = actor_id
@@ -56,12 +57,14 @@ class Line:
         self.is_bypassed = False
         #: Of the last `HOLD`.
         self.number = 0
+        #: How many calls were put on the line.
+        self.sent = 0
 
 
 class Extension:
     """The actor's end."""
 
-    __slots__ = ("caller_id", "channel", "held", "synced", "waits_for")
+    __slots__ = ("awaited", "caller_id", "channel", "held", "late", "read", "synced", "waits_for")
 
     def __init__(self, caller_id: int, sock: socket.socket) -> None:
         self.caller_id = caller_id
@@ -72,6 +75,12 @@ class Extension:
         self.waits_for = 0
         #: What came behind it.
         self.held: list[channel.Message] = []
+        #: How many calls were read from the line.
+        self.read = 0
+        #: How many have to be before what comes through the hub has its turn.
+        self.awaited = 0
+        #: What came through the hub and waits for that.
+        self.late: list[object] = []
 
 
 Message = channel.Message
@@ -83,6 +92,9 @@ class Owner(Protocol):
     channel: channel.Channel
     #: Takes the work that came by a line.
     on_work: Callable[[Message], None]
+
+    #: Takes work that was kept back for order.
+    on_late: Callable[[object], None]
 
     def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
         """A value has come by a line."""
@@ -116,6 +128,8 @@ class Switchboard:
         self._dirty: set[channel.Channel] = set()
         #: Which line will bring an object, by the task that makes it.
         self.by_task: dict[int, Line] = {}
+        #: The task of each further return.
+        self._first_ids: dict[int, int] = {}
 
     # --- calling ------------------------------------------------------------------------------------------------------
 
@@ -127,6 +141,8 @@ class Switchboard:
             if count <= INTRODUCE_AFTER or len(self._lines) >= MAX_LINES:
                 return None
             line = self._introduce(actor_id)
+            if line is None:
+                return None
         if line.is_bypassed:
             line.is_bypassed = False
             line.number += 1
@@ -134,8 +150,11 @@ class Switchboard:
             line.channel.outbox.append((messages.HOLD, line.number))
         return line
 
-    def _introduce(self, actor_id: int) -> Line:
-        ours, theirs = socket.socketpair()
+    def _introduce(self, actor_id: int) -> Line | None:
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:  # no descriptor is left; the hub does it without
+            return None
         line = self._lines[actor_id] = Line(actor_id, ours)
         self._lines_by_fd[line.channel.fd] = line
         self._owner.watch_line(line.channel.fd)
@@ -147,10 +166,16 @@ class Switchboard:
         return line
 
     def note_bypass(self, actor_id: int) -> None:
-        """A call on the actor goes through the hub."""
+        """A call on the actor is about to go through the hub."""
         line = self._lines.get(actor_id)
-        if line is not None:
-            line.is_bypassed = True
+        if line is None:
+            return
+        line.is_bypassed = True
+        self._flush(line.channel)
+        if (
+            line.channel.has_unsent()
+        ):  # what is before the call does not fit into the socket: the actor has to wait for it
+            self._owner.channel.outbox.append((messages.AWAIT, actor_id, line.sent))
 
     def send_call(self, line: Line, actor: object, message: channel.Message, name: str, returns: int) -> None:
         """Put a call on a line. The first one goes at once, those behind it in company."""
@@ -158,14 +183,18 @@ class Switchboard:
         is_first = not line.pending
         line.actor = actor
         line.pending[task_id] = (name, returns)
+        line.sent += 1
         self.by_task[task_id] = line
+        for further in range(task_id + 1, task_id + returns):
+            self._first_ids[further] = task_id
         line.channel.outbox.append(message)
         self._dirty.add(line.channel)
         if is_first or len(line.channel.outbox) >= BATCH:
             self._flush(line.channel)
 
     def cancel(self, task_id: int) -> bool:
-        """Cancel a direct call; False if there is no such one."""
+        """Cancel the direct call that returns this object; False if there is no such one."""
+        task_id = self._first_ids.get(task_id, task_id)
         line = self.by_task.get(task_id)
         if line is None:
             return False
@@ -180,10 +209,13 @@ class Switchboard:
 
     def settle(self, task_id: int) -> int:
         """A direct call is answered; return its number of returns, 0 if it was answered before."""
+        task_id = self._first_ids.get(task_id, task_id)
         line = self.by_task.pop(task_id, None)
         if line is None:
             return 0
         _, returns = line.pending.pop(task_id)
+        for further in range(task_id + 1, task_id + returns):
+            self._first_ids.pop(further, None)
         if not line.pending:
             line.actor = None
         return returns
@@ -213,6 +245,25 @@ class Switchboard:
         extension = self._extensions.get(caller_id)
         if extension is not None:
             self._read(extension)
+
+    def await_calls(self, caller_id: int, count: int) -> None:
+        """What comes from the caller through the hub stands behind so many direct calls; some are not in the socket yet."""
+        extension = self._extensions.get(caller_id)
+        if extension is not None:
+            extension.awaited = count
+
+    def keep_if_early(self, caller_id: int, work: object) -> bool:
+        """Keep what came through the hub if it stands behind direct calls that are still to come; tell whether it does."""
+        extension = self._extensions.get(caller_id)
+        if extension is None or extension.read >= extension.awaited:
+            return False
+        extension.late.append(work)
+        return True
+
+    def _release_late(self, extension: Extension) -> None:
+        late, extension.late = extension.late, []
+        for work in late:
+            self._owner.on_late(work)
 
     def read_all(self) -> None:
         """Read what is in the lines."""
@@ -271,6 +322,9 @@ class Switchboard:
                     extension.waits_for = message[1]
             else:
                 self._owner.on_work(message)
+                extension.read += message[0] == messages.DIRECT
+                if extension.late and extension.read >= extension.awaited:
+                    self._release_late(extension)
 
     def _take_answer(self, message: channel.Message) -> None:
         op, task_id = message[0], message[1]
@@ -315,6 +369,8 @@ class Switchboard:
         line.channel.close()
         for task_id, (name, returns) in list(line.pending.items()):
             del self.by_task[task_id]
+            for further in range(task_id + 1, task_id + returns):
+                self._first_ids.pop(further, None)
             object_ids = tuple(range(task_id, task_id + max(1, returns)))
             self._owner.channel.outbox.append((messages.LOST, line.actor_id, object_ids, name))
             self._owner.give_to_hub(object_ids)
@@ -328,3 +384,4 @@ class Switchboard:
         self._owner.unwatch_line(extension.channel.fd)
         self._dirty.discard(extension.channel)
         extension.channel.close()
+        self._release_late(extension)

@@ -71,6 +71,12 @@ class Work:
         #: When it was started; 0 if it was not.
         self.started = 0.0
 
+    def clear(self) -> None:
+        """Let go of what it holds."""
+        self.args = None
+        self.dependencies = []
+        self.held = []
+
 
 class Worker:
     """The process's work, and its actor if it has one."""
@@ -96,6 +102,7 @@ class Worker:
         self._is_postponed = False
         self._main_id = threading.get_ident()
         engine.on_work = self._take_message
+        engine.on_late = self._enqueue
         engine.take_unstarted = self._take_unstarted
         engine.check = self._raise_postponed
         signal.signal(signal.SIGINT, self._on_interrupt)
@@ -125,6 +132,7 @@ class Worker:
                 if self._loop is not None:
                     return self._loop.run(row)
             if self._is_stopping and not row:
+                engine.pump.wait_until(lambda: not engine.owes())
                 for pool in (self._threads, *self._groups.values()):
                     if pool is not None:
                         pool.shutdown()
@@ -214,6 +222,12 @@ class Worker:
             ]
         if args is not None:
             work.args = self._arrive(args, work.held)
+        if work.method and not work.reply_to and engine.switchboard.keep_if_early(work.task_id >> 40, work):
+            return
+        self._enqueue(work)
+
+    def _enqueue(self, work: Work) -> None:
+        """Give the work to whoever runs it."""
         if self._groups and self._give_to_group(work):
             return
         self._row.append(work)
@@ -262,6 +276,8 @@ class Worker:
 
     def _cancel(self, task_id: int) -> None:
         """Called with the lock held, by the steward if the main thread is busy."""
+        if self._engine.switchboard.cancel(task_id):  # a call of ours, whose result we have promised to others
+            return
         self._engine.cancelled.add(task_id)
         for work in list(self._row):
             if work.task_id == task_id:
@@ -300,8 +316,15 @@ class Worker:
     # --- running ------------------------------------------------------------------------------------------------------
 
     def _run_in_thread(self, work: Work) -> None:
-        code = self._run_work(work)
-        del work
+        if work.task_id in self._engine.cancelled:  # while it stood in the row of the pool
+            self._engine.cancelled.discard(work.task_id)
+            self._send_error(
+                work, exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled before it started.")
+            )
+            code = None
+        else:
+            code = self._run_work(work)
+        work.clear()  # the pool holds on to it, and with it to handles
         with self._engine.lock:
             self._engine.before_wait()
         if code is not None:
@@ -475,10 +498,16 @@ class Worker:
                 if limit and index + 1 - work.consumed >= limit:
                     with self._engine.lock:
                         self._engine.flush()
-                    self._engine.pump.wait_until(lambda index=index: index + 1 - work.consumed < limit)  # type: ignore[misc]
+                    self._wait_for_reader(work, index, limit)
         finally:
             self._interruptible_id = 0
             self._streams.pop(work.task_id, None)
+
+    def _wait_for_reader(self, work: Work, index: int, limit: int) -> None:
+        cancelled = self._engine.cancelled
+        self._engine.pump.wait_until(lambda: index + 1 - work.consumed < limit or work.task_id in cancelled)
+        if work.task_id in cancelled:
+            raise exceptions.TaskCancelledError(f"`{work.name}` was cancelled while it waited for its reader.")
 
     def send_item(self, work: Work, index: int, item: Any) -> None:
         """Send one item of a generator."""
