@@ -418,7 +418,7 @@ class Simulation:
         ]
         if task.kind == TaskKind.CREATION:  # a constructor returns nothing that would have to be freed
             self.unfreed.discard(values[0][0][1])
-            values = [(("none", 0), ())]
+            values = [(("none", 0, ""), ())]
         if task.id in worker.record.inflight:
             entry.is_answered = True
             for position, (value, _) in enumerate(values):

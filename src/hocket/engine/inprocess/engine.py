@@ -294,13 +294,16 @@ class InProcessEngine(contract.Engine):
             self._kernel.exit_actor(worker)
             self._end_worker(worker, is_graceful=True)
             self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
-        except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
-            self._fail(worker, task, error, started)
-        except BaseException as error:
-            # Ctrl-C, or `sys.exit`: the task is over, and so is what the program was about.
-            text = f"Task `{task.options.name}` was ended by {type(error).__name__} while it ran."
+        except KeyboardInterrupt:  # the user's: the task is over, and so is what the program was about
+            text = f"Task `{task.options.name}` was ended by KeyboardInterrupt while it ran."
             self._fail(worker, task, exceptions.TaskCancelledError(text), started)
             raise
+        except SystemExit as request:  # where there are processes, this ends one
+            code = request.code if isinstance(request.code, int) else 0 if request.code is None else 1
+            self._end_worker(worker, is_graceful=False)
+            self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), exit_code=code), task.id)
+        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+            self._fail(worker, task, error, started)
         else:
             self._finish(worker, task, result, started)
         finally:

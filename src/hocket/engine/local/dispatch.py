@@ -30,6 +30,7 @@ ASKABLE = frozenset(
         "get_total_resources",
         "get_free_resources",
         "list_errors",
+        "ping",
         "list_records",
         "statistics",
         "explain_full",

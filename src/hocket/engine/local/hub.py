@@ -314,6 +314,9 @@ class Hub(contract.Engine):
         self._after_submit()
         return refs
 
+    def ping(self) -> None:
+        """Answer a worker that wants to have heard all that there is to hear."""
+
     def claim_name(self, name: str, namespace: str, *, caller: int = DRIVER) -> None:
         """Keep the name for the actor that the caller is about to create; raise if another has it."""
         if not self.kernel.claim_name(namespace, name, caller):
