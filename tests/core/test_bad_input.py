@@ -279,3 +279,13 @@ def test_functions_that_cannot_travel(session: hocket.SessionContext, function: 
 def test_values_that_cannot_travel(session: hocket.SessionContext, value: Any, path: str) -> None:
     with pytest.raises(SerializationError, match=f"{path}.*Remedy"):
         hocket.put(value)
+
+
+def test_wait_counts_whole_objects(session: hocket.SessionContext) -> None:
+    ref = hocket.put(1)
+    with pytest.raises(TypeError, match=r"num_returns must be a whole number, but received 1.5 \(float\)"):
+        hocket.wait([ref], num_returns=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"timeout must be a number of seconds, .*received '1' \(str\)"):
+        hocket.get(ref, timeout="1")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout must be 0 or more seconds"):
+        hocket.wait([ref], timeout=float("nan"))

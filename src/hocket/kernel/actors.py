@@ -160,7 +160,7 @@ def lose_actor(
     because nobody knows how far they came.
     """
     creation = kernel.tasks.get(actor.id)
-    if creation is not None and creation.worker is worker and running_id != creation.id:
+    if creation is not None and creation.worker is worker and running_id not in worker.inflight:
         deaths = kernel.deaths_before_start[creation.id] = kernel.deaths_before_start.get(creation.id, 0) + 1
         if deaths < MAX_DEATHS_BEFORE_START:
             _place_again(kernel, actor, worker, creation)

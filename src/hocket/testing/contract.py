@@ -79,6 +79,13 @@ class _AsyncGate:
         self.event.clear()
         return await self.wait()
 
+    async def count(self) -> int:
+        return 1
+
+    async def fail_when_open(self) -> None:
+        await self.event.wait()
+        raise KeyError("opened")
+
 
 class _Recorder:
     def __init__(self) -> None:
@@ -981,7 +988,9 @@ class LineContract:
         def outlive(mortal: Any) -> list[str]:
             for _ in range(8):
                 api.get(mortal.ping.remote())
-            refs = [mortal.ping.remote(), mortal.die.remote(), mortal.ping.remote(), mortal.ping.remote()]
+            first = mortal.ping.remote()
+            api.get(first)
+            refs = [first, mortal.die.remote(), mortal.ping.remote(), mortal.ping.remote()]
             api.put(refs[2:])
             outcomes = []
             for ref in [*refs, mortal.ping.remote()]:
@@ -1093,6 +1102,77 @@ class LineContract:
 
         counter, caller = api.remote(_Counter).remote(0), api.remote(Caller).remote()
         assert api.get(caller.call.remote(counter, 100)) == 5050
+
+    def test_order_holds_behind_a_line_that_is_full(self) -> None:
+        class Log:
+            def __init__(self) -> None:
+                self.entries: list[int] = []
+
+            def add(self, number: int, payload: bytes, argument: Any = None) -> None:
+                self.entries.append(number)
+
+            def read(self) -> list[int]:
+                return self.entries
+
+        def flood(log: Any) -> list[int]:
+            shared = api.put(1)
+            for number in range(600):
+                log.add.remote(number, bytes(10_000), shared if number % 200 == 199 else None)
+            return list(api.get(log.read.remote()))
+
+        log = api.remote(Log).remote()
+        assert api.get(api.remote(flood).remote(log)) == list(range(600))
+
+    def test_promise_survives_the_normal_end_of_its_worker(self) -> None:
+        def pass_on(gate: Any) -> Any:
+            for _ in range(8):
+                api.get(gate.open.remote())
+            return [gate.wait_again.remote()]
+
+        gate = api.remote(_AsyncGate).remote()
+        waiting = api.get(api.remote(max_calls=1)(pass_on).remote(gate))[0]
+        api.get(gate.open.remote())
+        assert api.get(waiting) == "through"
+
+    @pytest.mark.parametrize("size", [10, 100_000])
+    def test_promise_and_delivery_may_cross(self, size: int) -> None:
+        class Maker:
+            def make(self, size: int) -> Any:
+                return [api.put(size), np.ones(size)]
+
+        def pass_on(maker: Any, size: int) -> list[float]:
+            length = api.remote(len)
+            return list(api.get([length.remote(maker.make.remote(size)) for _ in range(40)]))
+
+        maker = api.remote(Maker).remote()
+        assert api.get(api.remote(pass_on).remote(maker, size)) == [2] * 40
+
+    def test_promised_call_can_be_cancelled_by_others(self) -> None:
+        def pass_on(gate: Any) -> Any:
+            for _ in range(8):
+                api.get(gate.open.remote())
+            waiting = gate.wait_again.remote()
+            api.get(gate.count.remote())
+            return [waiting]
+
+        gate = api.remote(_AsyncGate).remote()
+        waiting = api.get(api.remote(pass_on).remote(gate))[0]
+        api.cancel(waiting)
+        with pytest.raises(exceptions.TaskCancelledError):
+            api.get(waiting)
+
+    def test_line_begins_behind_a_call_that_is_cancelled(self) -> None:
+        def use() -> int:
+            counter = api.remote(resources={"camera": 1})(_Counter).remote()
+            square = api.remote(_square)
+            slow = square.options(resources={"camera": 1}).remote(3)
+            refs = [counter.add.remote(), counter.add.remote(), counter.add.remote()]
+            last = counter.add.remote()
+            api.cancel(refs[2])
+            del slow
+            return int(api.get(last))
+
+        assert api.get(api.remote(use).remote()) in (3, 4)
 
 
 class ProcessEngineContract(LineContract, EngineContract):
@@ -1523,6 +1603,96 @@ class ProcessEngineContract(LineContract, EngineContract):
 
         with pytest.raises(exceptions.DeadlockError, match=r"Selfish\.ask"):
             api.get(api.remote(Selfish).remote().ask.remote())
+
+    def test_call_in_the_row_of_a_thread_pool_can_be_cancelled(self) -> None:
+        class Busy:
+            def __init__(self) -> None:
+                self.event = threading.Event()
+
+            def wait(self) -> str:
+                self.event.wait()
+                return "through"
+
+            @actor.method(concurrency_group="io")
+            def open(self) -> None:
+                self.event.set()
+
+        busy = api.remote(max_concurrency=2, concurrency_groups={"io": 1})(Busy).remote()
+        running = [busy.wait.remote() for _ in range(2)]
+        queued = busy.wait.remote()
+        api.get(busy.__ray_ready__.options(concurrency_group="io").remote())
+        api.cancel(queued)
+        api.get(busy.open.remote())
+        assert api.get(running) == ["through"] * 2
+        with pytest.raises(exceptions.TaskCancelledError):
+            api.get(queued)
+
+    def test_abandoned_generator_does_not_wait_for_its_reader(self) -> None:
+        class Source:
+            def count(self) -> Iterator[int]:
+                yield from range(100)
+
+            def ping(self) -> str:
+                return "pong"
+
+        source = api.remote(Source).remote()
+        items = source.count.options(_generator_backpressure_num_objects=2).remote()
+        next(items)
+        del items
+        assert api.get(source.ping.remote()) == "pong"
+
+    def test_worker_that_dies_idle_costs_nobody_a_try(self) -> None:
+        get_pid = api.remote(max_retries=0)(_get_pid)
+        for _ in range(3):
+            os.kill(api.get(get_pid.remote()), signal.SIGKILL)
+            assert api.get(get_pid.remote()) > 0
+            os.kill(api.get(get_pid.remote()), signal.SIGKILL)
+            assert api.get(api.remote(_Counter).remote(1).get_value.remote()) == 1
+
+    def test_workers_may_poll(self) -> None:
+        def poll(refs: Any) -> tuple[int, int, Any]:
+            ready, rest = api.wait(refs, num_returns=2, timeout=0)
+            return len(ready), len(rest), api.get(ready[0], timeout=0)
+
+        gate = api.remote(_AsyncGate).remote()
+        there, missing = api.put("there"), gate.wait.remote()
+        assert api.get(api.remote(poll).remote([there, missing])) == (1, 1, "there")
+
+    def test_threads_of_an_actor_may_wait_for_tasks_that_call_it(self) -> None:
+        class Host:
+            def start(self, task: Any, me: Any) -> None:
+                self.answers: list[Any] = []
+                self.thread = threading.Thread(target=lambda: self.answers.append(api.get(task.remote(me))))
+                self.thread.start()
+
+            def ping(self) -> str:
+                time.sleep(0.05)
+                return "pong"
+
+            def look(self) -> list[Any]:
+                return self.answers
+
+        def call_often(host: Any) -> int:
+            return len(api.get([host.ping.remote() for _ in range(50)]))
+
+        host = api.remote(Host).remote()
+        api.get(host.start.remote(api.remote(call_often), host))
+        wait_until(lambda: api.get(host.look.remote()) == [50])
+
+    def test_long_chains_fail_and_are_freed(self) -> None:
+        gate = api.remote(_AsyncGate).remote()
+        ref = gate.fail_when_open.remote()
+        add = api.remote(lambda x: x)
+        for _ in range(3000):
+            ref = add.remote(ref)
+        nested: Any = api.put(1)
+        for _ in range(3000):
+            nested = api.put([nested])
+        api.get(gate.open.remote())
+        with pytest.raises(KeyError, match="opened"):
+            api.get(ref)
+        del ref, nested, gate
+        wait_until(lambda: session.get_engine().statistics()["objects"] == 0)
 
 
 def _get_pid() -> int:

@@ -344,7 +344,8 @@ class Dispatcher:
                 kwargs["caller"] = link.worker.id
             answer, ok = getattr(self._hub, method)(*args, **kwargs), True
         except Exception as error:  # noqa: BLE001 (the worker that asked raises it)
-            answer, ok = error, False
+            # Without the traceback, which holds the frames above, and with them the handles of a driver that waits in `get`.
+            answer, ok = error.with_traceback(None), False
         encoded = values.encode(answer)
         for ref in encoded.refs:
             self._kernel.retain(ref._id, link.worker.id)

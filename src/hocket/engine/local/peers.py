@@ -26,6 +26,7 @@ again, generators, and whatever has references among its arguments.
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -79,8 +80,8 @@ class Extension:
         self.read = 0
         #: How many have to be before what comes through the hub has its turn.
         self.awaited = 0
-        #: What came through the hub and waits for that.
-        self.late: list[object] = []
+        #: What came through the hub and waits for that, each with its number.
+        self.late: deque[tuple[int, object]] = deque()
 
 
 Message = channel.Message
@@ -257,13 +258,13 @@ class Switchboard:
         extension = self._extensions.get(caller_id)
         if extension is None or extension.read >= extension.awaited:
             return False
-        extension.late.append(work)
+        extension.late.append((extension.awaited, work))
         return True
 
-    def _release_late(self, extension: Extension) -> None:
-        late, extension.late = extension.late, []
-        for work in late:
-            self._owner.on_late(work)
+    def _release_late(self, extension: Extension, read: float) -> None:
+        late = extension.late
+        while late and late[0][0] <= read:
+            self._owner.on_late(late.popleft()[1])
 
     def read_all(self) -> None:
         """Read what is in the lines."""
@@ -323,8 +324,8 @@ class Switchboard:
             else:
                 self._owner.on_work(message)
                 extension.read += message[0] == messages.DIRECT
-                if extension.late and extension.read >= extension.awaited:
-                    self._release_late(extension)
+                if extension.late:
+                    self._release_late(extension, extension.read)
 
     def _take_answer(self, message: channel.Message) -> None:
         op, task_id = message[0], message[1]
@@ -384,4 +385,4 @@ class Switchboard:
         self._owner.unwatch_line(extension.channel.fd)
         self._dirty.discard(extension.channel)
         extension.channel.close()
-        self._release_late(extension)
+        self._release_late(extension, float("inf"))
