@@ -7,9 +7,9 @@ out of reach before its calls are done (`end_if_unreachable`). A detached actor 
 swapped for what the actor holds while it lives, usually less.
 
 **Death.** Its process ends by a crash, `kill`, `exit_actor`, or because its last handle is gone. If its options allow
-another life and nobody wanted this end for good, its constructor is made ready again with the arguments that were kept for that, and its
-rows stay (`lose_actor`). Otherwise it is buried: all its calls fail, those that come later too, and each error tells the
-reason of the first death.
+another life and nobody wanted this end for good, its constructor is made ready again, with the arguments that were kept
+for that, and its rows stay (`lose_actor`). Otherwise it is buried: all its calls fail, those that come later too, and each
+error tells the reason of the first death.
 
 **Names.** A name belongs to an actor from submission to burial. A worker that is about to create one claims the name
 first, so that of two at once only one goes on.

@@ -98,9 +98,11 @@ def go_on(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
     """Give the worker its next work, or return it to the idle ones; `task` is what it has just done."""
     actor = worker.actor
     if actor is not None:
-        for key in list(actor.queues):
-            calls.send_row(kernel, actor, key)
-        actors.end_if_unreachable(kernel, actor)
+        if actor.queues:
+            for key in list(actor.queues):
+                calls.send_row(kernel, actor, key)
+        if actor.unreachable:
+            actors.end_if_unreachable(kernel, actor)
         return
     shape = worker.shape
     if shape is None:

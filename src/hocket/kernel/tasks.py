@@ -87,7 +87,7 @@ def make_ready(kernel: State, task: TaskRecord) -> None:
         calls.send_row(kernel, actor, calls.get_row_key(task))
         return
     shape = task.options.shape
-    if leases.fail_if_group_is_gone(kernel, task):
+    if shape.group_id and leases.fail_if_group_is_gone(kernel, task):
         return
     queue = kernel.queues.get(shape)
     if queue is None:
@@ -120,7 +120,9 @@ def finish(
         task.ran_on = worker.id
         task.started = started
         task.seconds = seconds
-    _settle(worker, task)
+    task.worker = None
+    if worker.actor is not None and task.kind == TaskKind.CALL:
+        worker.actor.inflight -= 1
     if task.kind == TaskKind.CREATION:
         actors.bring_alive(kernel, task)
     object_id = task_id
@@ -154,7 +156,9 @@ def fail(
     if task is None:
         return
     task.note_run(worker.id, started, seconds)
-    _settle(worker, task)
+    task.worker = None
+    if worker.actor is not None and task.kind == TaskKind.CALL:
+        worker.actor.inflight -= 1
     if retryable and task.retries_left and not task.cancelled:
         retry(kernel, task)
     else:
@@ -163,12 +167,6 @@ def fail(
         task.error_type = error_type
         fail_with(kernel, task, error)
     placing.go_on(kernel, worker, task)
-
-
-def _settle(worker: WorkerRecord, task: TaskRecord) -> None:
-    task.worker = None
-    if worker.actor is not None and task.kind == TaskKind.CALL:
-        worker.actor.inflight -= 1
 
 
 def retry(kernel: State, task: TaskRecord) -> None:
