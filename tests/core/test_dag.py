@@ -11,7 +11,6 @@ import pytest
 import hocket
 from hocket.dag import ClassMethodNode, ClassNode, FunctionNode, InputAttributeNode, InputNode, MultiOutputNode
 
-
 pytestmark = pytest.mark.usefixtures("any_session")
 
 

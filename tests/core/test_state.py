@@ -148,9 +148,9 @@ def test_waiting_coroutines_run(any_session: hocket.SessionContext) -> None:
         async def open(self) -> None:
             self.event.set()
 
-    gate = Gate.remote()
+    gate: Any = Gate.remote()  # type: ignore[attr-defined]
     refs = [gate.wait.remote() for _ in range(2)]
-    asked: list[tuple[str, Any]] = [("state", "=", "RUNNING")]
+    asked: list[tuple[str, str, Any]] = [("state", "=", "RUNNING")]
     wait_until(lambda: {task.task_id for task in state.list_tasks(filters=asked)} == {ref.hex() for ref in refs})
     hocket.get(gate.open.remote())
     hocket.get(refs)

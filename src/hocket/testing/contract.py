@@ -92,7 +92,8 @@ class _Sleeper:
         return await asyncio.to_thread(_square, x)
 
     async def add_up(self, other: Any, n: int) -> float:
-        return sum(await asyncio.gather(*[other.sleep.remote(0.01) for _ in range(n)]))
+        total: float = sum(await asyncio.gather(*[other.sleep.remote(0.01) for _ in range(n)]))
+        return total
 
 
 class _Recorder:
@@ -761,12 +762,12 @@ class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, Enviro
         def tell() -> str | None:
             return session.get_engine().get_context().task_name
 
-        @api.remote
         class Asker:
             async def ask(self) -> Any:
                 return await tell.remote()
 
-        assert "tell" in api.get(Asker.remote().ask.remote())
+        asker: Any = api.remote(Asker)
+        assert "tell" in api.get(asker.remote().ask.remote())
 
     def test_wait_counts_errors_as_ready(self) -> None:
         @api.remote
