@@ -7,10 +7,9 @@ as between processes, so a program that forgets to send something, or shares wha
 A coroutine that waits for time or for a socket goes on while somebody waits: in `get` and `wait`, in the event loop that awaits a
 reference, or, for a `concurrent.futures` future, in a thread that lives for as long as one is open (`turning`).
 
-What cannot be had here: parallelism, time-outs while user code runs, cancelling a task that runs, deaths of workers, and
-calls by other threads while a task runs: they go on when it is over. A wait
-that nothing can end raises `DeadlockError` at once, where processes would wait for ever; only who awaits a reference or a future
-waits, because others may still act.
+What cannot be had here: parallelism, time-outs while user code runs, cancelling a task that runs, deaths of workers, and calls by
+other threads while a task runs (they go on when it is over). A wait that nothing can end raises `DeadlockError` at once, where
+processes would wait for ever; only who awaits a reference or a future waits, because others may still act.
 """
 
 from __future__ import annotations

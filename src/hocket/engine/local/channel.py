@@ -12,8 +12,9 @@ A socket is taken into use only if the kernel says that its other end was made b
 Marshal believes what a frame announces: nine bytes can ask for a tuple of 16 GiB. So each frame must begin like ours, with a list
 that is no longer than the frame and a short tuple in it, before marshal sees it (0.3 us a frame, measured); what is no frame of ours
 is refused there. What is not defended against: a frame that begins like ours and announces too much further in. To find that, every
-byte would have to be looked at (measured, with a regular expression: 10 us for a frame that is parsed in 12), because any byte may also stand inside a value. Only a
-process of the session, which could fill the memory anyway, can forge one; if the memory does not suffice, it is a `FrameError` too.
+byte would have to be looked at (measured, with a regular expression: 10 us for a frame that is parsed in 12), and more than
+looked at, because any byte may also stand inside a value. Only a process of the session, which could fill the memory anyway, can
+forge one; if the memory does not suffice, it is a `FrameError` too.
 
 The hub never blocks in a send (`send_nowait` keeps what the socket will not take); a worker may (`send`).
 """
