@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
-INPROCESS_TESTS := tests/core tests/kernel
+INPROCESS_TESTS := tests/core tests/kernel tests/util
 PAGES := README.md $(wildcard docs/*.md)
 NEWS_BASE ?= origin/main
 

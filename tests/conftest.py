@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,11 @@ ENGINE = os.environ.get("HOCKET_ENGINE") or "local"
 """On which engine the tests run that do not name one."""
 
 RunScript = Callable[[str], "subprocess.Popen[str]"]
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts jobs in the background so, and programs that we start to interrupt them would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -36,6 +42,15 @@ def session() -> Iterator[hocket.SessionContext]:
     """A session on two CPUs that leaves nothing behind."""
     before = Leftovers.look()
     with hocket.init(num_cpus=2) as context:
+        yield context
+    assert before.list_new() == []
+
+
+@pytest.fixture(params=["inprocess"] if ENGINE == "inprocess" else ["local", "inprocess"])
+def any_session(request: pytest.FixtureRequest) -> Iterator[hocket.SessionContext]:
+    """A session on two CPUs, on each engine, that leaves nothing behind."""
+    before = Leftovers.look()
+    with hocket.init(num_cpus=2, engine=request.param) as context:
         yield context
     assert before.list_new() == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -12,11 +11,7 @@ import pytest
 import hocket
 from hocket.dag import ClassMethodNode, ClassNode, FunctionNode, InputAttributeNode, InputNode, MultiOutputNode
 
-
-@pytest.fixture(autouse=True, params=["local", "inprocess"])
-def engine(request: pytest.FixtureRequest) -> Iterator[None]:
-    with hocket.init(num_cpus=2, engine=request.param):
-        yield
+pytestmark = pytest.mark.usefixtures("any_session")
 
 
 @hocket.remote

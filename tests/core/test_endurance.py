@@ -82,6 +82,7 @@ def list_holders_of_memory(pids: set[int]) -> set[int]:
 
 
 @pytest.mark.timeout(60 + 5 * KILLS)
+@pytest.mark.timeout(60 + 2 * KILLS)
 def test_drivers_killed_at_random_moments_leave_nothing(start_script: RunScript, folder: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}, {KILLS} kills")

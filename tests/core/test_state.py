@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,6 @@ import hocket
 from hocket.core import timeline
 from hocket.engine import inspection
 from hocket.util import state
-
-
-@pytest.fixture(params=["local", "inprocess"])
-def any_session(request: pytest.FixtureRequest) -> Iterator[str]:
-    with hocket.init(num_cpus=2, engine=request.param):
-        yield request.param
 
 
 @hocket.remote
@@ -63,10 +57,15 @@ def wait_until(is_true: Any, limit_s: float = 20.0) -> None:
         hocket.wait([hocket.put(0)], timeout=0.01)
 
 
+def find_kernel() -> Any:
+    engine: Any = hocket.core.session.get_engine()
+    return engine._kernel if hasattr(engine, "_kernel") else engine.kernel
+
+
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
-def test_finished_tasks_are_remembered(any_session: str) -> None:
+def test_finished_tasks_are_remembered(any_session: hocket.SessionContext) -> None:
     ref = double.remote(4)
     before = time.time()
     assert hocket.get(ref) == 8
@@ -82,7 +81,7 @@ def test_finished_tasks_are_remembered(any_session: str) -> None:
     assert state.get_task("ffff") is None
 
 
-def test_failed_tasks_say_what_failed(any_session: str) -> None:
+def test_failed_tasks_say_what_failed(any_session: hocket.SessionContext) -> None:
     ref = fail.remote(3)
     dependent = double.remote(ref)
     hocket.wait([ref, dependent], num_returns=2)
@@ -93,6 +92,7 @@ def test_failed_tasks_say_what_failed(any_session: str) -> None:
     assert (after.state, after.error_type, after.start_time_ms) == ("FAILED", "KeyError", None), "it never ran"
 
 
+@pytest.mark.needs_processes("a task ends its process")
 def test_crashed_and_cancelled_tasks_are_told_apart(session: hocket.SessionContext) -> None:
     @hocket.remote(max_retries=0)
     def leave() -> None:
@@ -115,6 +115,7 @@ def test_crashed_and_cancelled_tasks_are_told_apart(session: hocket.SessionConte
     assert len(state.list_tasks(filters=[("state", "=", "PENDING_NODE_ASSIGNMENT")])) == 1
 
 
+@pytest.mark.needs_processes("a task waits for ever while the driver goes on")
 def test_waiting_tasks_say_for_what(session: hocket.SessionContext) -> None:
     @hocket.remote
     def wait_for_ever() -> int:
@@ -129,15 +130,37 @@ def test_waiting_tasks_say_for_what(session: hocket.SessionContext) -> None:
     hocket.cancel(gate, force=True)
 
 
-def test_worker_sees_itself_running(any_session: str) -> None:
+def test_worker_sees_itself_running(any_session: hocket.SessionContext) -> None:
     counter = counters.remote()
     pid = hocket.get(counter.get_pid.remote())
     assert hocket.get(counter.list_running.remote()) == [("Counter.list_running", "RUNNING", pid)]
 
 
-def test_only_the_last_tasks_are_kept(any_session: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine: Any = hocket.core.session.get_engine()
-    kernel = engine.kernel if any_session == "local" else engine._kernel
+def test_waiting_coroutines_run(any_session: hocket.SessionContext) -> None:
+    @hocket.remote
+    class Gate:
+        def __init__(self) -> None:
+            self.event = asyncio.Event()
+
+        async def wait(self) -> None:
+            await self.event.wait()
+
+        async def open(self) -> None:
+            self.event.set()
+
+    gate: Any = Gate.remote()  # type: ignore[attr-defined]
+    refs = [gate.wait.remote() for _ in range(2)]
+    asked: list[tuple[str, str, Any]] = [("state", "=", "RUNNING")]
+    wait_until(lambda: {task.task_id for task in state.list_tasks(filters=asked)} == {ref.hex() for ref in refs})
+    hocket.get(gate.open.remote())
+    hocket.get(refs)
+    assert state.list_tasks(filters=asked) == []
+    found = [state.get_task(ref.hex()) for ref in refs]
+    assert all(task is not None and task.start_time_ms for task in found)
+
+
+def test_only_the_last_tasks_are_kept(any_session: hocket.SessionContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = find_kernel()
     kernel.closed_tasks = type(kernel.closed_tasks)(maxlen=3)
     hocket.get([double.remote(x) for x in range(10)])
     refs = [double.remote(x) for x in range(3)]
@@ -153,7 +176,7 @@ def test_many_short_runs_are_all_counted_and_not_all_remembered(session: hocket.
     assert counts == {"FINISHED": 4000}
     remembered = state.list_tasks(limit=10_000)
     assert 1000 <= len(remembered) <= 4000
-    kernel: Any = hocket.core.session.get_engine().kernel  # type: ignore[attr-defined]
+    kernel = find_kernel()
     (function,) = kernel.functions.values()
     long_runs = sum(task.seconds > 0.001 for task in kernel.closed_tasks)
     assert len(remembered) <= 1000 + 3000 / 64 + 1 + long_runs
@@ -172,7 +195,7 @@ def test_remembered_tasks_keep_no_arguments(session: hocket.SessionContext) -> N
 # --- the other kinds --------------------------------------------------------------------------------------------------
 
 
-def test_actors_live_and_die(any_session: str) -> None:
+def test_actors_live_and_die(any_session: hocket.SessionContext) -> None:
     counter = counters.options(name="abacus").remote(5)
     assert hocket.get(counter.add.remote(1)) == 6
     (actor,) = state.list_actors(detail=True)
@@ -188,6 +211,7 @@ def test_actors_live_and_die(any_session: str) -> None:
     assert [one.state for one in state.list_actors(filters=[("class_name", "=", "Counter")])] == ["DEAD"]
 
 
+@pytest.mark.needs_processes("a task ends its process")
 def test_workers_live_and_die(session: hocket.SessionContext) -> None:
     @hocket.remote(max_retries=0)
     def leave() -> None:
@@ -202,12 +226,12 @@ def test_workers_live_and_die(session: hocket.SessionContext) -> None:
     assert state.get_worker(dead[0].worker_id) == dead[0]
 
 
-def test_objects_have_a_size_and_a_state(any_session: str) -> None:
+def test_objects_have_a_size_and_a_state(any_session: hocket.SessionContext) -> None:
     large = hocket.put(np.zeros(1_000_000))
     (found,) = state.get_objects(large.hex())
     assert 8_000_000 <= found.object_size < 8_010_000
     assert (found.task_status, found.type, found.pid) == ("FINISHED", "DRIVER", os.getpid())
-    assert ("test_state.py:" in found.call_site) == (any_session == "local")
+    assert ("test_state.py:" in found.call_site) == (any_session["engine"] == "local")
     summary = state.summarize_objects()["cluster"]
     assert summary["total_objects"] == 1
     assert summary["summary"]["all"]["total_size_mb"] == pytest.approx(7.63, abs=0.01)
@@ -215,7 +239,7 @@ def test_objects_have_a_size_and_a_state(any_session: str) -> None:
     assert state.list_objects() == []
 
 
-def test_node_job_and_groups(any_session: str) -> None:
+def test_node_job_and_groups(any_session: hocket.SessionContext) -> None:
     (node,), (job,) = state.list_nodes(), state.list_jobs()
     assert (node.state, node.resources_total["CPU"], node.is_head_node) == ("ALIVE", 2.0, True)
     assert (job.status, job.type, job.driver_info["pid"]) == ("RUNNING", "DRIVER", str(os.getpid()))
@@ -229,13 +253,13 @@ def test_node_job_and_groups(any_session: str) -> None:
     assert state.list_runtime_envs() == []
 
 
-def test_failures_are_events(any_session: str) -> None:
+def test_failures_are_events(any_session: hocket.SessionContext) -> None:
     hocket.wait([fail.remote(1)])
     (event,) = state.list_cluster_events()
     assert (event.severity, event.source_type, event.message) == ("WARNING", "TASK", "fail: KeyError: 'no 1'")
 
 
-def test_summaries_count(any_session: str) -> None:
+def test_summaries_count(any_session: hocket.SessionContext) -> None:
     counter = counters.remote()
     hocket.get([double.remote(1), double.remote(2), counter.add.remote(1)])
     hocket.wait([fail.remote(1)])
@@ -255,7 +279,7 @@ def test_summaries_count(any_session: str) -> None:
 # --- records and filters ----------------------------------------------------------------------------------------------
 
 
-def test_record_is_also_a_mapping(any_session: str) -> None:
+def test_record_is_also_a_mapping(any_session: hocket.SessionContext) -> None:
     hocket.get(double.remote(1))
     (task,) = state.list_tasks()
     assert task["name"] == task.get("name") == task.asdict()["name"] == "double"
@@ -267,7 +291,7 @@ def test_record_is_also_a_mapping(any_session: str) -> None:
         task.name = "other"  # type: ignore[misc]
 
 
-def test_filters_and_limit(any_session: str) -> None:
+def test_filters_and_limit(any_session: hocket.SessionContext) -> None:
     hocket.get([double.remote(x) for x in range(5)])
     hocket.wait([fail.remote(1)])
     assert len(state.list_tasks(limit=2)) == 2
@@ -288,18 +312,18 @@ def test_filters_and_limit(any_session: str) -> None:
         ([7], r"but received 7\. Write \('state', '=', 'RUNNING'\)"),
     ],
 )
-def test_bad_filters_are_explained(any_session: str, filters: Any, message: str) -> None:
+def test_bad_filters_are_explained(any_session: hocket.SessionContext, filters: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         state.list_tasks(filters=filters)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True])
-def test_bad_limits_are_explained(any_session: str, limit: Any) -> None:
+def test_bad_limits_are_explained(any_session: hocket.SessionContext, limit: Any) -> None:
     with pytest.raises(ValueError, match=f"limit must be a whole number of 1 or more, but received {limit}"):
         state.list_tasks(limit=limit)
 
 
-def test_other_addresses_are_refused(any_session: str) -> None:
+def test_other_addresses_are_refused(any_session: hocket.SessionContext) -> None:
     with pytest.raises(
         ValueError, match=r"but received '10\.0\.0\.1:6379': the state API shows the session of this process"
     ):
@@ -321,12 +345,12 @@ def test_state_needs_a_session() -> None:
         hocket.timeline()
 
 
-def test_unknown_kind_is_refused(any_session: str) -> None:
+def test_unknown_kind_is_refused(any_session: hocket.SessionContext) -> None:
     with pytest.raises(ValueError, match=r"kind must be one of \['actors', .*, but received 'colors'"):
         hocket.core.session.get_engine().list_records("colors")
 
 
-def test_records_have_the_fields_that_rows_bring(any_session: str) -> None:
+def test_records_have_the_fields_that_rows_bring(any_session: hocket.SessionContext) -> None:
     """Each row of the engine fills its record, so that nothing is None by mistake."""
     counter = counters.remote()
     hocket.get(counter.add.remote(1))
@@ -377,6 +401,7 @@ def check_trace(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return spans
 
 
+@pytest.mark.needs_processes("each process has a row, and the driver waits")
 def test_timeline_is_a_trace(session: hocket.SessionContext, tmp_path: Path) -> None:
     counter = counters.options(max_concurrency=4).remote()
     before = time.perf_counter() * 1e6
@@ -424,6 +449,7 @@ def test_timeline_of_nested_calls_in_one_process() -> None:
     assert inner["tid"] == around["tid"] == 0
 
 
+@pytest.mark.needs_processes("a task waits for ever while the driver goes on")
 def test_running_task_is_on_the_timeline(session: hocket.SessionContext) -> None:
     @hocket.remote
     def wait_for_ever() -> None:

@@ -56,6 +56,9 @@ def die(_: object = None) -> None:
     os._exit(3)
 
 
+in_processes = pytest.mark.needs_processes("it is about the processes of the pool")
+
+
 @pytest.fixture
 def pool(any_session: hocket.SessionContext) -> Iterator[Pool]:
     with Pool(2) as pool:
@@ -192,6 +195,7 @@ def test_imap_after_close_and_join(pool: Pool) -> None:
     assert sorted(unordered) == [x * x for x in range(500)]
 
 
+@in_processes
 def test_waiting(local_pool: Pool, tmp_path: Path) -> None:
     paths = [tmp_path / "first", tmp_path / "second"]
     for path in paths:
@@ -252,11 +256,13 @@ def test_a_callback_that_fails_does_not_harm_the_pool(pool: Pool) -> None:
     assert pool.apply(square, (3,)) == 9
 
 
+@in_processes
 def test_initializer_runs_once_in_each_process(local_pool: Pool) -> None:
     with Pool(2, initializer=set_up, initargs=[1, "a"]) as pool:
         assert pool.map(get_state, range(20), chunksize=1) == [[1, "a"]] * 20
 
 
+@in_processes
 def test_an_initializer_that_fails_is_reported(local_pool: Pool) -> None:
     with (
         Pool(1, initializer=fail, initargs=(7,)) as pool,
@@ -266,12 +272,14 @@ def test_an_initializer_that_fails_is_reported(local_pool: Pool) -> None:
     assert "in fail" in str(caught.value.__cause__)
 
 
+@in_processes
 def test_work_is_done_in_the_pools_processes(local_pool: Pool) -> None:
     pids = set(local_pool.map(get_pid, range(50), chunksize=1))
     assert 1 <= len(pids) <= 2
     assert os.getpid() not in pids
 
 
+@in_processes
 def test_a_free_process_takes_over(local_pool: Pool, tmp_path: Path) -> None:
     """One process is kept busy; the other one does all the rest, and the caller waits for its own work only."""
     path = tmp_path / "gate"
@@ -285,6 +293,7 @@ def test_a_free_process_takes_over(local_pool: Pool, tmp_path: Path) -> None:
         assert busy.get() == "open"
 
 
+@in_processes
 def test_maxtasksperchild(session: hocket.SessionContext) -> None:
     with Pool(1, maxtasksperchild=2) as pool:
         pids = [pool.apply(get_pid) for _ in range(6)]
@@ -292,6 +301,7 @@ def test_maxtasksperchild(session: hocket.SessionContext) -> None:
         assert len(set(pool.map(get_pid, range(6), chunksize=1))) == 3
 
 
+@in_processes
 def test_a_process_that_dies_is_named_and_replaced(local_pool: Pool) -> None:
     for call in (
         lambda: local_pool.apply(die),
@@ -303,6 +313,7 @@ def test_a_process_that_dies_is_named_and_replaced(local_pool: Pool) -> None:
     assert local_pool.map(square, range(10), chunksize=1) == [x * x for x in range(10)]
 
 
+@in_processes
 def test_what_cannot_travel_harms_only_itself(local_pool: Pool) -> None:
     with pytest.raises(hocket.exceptions.SerializationError, match=r"_thread.lock.*Remedy"):
         local_pool.apply(square, (threading.Lock(),))
@@ -321,6 +332,7 @@ def test_what_cannot_travel_harms_only_itself(local_pool: Pool) -> None:
     assert next(results) is int
 
 
+@in_processes
 def test_an_exception_that_cannot_travel(local_pool: Pool) -> None:
     def raise_lock() -> None:
         raise ValueError(threading.Lock())
@@ -329,6 +341,7 @@ def test_an_exception_that_cannot_travel(local_pool: Pool) -> None:
         local_pool.apply(raise_lock)
 
 
+@pytest.mark.needs_processes("the threads of the pool run while the task waits for them")
 def test_pool_inside_a_task(session: hocket.SessionContext) -> None:
     @hocket.remote(num_cpus=0)
     def use_pool() -> list[int]:
@@ -360,6 +373,7 @@ def test_close_terminate_join(any_session: hocket.SessionContext) -> None:
     pool.join()
 
 
+@in_processes
 def test_terminate_fails_what_was_not_done(local_pool: Pool, tmp_path: Path) -> None:
     path = tmp_path / "gate"
     os.mkfifo(path)

@@ -98,6 +98,8 @@ class Scene:
     locate: Callable[[tuple[Any, ...]], str]
     """The source line that made a payload, where known."""
     errors: Iterable[exceptions.ErrorRecord]
+    starts: Mapping[int, float] = field(default_factory=dict)
+    """When each task that runs was started, by `time.perf_counter`, where the engine itself runs them; first asked."""
     lost: Iterable[LostWorker] = ()
     """Oldest first."""
     spans: Iterable[OwnSpan] = ()
@@ -231,6 +233,8 @@ class Scene:
                 return "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY", 0.0
             return "PENDING_NODE_ASSIGNMENT", 0.0
         task_id, started = self.find_running(worker)
+        if task.id in self.starts:
+            task_id, started = task.id, self.starts[task.id]
         if task_id == task.id:
             return "RUNNING_IN_RAY_GET" if worker.blocked else "RUNNING", started
         at_once = _count_threads(worker.actor.options) if worker.actor is not None else 1

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,21 @@ class _AsyncGate:
     async def fail_when_open(self) -> None:
         await self.event.wait()
         raise KeyError("opened")
+
+
+class _Sleeper:
+    """An asynchronous actor whose calls wait for time, for a thread and for each other."""
+
+    async def sleep(self, seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    async def work_in_thread(self, x: int) -> int:
+        return await asyncio.to_thread(_square, x)
+
+    async def add_up(self, other: Any, n: int) -> float:
+        total: float = sum(await asyncio.gather(*[other.sleep.remote(0.01) for _ in range(n)]))
+        return total
 
 
 class _Recorder:
@@ -283,6 +299,39 @@ class AsyncContract:
             return list(await asyncio.gather(*[square.remote(i) for i in range(5)]))
 
         assert asyncio.run(main()) == [0, 1, 4, 9, 16]
+
+    def test_what_waits_for_time_is_awaited(self) -> None:
+        sleeper = api.remote(_Sleeper).remote()
+
+        async def main() -> Any:
+            return await api.remote(_Sleeper).remote().add_up.remote(sleeper, 3)
+
+        assert asyncio.run(main()) == pytest.approx(0.03)
+
+    def test_futures_end_in_any_order(self) -> None:
+        sleeper = api.remote(_Sleeper).remote()
+        late, soon = (sleeper.sleep.remote(seconds).future() for seconds in (0.05, 0.01))
+        assert sorted(done.result() for done in futures.as_completed([late, soon], 20)) == [0.01, 0.05]
+        assert sleeper.sleep.remote(0.01).future().result(20) == 0.01
+
+    def test_task_awaits_and_holds_futures(self) -> None:
+        @api.remote
+        def wait_in_two_ways(sleeper: Any) -> tuple[float, float]:
+            async def wait() -> float:
+                return float(await sleeper.sleep.remote(0.01))
+
+            return asyncio.run(wait()), sleeper.sleep.remote(0.02).future().result()
+
+        assert api.get(wait_in_two_ways.remote(api.remote(_Sleeper).remote())) == (0.01, 0.02)
+
+    def test_coroutine_waits_for_a_thread(self) -> None:
+        assert api.get(api.remote(_Sleeper).remote().work_in_thread.remote(3)) == 9
+
+    def test_wait_gives_coroutines_their_time(self) -> None:
+        sleeper = api.remote(_Sleeper).remote()
+        refs = [sleeper.sleep.remote(seconds) for seconds in (3600, 0.01)]
+        assert api.wait(refs, timeout=20) == ([refs[1]], [refs[0]])
+        assert api.wait(refs[:1], timeout=0.01) == ([], refs[:1])
 
     def test_awaited_error_is_raised(self) -> None:
         counter = api.remote(_Counter).remote()
@@ -704,6 +753,28 @@ class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, Enviro
         refs = [api.put(x) for x in range(4)]
         ready, rest = api.wait(refs, num_returns=2)
         assert (ready, rest) == (refs[:2], refs[2:])
+
+    def test_waiting_task_lends_its_cpu(self) -> None:
+        square = api.remote(_square)
+
+        @api.remote(num_cpus=CPUS)
+        def wait_for_others() -> int:
+            ready, _ = api.wait([square.remote(2)])
+            return int(api.get(ready[0]))
+
+        assert api.get(wait_for_others.remote()) == 4
+
+    def test_task_inside_a_coroutine_knows_its_name(self) -> None:
+        @api.remote
+        def tell() -> str | None:
+            return session.get_engine().get_context().task_name
+
+        class Asker:
+            async def ask(self) -> Any:
+                return await tell.remote()
+
+        asker: Any = api.remote(Asker)
+        assert "tell" in api.get(asker.remote().ask.remote())
 
     def test_wait_counts_errors_as_ready(self) -> None:
         @api.remote

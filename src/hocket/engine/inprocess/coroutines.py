@@ -6,6 +6,7 @@ further when somebody waits for what a timer or a socket will bring.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ class Loop:
         import asyncio
 
         self._loop = asyncio.new_event_loop()
+        self._in_executor = self._loop.run_in_executor
+        self._loop.run_in_executor = self._run_in_executor  # type: ignore[method-assign, assignment]
+        self._outside = 0
         self._size = size
         self._running: dict[int, asyncio.Task[None]] = {}
         self._waiting: deque[tuple[int, Coroutine[Any, Any, None]]] = deque()
@@ -48,8 +52,27 @@ class Loop:
             task.cancel()
 
     def can_go_on(self) -> bool:
-        """Tell whether time alone may bring a call further."""
-        return bool(self._running) and bool(self._loop._scheduled or self._loop._ready)  # type: ignore[attr-defined]
+        """Tell whether time alone may bring a call further: a timer, a socket, or a thread."""
+        loop: Any = self._loop
+        if not self._running or loop.is_running() or loop.is_closed():
+            return False
+        has_timer = any(not timer.cancelled() for timer in loop._scheduled)
+        has_socket = len(loop._selector.get_map()) > 1  # one is the loop's own
+        return bool(loop._ready) or has_timer or has_socket or self._outside > 0
+
+    def _run_in_executor(self, executor: Any, function: Any, *args: Any) -> asyncio.Future[Any]:
+        """Count what is done in threads, which the loop itself does not."""
+        future = self._in_executor(executor, function, *args)
+        self._outside += 1
+        future.add_done_callback(self._leave_executor)
+        return future
+
+    def _leave_executor(self, _: object) -> None:
+        self._outside -= 1
+
+    def is_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Tell whether this is the loop."""
+        return self._loop is loop
 
     def spin(self, wait_s: float = 0.0) -> None:
         """Turn the loop until every coroutine has come to a stop; before that, wait so long for a timer."""
@@ -86,6 +109,12 @@ class Loop:
         self.spin()
         if not self._loop.is_running():
             self._loop.close()
+
+
+def get_running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if one does; without importing asyncio for it."""
+    asyncio_ = sys.modules.get("asyncio")
+    return None if asyncio_ is None else asyncio_._get_running_loop()
 
 
 def iterate(items: Any) -> Iterator[Any]:

@@ -4,8 +4,12 @@ The kernel is the same as everywhere; only its instructions are carried out by a
 it returns, if its arguments and resources are there; otherwise whoever waits for it runs it. Values are encoded and decoded
 as between processes, so a program that forgets to send something, or shares what it should not, fails here too.
 
-What cannot be had here: parallelism, time-outs while user code runs, cancelling a task that runs, and deaths of workers. A wait
-that nothing can end raises `DeadlockError` at once, where processes would wait for ever.
+A coroutine that waits for time or for a socket goes on while somebody waits: in `get` and `wait`, in the event loop that awaits a
+reference, or, for a `concurrent.futures` future, in a thread that lives for as long as one is open (`turning`).
+
+What cannot be had here: parallelism, time-outs while user code runs, cancelling a task that runs, deaths of workers, and calls by
+other threads while a task runs (they go on when it is over). A wait that nothing can end raises `DeadlockError` at once, where
+processes would wait for ever; only who awaits a reference or a future waits, because others may still act.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.engine import contract, inspection, interrupts, node, rules, values
-from hocket.engine.inprocess import coroutines, entrance, surroundings
+from hocket.engine.inprocess import coroutines, entrance, surroundings, turning
 from hocket.kernel import machine, records, resources
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import TaskKind, TaskRecord, WorkerRecord
@@ -60,8 +64,11 @@ class InProcessEngine(contract.Engine):
         self._runnable: deque[tuple[WorkerRecord, TaskRecord]] = deque()
         self._instances: dict[int, Any] = {}
         self._stack: list[tuple[WorkerRecord, TaskRecord]] = []
+        #: When each task that runs was started, by `time.perf_counter`.
+        self._starts: dict[int, float] = {}
         self._loops: dict[int, coroutines.Loop] = {}
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
+        self._turner = turning.Turner(self._lock, self._turn)
         self._errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
         #: Large arrays that functions refer to.
         self._buffers: dict[bytes, list[bytes]] = {}
@@ -76,7 +83,8 @@ class InProcessEngine(contract.Engine):
             entrypoint=" ".join(sys.orig_argv),
             opened_at=time.time(),
             get_pid=lambda worker_id: os.getpid(),
-            find_running=self._find_running,
+            find_running=lambda worker: (0, 0.0),
+            starts=self._starts,
             measure=lambda payload: len(payload[1]) + sum(map(len, payload[2])),
             locate=lambda payload: "",
             errors=self._errors,
@@ -280,9 +288,10 @@ class InProcessEngine(contract.Engine):
         if loop is not None and task.kind == TaskKind.CALL:
             loop.start(task.id, self._run_coroutine(worker, task))
             return
-        started = time.perf_counter()
+        started = self._starts[task.id] = time.perf_counter()
         inherited, self.inherited = self.inherited, self._build_inherited(task)
         self._stack.append((worker, task))
+        token = _current.set((worker, task))
         try:
             with surroundings.take_on(task.options.shape.environment):
                 result = self._call(worker, task)
@@ -309,6 +318,8 @@ class InProcessEngine(contract.Engine):
         finally:
             self.inherited = inherited
             self._stack.pop()
+            _current.reset(token)
+            self._starts.pop(task.id, None)
 
     def _build_inherited(self, task: TaskRecord) -> contract.Inherited | None:
         shape = task.options.shape if task.actor is None else task.actor.options.lifetime_shape
@@ -318,7 +329,7 @@ class InProcessEngine(contract.Engine):
     async def _run_coroutine(self, worker: WorkerRecord, task: TaskRecord) -> None:
         """Run a call of an asynchronous actor; it may wait in the middle while others run."""
         _current.set((worker, task))
-        started = time.perf_counter()
+        started = self._starts[task.id] = time.perf_counter()
         try:
             result = self._call(worker, task)
             if inspect.isawaitable(result):
@@ -339,6 +350,8 @@ class InProcessEngine(contract.Engine):
         else:
             with self._lock:
                 self._finish(worker, task, result, started)
+        finally:
+            self._starts.pop(task.id, None)
 
     def _yield_item(self, worker: WorkerRecord, task: TaskRecord, index: int, item: Any) -> None:
         payload, contained = _encode(item, f"item {index} of `{task.options.name}`")
@@ -470,16 +483,10 @@ class InProcessEngine(contract.Engine):
 
     def _make(self, wanted: list[records.ObjectRecord], timeout_s: float | None) -> None:
         """Run what stands in the way of these objects."""
-        worker = self._stack[-1][0] if self._stack else None
-        if worker is not None:
-            self._kernel.block(worker, [])
-        try:
-            self._carry_out()
-            self._run_all()
-            self._wait_for_coroutines(wanted, timeout_s)
-        finally:
-            if worker is not None:
-                self._kernel.unblock(worker)
+        self._turn_until(
+            lambda: all(record.value is not None for record in wanted) or any(record.failed for record in wanted),
+            timeout_s,
+        )
         failed = next((record for record in wanted if record.failed), None)
         if failed is not None:
             self._open(failed)
@@ -494,17 +501,35 @@ class InProcessEngine(contract.Engine):
                 "itself, or for a placement group that is not reserved."
             )
 
-    def _wait_for_coroutines(self, wanted: list[records.ObjectRecord], timeout_s: float | None) -> None:
-        """Wait for timers and sockets that coroutines wait for, until the objects are there."""
+    def _turn_until(self, is_enough: Callable[[], bool], timeout_s: float | None) -> None:
+        """Run what can run, and wait for timers, sockets and threads that coroutines wait for, until it is enough or in vain."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while any(record.value is None for record in wanted) and not any(record.failed for record in wanted):
-            loops = [loop for loop in self._loops.values() if loop.can_go_on()]
-            if not loops or (deadline is not None and time.monotonic() > deadline):
-                return
-            for loop in loops:
-                loop.spin(wait_s=0.01)
+        found = self._find_current()
+        if found is not None:
+            self._kernel.block(found[0], [])
+        try:
             self._carry_out()
             self._run_all()
+            while not is_enough():
+                left = turning.PAUSE_S if deadline is None else min(turning.PAUSE_S, deadline - time.monotonic())
+                loops = [loop for loop in self._loops.values() if loop.can_go_on()]
+                if not loops or left <= 0:
+                    return
+                for loop in loops:
+                    with self._lock.open():
+                        loop.spin(wait_s=left / len(loops))
+                self._spin()
+                self._run_all()
+        finally:
+            if found is not None:
+                self._kernel.unblock(found[0])
+
+    def _turn(self) -> bool:
+        """Let coroutines and tasks run as far as they come; tell whether somebody outside still waits for some."""
+        if not self._is_closed:
+            self._spin()
+            self._run_all()
+        return bool(self._callbacks)
 
     def _open(self, record: records.ObjectRecord) -> Any:
         assert record.value is not None
@@ -517,18 +542,12 @@ class InProcessEngine(contract.Engine):
 
     def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
         with self._lock:
-            self._run_all()
-            missing = [self._kernel.objects[ref._id] for ref in refs if self._kernel.objects[ref._id].value is None]
-            while missing and len(refs) - len(missing) < num_ready and timeout_s is None:
-                before = len(missing)
-                self._wait_for_coroutines(missing[:1], 0.02)
-                missing = [record for record in missing if record.value is None]
-                if len(missing) == before and not any(loop.can_go_on() for loop in self._loops.values()):
-                    break
+            wanted = [self._kernel.objects[ref._id] for ref in refs]
+            self._turn_until(lambda: sum(record.value is not None for record in wanted) >= num_ready, timeout_s)
             left = num_ready
             there = []
-            for ref in refs:
-                is_there = left > 0 and self._kernel.objects[ref._id].value is not None
+            for record in wanted:
+                is_there = left > 0 and record.value is not None
                 left -= is_there
                 there.append(is_there)
             if left and timeout_s is None:
@@ -541,8 +560,20 @@ class InProcessEngine(contract.Engine):
             if record is not None and record.value is None and not self._is_closed:
                 self._callbacks.setdefault(ref._id, []).append(callback)
                 self._kernel.watch(ref._id, records.DRIVER)
+                self._find_turner(record)
                 return
         callback()
+
+    def _find_turner(self, record: records.ObjectRecord) -> None:
+        """See to it that somebody turns the loops while the caller waits for an object in a way of his own."""
+        loop = coroutines.get_running_loop()
+        if loop is not None:
+            if not any(one.is_loop(loop) for one in self._loops.values()):
+                self._turner.turn_from_loop(loop)
+        elif self._find_current() is None:
+            self._turner.turn_from_thread()
+        else:  # in a task, whose thread has the engine's lock until it ends: nobody else could
+            self._turn_until(lambda: record.value is not None, None)
 
     # --- generators ---------------------------------------------------------------------------------------------------
 
@@ -629,9 +660,6 @@ class InProcessEngine(contract.Engine):
             self._drain_dropped()
             return self._scene.list_records(kind, filters, limit)
 
-    def _find_running(self, worker: WorkerRecord) -> tuple[int, float]:
-        return next(((task.id, 0.0) for other, task in self._stack if other is worker), (0, 0.0))
-
     def statistics(self) -> dict[str, Any]:
         with self._lock:
             self._drain_dropped()
@@ -671,6 +699,7 @@ class InProcessEngine(contract.Engine):
             for callback in callbacks:
                 callback()
         self._callbacks.clear()
+        self._turner.join()
         for worker in list(self._kernel.workers.values()):
             self._end_worker(worker, is_graceful=True)
         self._instances.clear()
