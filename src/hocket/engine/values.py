@@ -92,6 +92,11 @@ def is_plain(value: Any) -> bool:
     return False
 
 
+def encode_plain(value: Any) -> bytes:
+    """Encode a value that `is_plain`."""
+    return pickle.dumps(value, PROTOCOL)
+
+
 def encode(
     value: Any,
     what: str = "value",

@@ -127,6 +127,8 @@ class Switchboard:
         self._extensions_by_fd: dict[int, Extension] = {}
         self._calls: dict[int, int] = {}
         self._dirty: set[channel.Channel] = set()
+        #: Whether anybody has ever called here directly.
+        self.is_called = False
         #: Which line will bring an object, by the task that makes it.
         self.by_task: dict[int, Line] = {}
         #: The task of each further return.
@@ -225,6 +227,7 @@ class Switchboard:
 
     def accept(self, caller_id: int, fd: int) -> None:
         """Take over the end of a line that the hub passed on."""
+        self.is_called = True
         old = self._extensions.get(caller_id)
         extension = Extension(caller_id, socket.socket(fileno=fd))
         if old is not None:  # the caller made a new one, so it has nothing more to say on the old one

@@ -161,7 +161,7 @@ class Worker:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _take_message(self, message: channel.Message) -> None:
+    def _take_message(self, message: channel.Message) -> None:  # noqa: C901, PLR0912 (one flat table)
         op = message[0]
         if op == messages.RUN:
             _, task_id, function_id, args, dependencies, borrowed, num_returns, name, extra = message
@@ -174,7 +174,8 @@ class Worker:
             work = Work(task_id, name, num_returns)
             work.method = method
             work.extra = extra
-            self._engine.switchboard.read_first(task_id >> 40)
+            if self._engine.switchboard.is_called:
+                self._engine.switchboard.read_first(task_id >> 40)
             self._complete(work, args, dependencies, borrowed)
         elif op == messages.DIRECT:
             _, task_id, method, args, num_returns, name, group = message
@@ -222,7 +223,9 @@ class Worker:
             ]
         if args is not None:
             work.args = self._arrive(args, work.held)
-        if work.method and not work.reply_to and engine.switchboard.keep_if_early(work.task_id >> 40, work):
+        switchboard = engine.switchboard
+        is_behind = switchboard.is_called and work.method and not work.reply_to
+        if is_behind and switchboard.keep_if_early(work.task_id >> 40, work):
             return
         self._enqueue(work)
 
@@ -524,6 +527,12 @@ class Worker:
 
     def _send_result(self, work: Work, result: Any, seconds: float, started: float) -> None:
         count = work.num_returns
+        if count == 1 and not work.reply_to and values.is_plain(result) and faults.plan is None:  # the usual case
+            payload = (payloads.INLINE, values.encode_plain(result))
+            engine = self._engine
+            with engine.lock:
+                engine.channel.outbox.append((messages.DONE, work.task_id, seconds, [(payload, ())], started))
+            return
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
         encoded = [values.encode(value, f"the result of `{work.name}`", by_index=True) for value in results]
         engine = self._engine
@@ -535,7 +544,8 @@ class Worker:
             sent.append((payload, tuple([ref._id for ref in value.refs])))
         with engine.lock:
             for value in encoded:
-                engine.publish(value.refs)
+                if value.refs:
+                    engine.publish(value.refs)
             if work.reply_to:
                 self._answer(work, sent, started, seconds)
                 return
