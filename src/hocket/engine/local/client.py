@@ -571,7 +571,10 @@ class Client(contract.Engine):
         missing = {ref._id for ref in refs if ref._id not in self._arrived}
         if missing:
             self._fetch(missing, timeout_s)
-        return [self._open(ref._id, refs, deadline) for ref in refs]
+        if len(refs) < values.MANY:
+            return [self._open(ref._id, refs, deadline) for ref in refs]
+        with values.hold_collector():
+            return [self._open(ref._id, refs, deadline) for ref in refs]
 
     def _fetch(self, missing: set[int], timeout_s: float | None) -> None:
         """Wait until these have come, or one of them is an error."""

@@ -416,7 +416,10 @@ class Hub(contract.Engine):
             found.append(record)
         if started:
             self.spans.append(inspection.OwnSpan("get", started, time.perf_counter() - started, len(refs)))
-        return [self._open(record) for record in found]
+        if len(found) < values.MANY:
+            return [self._open(record) for record in found]
+        with values.hold_collector():
+            return [self._open(record) for record in found]
 
     def _wait_for(
         self,

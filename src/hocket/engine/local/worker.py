@@ -447,8 +447,13 @@ class Worker:
         args, kwargs = self._open_once(work.args, work.args.payload[2] if len(work.args.payload) > 2 else 0)
         work.args = None
         if work.dependencies:
-            found = [self._open_once(arrived, object_id) for object_id, arrived in work.dependencies]
-            work.dependencies = []
+            dependencies, work.dependencies = work.dependencies, []
+            if len(dependencies) < values.MANY:
+                found = [self._open_once(arrived, object_id) for object_id, arrived in dependencies]
+            else:
+                with values.hold_collector():
+                    found = [self._open_once(arrived, object_id) for object_id, arrived in dependencies]
+            del dependencies
             args, kwargs = values.fill_slots(args, kwargs, found)
         return args, kwargs
 
