@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hocket import exceptions
-from hocket.kernel import losses, machine, records, resources
+from hocket.kernel import actors, losses, machine, records, resources
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord, TaskState
 
@@ -488,7 +488,13 @@ class Simulation:
         for task_id in inflight[: last + 1]:
             self.book[task_id].charges += 1
         actor = worker.record.actor
-        has_begun = actor is None or actor.id not in inflight or worker.last_started == actor.id
+        has_begun = (
+            actor is None
+            or actor.id not in inflight
+            or worker.last_started in inflight
+            or self.kernel.tasks[actor.id].cancelled
+            or self.kernel.deaths_before_start.get(actor.id, 0) + 1 >= actors.MAX_DEATHS_BEFORE_START
+        )
         if actor is not None and actor.id in self.kernel.actors and has_begun:
             self._note_lost_actor(actor)
         death = exceptions.Death(pid=worker.id, signal_number=9, expected=worker.is_doomed)

@@ -160,7 +160,8 @@ def lose_actor(
     because nobody knows how far they came.
     """
     creation = kernel.tasks.get(actor.id)
-    if creation is not None and creation.worker is worker and running_id not in worker.inflight:
+    is_building = creation is not None and creation.worker is worker and not creation.cancelled
+    if creation is not None and is_building and running_id not in worker.inflight:
         deaths = kernel.deaths_before_start[creation.id] = kernel.deaths_before_start.get(creation.id, 0) + 1
         if deaths < MAX_DEATHS_BEFORE_START:
             _place_again(kernel, actor, worker, creation)
@@ -205,7 +206,11 @@ def _place_again(kernel: State, actor: ActorRecord, worker: WorkerRecord, creati
     actor.inflight = 0
     for task in reversed(inflight):
         task.worker = None
-        if task is not creation and task.state != TaskState.DONE:
+        if task is creation:
+            continue
+        if task.cancelled:
+            kernel.fail_exception(task, reasons.explain_cancelled(task))
+        else:
             calls.put_back(task)
     kernel.make_ready(creation)
 
