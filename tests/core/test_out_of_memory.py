@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.needs_processes("the kernel ends processes")
+
 LIMIT = 300 << 20
 
 PROGRAM = """
