@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hocket import exceptions
-from hocket.kernel import actors, losses, machine, records, resources
+from hocket.kernel import leases, machine, records, resources
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord, TaskState
 
@@ -482,8 +482,8 @@ class Simulation:
         # If it has started none of them, nothing is, unless that happens to the same task again and again.
         last = inflight.index(worker.last_started) if worker.last_started in inflight else -1
         if last < 0 and inflight:
-            deaths = self.kernel.deaths_before_start.get(inflight[0], 0) + 1
-            if worker.record.actor is None and deaths >= losses.MAX_DEATHS_BEFORE_START:
+            deaths = self.kernel.early_deaths.get(inflight[0], 0) + 1
+            if worker.record.actor is None and deaths >= leases.MAX_EARLY_DEATHS:
                 last = 0
         for task_id in inflight[: last + 1]:
             self.book[task_id].charges += 1
@@ -493,7 +493,7 @@ class Simulation:
             or actor.id not in inflight
             or worker.last_started in inflight
             or self.kernel.tasks[actor.id].cancelled
-            or self.kernel.deaths_before_start.get(actor.id, 0) + 1 >= actors.MAX_DEATHS_BEFORE_START
+            or self.kernel.early_deaths.get(actor.id, 0) + 1 >= leases.MAX_EARLY_DEATHS
         )
         if actor is not None and actor.id in self.kernel.actors and has_begun:
             self._note_lost_actor(actor)

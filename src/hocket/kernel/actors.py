@@ -23,9 +23,6 @@ from hocket.kernel.instructions import Op
 from hocket.kernel.records import ActorRecord, ActorState, TaskKind, TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
 
-MAX_DEATHS_BEFORE_START = 10
-"""How many workers may die before they begin to build one and the same actor. A guess."""
-
 
 def add_actor(kernel: State, task: TaskRecord) -> None:
     """A constructor was submitted: the actor exists from now on, and has its name."""
@@ -160,10 +157,9 @@ def lose_actor(
     because nobody knows how far they came.
     """
     creation = kernel.tasks.get(actor.id)
-    is_building = creation is not None and creation.worker is worker and not creation.cancelled
-    if creation is not None and is_building and running_id not in worker.inflight:
-        deaths = kernel.deaths_before_start[creation.id] = kernel.deaths_before_start.get(creation.id, 0) + 1
-        if deaths < MAX_DEATHS_BEFORE_START:
+    if creation is not None and creation.worker is worker and not creation.cancelled:
+        has_begun = running_id in worker.inflight
+        if not has_begun and not leases.count_early_death(kernel, creation):
             _place_again(kernel, actor, worker, creation)
             return
     if not _can_restart(actor):

@@ -24,6 +24,10 @@ from hocket.kernel.state import State
 MAX_DEPTH = 128
 """Tasks in one worker's queue at most. Measured: no gain beyond."""
 
+MAX_EARLY_DEATHS = 10
+"""How many workers may die before they start one and the same task; then the death counts as the task's. Something ends
+processes here as soon as they are there. A guess."""
+
 QUEUE_SECONDS = 0.002
 """How much work may stand in a worker's queue. The most that a wrong place in the row costs a task."""
 
@@ -160,6 +164,17 @@ def hand_back(kernel: State, worker: WorkerRecord, task_ids: list[int]) -> None:
     if worker.state == WorkerState.LEASED and not worker.inflight:
         end_lease(kernel, worker)  # it had not started any of them
     kernel.dispatch()
+
+
+def count_early_death(kernel: State, task: TaskRecord) -> bool:
+    """Count the death of a worker that was to start the task, and had not; tell whether there were too many."""
+    deaths = kernel.early_deaths.get(task.id, 0) + 1
+    is_hopeless = deaths >= MAX_EARLY_DEATHS
+    if is_hopeless:
+        kernel.early_deaths.pop(task.id, None)
+    else:
+        kernel.early_deaths[task.id] = deaths
+    return is_hopeless
 
 
 def put_back(kernel: State, task: TaskRecord) -> None:

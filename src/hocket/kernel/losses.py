@@ -12,10 +12,6 @@ from hocket.kernel import actors, leases, lines, objects, placing, reasons, task
 from hocket.kernel.records import TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
 
-MAX_DEATHS_BEFORE_START = 10
-"""How many workers may die before they start one and the same task; then the death counts as the task's. Something ends
-processes here as soon as they are there. A guess."""
-
 
 def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running_id: int) -> None:
     """The process is dead. `running_id` is the task that it had started last; 0 if unknown."""
@@ -32,7 +28,7 @@ def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running_i
     else:
         inflight, worker.inflight = list(worker.inflight.values()), {}
         started = next((at for at, task in enumerate(inflight) if task.id == running_id), -1)
-        if started < 0 and inflight and is_hopeless(kernel, inflight[0]):
+        if started < 0 and inflight and leases.count_early_death(kernel, inflight[0]):
             started = 0
         for at, task in reversed(list(enumerate(inflight))):
             _lose_task(kernel, task, death, was_started=at <= started)
@@ -45,14 +41,6 @@ def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running_i
         message = f"The worker (pid {death.pid}) that was to send the value was {death.describe()}"
         lines.break_promises(kernel, worker.promised, exceptions.OwnerDiedError(message))
     placing.dispatch(kernel)
-
-
-def is_hopeless(kernel: State, task: TaskRecord) -> bool:
-    """Count a death of the worker that was to start the task, and had not; tell whether there were too many."""
-    deaths = kernel.deaths_before_start[task.id] = kernel.deaths_before_start.get(task.id, 0) + 1
-    if deaths >= MAX_DEATHS_BEFORE_START:
-        del kernel.deaths_before_start[task.id]
-    return deaths >= MAX_DEATHS_BEFORE_START
 
 
 def _end_lease_of_dead(kernel: State, worker: WorkerRecord) -> None:

@@ -109,7 +109,7 @@ class State(abc.ABC):
         #: No id is used twice.
         self.next_worker_id = 1
         #: How many workers died before they started a task that they had been sent, by the task.
-        self.deaths_before_start: dict[int, int] = {}
+        self.early_deaths: dict[int, int] = {}
         #: Values that have come and the tasks that wait for them, while the first of them is being served.
         self.to_serve: deque[tuple[list[TaskRecord], tuple[object, ...], bool]] = deque()
         self.is_serving = False

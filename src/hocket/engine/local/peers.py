@@ -269,11 +269,6 @@ class Switchboard:
         while late and late[0][0] <= read:
             self._owner.on_late(late.popleft()[1])
 
-    def read_all(self) -> None:
-        """Read what is in the lines."""
-        for extension in list(self._extensions.values()):
-            self._read(extension)
-
     def find_reply(self, caller_id: int) -> channel.Channel | None:
         """Return where the answer to a caller's direct call goes; None if the caller is gone."""
         extension = self._extensions.get(caller_id)

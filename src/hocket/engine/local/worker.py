@@ -146,7 +146,7 @@ class Worker:
 
     def finish(self) -> None:
         """Say goodbye: the actor's own hook, the interpreter's exit functions, and what is unsent."""
-        hook = getattr(self._actor, "__ray_shutdown__", None) or getattr(self._actor, "__hocket_shutdown__", None)
+        hook = getattr(self._actor, "__ray_shutdown__", None)
         try:
             if hook is not None:
                 farewell = hook()
