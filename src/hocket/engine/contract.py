@@ -63,14 +63,8 @@ class ObjectRef(Generic[T]):
         future: futures.Future[T] = futures.Future()
 
         def settle() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                value = self._engine.get((self,), None)[0]
-            except BaseException as error:  # noqa: BLE001 (the future raises it)
-                future.set_exception(error)
-            else:
-                future.set_result(value)
+            if future.set_running_or_notify_cancel():
+                self._settle(future)
 
         self._engine.when_done(self, settle)
         return future
@@ -84,14 +78,8 @@ class ObjectRef(Generic[T]):
         future: asyncio.Future[T] = loop.create_future()
 
         def settle() -> None:
-            if future.done():
-                return
-            try:
-                value = self._engine.get((self,), None)[0]
-            except BaseException as error:  # noqa: BLE001 (the future raises it)
-                future.set_exception(error)
-            else:
-                future.set_result(value)
+            if not future.done():
+                self._settle(future)
 
         def call_settle() -> None:
             if threading.get_ident() == loop_thread:
@@ -101,6 +89,15 @@ class ObjectRef(Generic[T]):
 
         self._engine.when_done(self, call_settle)
         return future
+
+    def _settle(self, future: futures.Future[T] | asyncio.Future[T]) -> None:
+        """Give a future the value, which is there, or the error."""
+        try:
+            value = self._engine.get((self,), None)[0]
+        except BaseException as error:  # noqa: BLE001 (the future raises it)
+            future.set_exception(error)
+        else:
+            future.set_result(value)
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.as_future().__await__()
