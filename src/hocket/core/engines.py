@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hocket.engine import contract
 from hocket.engine.inprocess import engine as inprocess_engine
-from hocket.engine.local import client, hub
+from hocket.engine.local import hub
 from hocket.kernel import resources
 
 
@@ -20,6 +20,11 @@ def open_engine(
     spill_folder: str = "",
 ) -> contract.Engine:
     """Open an engine by name. The last two are for engines that hold values outside of the caller's memory."""
+    if kind == "ray":
+        import importlib
+
+        module = importlib.import_module("hocket.engine.ray.engine")
+        return module.RayEngine(module.TemporaryConnection(node, labels), namespace=namespace, session_id="00")  # type: ignore[no-any-return]
     if kind == "inprocess":
         return inprocess_engine.InProcessEngine(node, namespace=namespace, labels=labels)
     return hub.Hub(node, namespace=namespace, labels=labels, memory_limit=memory_limit, spill_folder=spill_folder)
@@ -27,9 +32,9 @@ def open_engine(
 
 def name_engine(engine: contract.Engine) -> str:
     """Return the name under which an engine was opened."""
-    return "inprocess" if isinstance(engine, inprocess_engine.InProcessEngine) else "local"
+    return engine.name
 
 
 def is_closable(engine: contract.Engine) -> bool:
     """Tell whether `shutdown` may close it: a worker's engine belongs to the session that it works for."""
-    return not isinstance(engine, client.Client)
+    return engine.is_closable

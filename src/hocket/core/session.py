@@ -15,7 +15,7 @@ from hocket import exceptions, version
 from hocket.core import engines, environments
 from hocket.engine import contract, node
 
-ENGINES = ("local", "inprocess")
+ENGINES = ("local", "inprocess", "ray")
 """Which engines `init` can start."""
 
 _lock = threading.Lock()

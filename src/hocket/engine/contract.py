@@ -13,7 +13,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from hocket import exceptions
 from hocket.kernel import metrics, records, resources
@@ -34,19 +35,22 @@ class ObjectRef(Generic[T]):
     Never built by users: `.remote()`, `put` and `placement_group(...).ready()` return them.
     """
 
-    __slots__ = ("__weakref__", "_engine", "_id")
+    __slots__ = ("__weakref__", "_engine", "_id", "_native")
+
+    _native: Any
+    """What keeps the object alive, on an engine that stands on another system; not set on others."""
 
     def __init__(self, object_id: int, engine: Engine) -> None:
         self._id = object_id
         self._engine = engine
 
     def hex(self) -> str:
-        """Return the id as 16 hexadecimal digits."""
-        return f"{self._id:016x}"
+        """Return the id in hexadecimal: 16 digits, or 56 on Ray."""
+        return self._engine.format_ref(self)
 
     def binary(self) -> bytes:
-        """Return the id as bytes: 16 of them."""
-        return self._id.to_bytes(16, "big")
+        """Return the id as bytes: 16 of them, or 28 on Ray."""
+        return bytes.fromhex(self.hex()).rjust(16, b"\0")
 
     def task_id(self) -> str:
         """Return the id of the task that makes the value, in hexadecimal."""
@@ -106,16 +110,7 @@ class ObjectRef(Generic[T]):
         return f"ObjectRef({self.hex()})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Whoever is encoding a value in this thread learns of the reference; anybody else (a user's own pickle) pins it.
-        found = encoding.refs
-        self._engine.remember(self)
-        if found is None:
-            self._engine.pin(self)
-        else:
-            found.append(self)
-            if encoding.by_index:
-                return operator.getitem, (REFERENCES, len(found) - 1)
-        return rebuild_ref, (self._id,)
+        return self._engine.reduce_ref(self)
 
     def __del__(self) -> None:
         # May run in any thread at any moment, so no lock: a deque's append is atomic.
@@ -259,6 +254,16 @@ class Engine(abc.ABC):
     this because everything else (options, signatures, handles, contexts) is the same on every engine and lives in
     `hocket.core`.
     """
+
+    name: ClassVar[str]
+    """Under which name `hocket.init` opens it."""
+
+    is_closable: bool = True
+    """Whether `shutdown` may close it: a worker's engine belongs to the session that it works for."""
+
+    limits: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What of the above, or of what the other engines do, this one cannot: a sentence for each, by the name of the ability. Tests ask for an
+    ability with ``needs("name")`` and are left out where it is not had."""
 
     def __init__(self) -> None:
         #: Ids of handles that have been garbage-collected and not yet been counted.
@@ -455,11 +460,15 @@ class Engine(abc.ABC):
         """Return counts of what the engine holds now: tasks, objects, actors, workers and bytes."""
 
     def record_metrics(self, batch: metrics.Batch) -> None:
-        """Add to what the session has counted and measured. What a task or call recorded is in the driver's `metrics` when its
+        """Add to what the session has counted and measured. What a task or call recorded is in `collect_metrics` when its
         result is there; what one that runs records, about a second after that at its next record.
         """
         with self.metrics_lock:
             self.metrics.merge(batch)
+
+    def collect_metrics(self) -> metrics.MetricStore:
+        """Return what the session has counted and measured; in the driver."""
+        return self.metrics
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -491,6 +500,24 @@ class Engine(abc.ABC):
         known = self.interned.get(object_id)
         if known is not None and known() is None:
             del self.interned[object_id]
+
+    def format_ref(self, ref: ObjectRef[Any]) -> str:
+        """Return the id of a handle as people see it."""
+        return f"{ref._id:016x}"
+
+    def reduce_ref(self, ref: ObjectRef[Any]) -> tuple[Any, ...]:
+        """Return what `pickle` makes of a handle. Whoever is encoding a value in this thread learns of it; anybody else (a user's
+        own pickle) pins it.
+        """
+        found = encoding.refs
+        self.remember(ref)
+        if found is None:
+            self.pin(ref)
+        else:
+            found.append(ref)
+            if encoding.by_index:
+                return operator.getitem, (REFERENCES, len(found) - 1)
+        return rebuild_ref, (ref._id,)
 
     def pin(self, ref: ObjectRef[Any]) -> None:
         """Keep an object until the session ends, because a handle on it went where we cannot follow."""

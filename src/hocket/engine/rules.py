@@ -38,10 +38,15 @@ def check_pending(kernel: machine.Kernel, actor_id: int, caller: int) -> None:
     most = actor.options.max_pending_calls
     pending = calls.count_pending(actor, caller)
     if 0 <= most <= pending:
-        raise exceptions.PendingCallsLimitExceeded(
-            f"Actor `{actor.options.class_name}` has {pending} unanswered calls of this caller, and max_pending_calls={most}. Wait for "
-            "some of them with hocket.wait(...), then call again."
-        )
+        raise build_pending_error(actor.options.class_name, pending, most)
+
+
+def build_pending_error(class_name: str, pending: int, most: int) -> exceptions.PendingCallsLimitExceeded:
+    """Return the error of a caller that has as many unanswered calls on an actor as it may have."""
+    return exceptions.PendingCallsLimitExceeded(
+        f"Actor `{class_name}` has {pending} unanswered calls of this caller, and max_pending_calls={most}. Wait for some of them with "
+        "hocket.wait(...), then call again."
+    )
 
 
 def check_forcible(kernel: machine.Kernel, object_id: int) -> None:

@@ -56,16 +56,21 @@ class MetricStore:
             else:
                 family.series[tags] = tuple([old + new for old, new in zip(known, numbers, strict=True)])
 
-    def take(self) -> Batch:
-        """Return everything as one batch, and forget it."""
-        families, self.families = self.families, {}
+    def list_records(self) -> Batch:
+        """Return everything as one batch."""
         return tuple(
             [
                 (family.kind, family.name, family.description, family.boundaries, tags, numbers)
-                for family in families.values()
+                for family in self.families.values()
                 for tags, numbers in family.series.items()
             ]
         )
+
+    def take(self) -> Batch:
+        """Return everything as one batch, and forget it."""
+        batch = self.list_records()
+        self.families = {}
+        return batch
 
 
 def build_histogram_numbers(boundaries: tuple[float, ...], value: float) -> tuple[float, ...]:

@@ -41,6 +41,8 @@ class Shape(NamedTuple):
     """The function with ``max_calls``, which keeps to itself: its workers end after so many runs."""
     captures_children: bool = False
     """Whether what its tasks submit runs in the same placement group."""
+    nodes: str = ""
+    """Which nodes it may or should run on, in the form that travels (JSON); only engines with several nodes look at it."""
 
 
 @dataclass(slots=True)

@@ -169,8 +169,16 @@ class GeneratorContract:
             api.get(next(items))
         with pytest.raises(StopIteration):
             next(items)
+
+    @pytest.mark.needs("generator_completion")
+    def test_error_of_a_generator_is_that_of_its_completion(self) -> None:
+        @api.remote
+        def break_off() -> Iterator[int]:
+            yield 1
+            raise KeyError("broken")
+
         with pytest.raises(KeyError, match="broken"):
-            api.get(items.completed())
+            api.get(break_off.remote().completed())
 
     def test_generator_method_and_number_of_returns(self) -> None:
         class Source:
@@ -201,7 +209,7 @@ class GeneratorContract:
         next(items)
         api.get(items.completed())
         del items
-        assert session.get_engine().statistics()["objects"] == 0
+        wait_until(lambda: session.get_engine().statistics()["objects"] == 0)
 
     def test_dynamic_generator_returns_all_at_once(self) -> None:
         @api.remote(num_returns="dynamic")
@@ -401,6 +409,7 @@ class ActorLifeContract:
         api.kill(counter, no_restart=False)
         wait_until(lambda: _try_add(counter) == 11)
         api.kill(counter, no_restart=True)
+        wait_until(lambda: _is_dead(counter))
         with pytest.raises(exceptions.ActorDiedError, match="killed"):
             api.get(counter.add.remote())
 
@@ -536,14 +545,22 @@ class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, Enviro
     """What every engine must do."""
 
     engine = ""
+    cleans_up = True
+    """Whether a closed session leaves nothing in this process and of it; not so where the system below goes on."""
 
     @pytest.fixture(autouse=True)
-    def open_session(self) -> Iterator[None]:
-        """Open a session for each test, and check that it leaves nothing."""
+    def open_session(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        """Open a session for each test, and check that it leaves nothing; skip what the engine says that it cannot do."""
         before = leftovers.Leftovers.look()
         with session.init(num_cpus=CPUS, resources={"camera": 1}, engine=self.engine):
+            limits = session.get_engine().limits
+            for marker in request.node.iter_markers("needs"):
+                for ability in marker.args:
+                    if ability in limits:
+                        pytest.skip(f"{self.engine}: {limits[ability]}")
             yield
-        assert before.list_new() == []
+        if self.cleans_up:
+            assert before.list_new() == []
 
     # --- tasks ---
 
@@ -736,8 +753,8 @@ class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, Enviro
     def test_finished_tasks_leave_no_records(self) -> None:
         square = api.remote(_square)
         api.get([square.remote(x) for x in range(100)])
-        statistics = session.get_engine().statistics()
-        assert (statistics["tasks"], statistics["objects"]) == (0, 0)
+        wait_until(lambda: session.get_engine().statistics()["objects"] == 0)
+        assert session.get_engine().statistics()["tasks"] == 0
 
     def test_get_twice_gives_distinct_values(self) -> None:
         ref = api.put([1])
@@ -858,17 +875,18 @@ class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, Enviro
 
     def test_resources_are_reported(self) -> None:
         total = api.cluster_resources()
-        assert total.pop("memory") > 0
-        assert total == {"CPU": float(CPUS), "camera": 1.0}
-        assert api.available_resources() == api.cluster_resources()
+        assert total["memory"] > 0
+        assert (total["CPU"], total["camera"]) == (float(CPUS), 1.0)
+        free = api.available_resources()
+        assert (free["CPU"], free["camera"]) == (float(CPUS), 1.0)
         assert [node["Alive"] for node in api.nodes()] == [True]
 
     def test_actor_holds_what_it_names(self) -> None:
         counter = api.remote(num_cpus=1, resources={"camera": 1})(_Counter).remote()
         api.get(counter.add.remote())
         free = api.available_resources()
-        del free["memory"]
-        assert free == {"CPU": CPUS - 1.0}
+        assert free["CPU"] == CPUS - 1.0
+        assert "camera" not in free
 
     @pytest.mark.parametrize(
         ("given", "shown"), [({"num_cpus": 64}, "CPU: 64"), ({"resources": {"lidar": 1}}, "lidar: 1")]
@@ -937,7 +955,7 @@ class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, Enviro
         engine = session.get_engine()
         engine.record_metrics((("counter", "tests", "", (), (), (0.5,)),))
         api.get([api.remote(_count).remote(amount) for amount in range(10)])
-        (family,) = engine.metrics.families.values()
+        (family,) = engine.collect_metrics().families.values()
         assert (family.kind, family.name, family.series) == ("counter", "tests", {(): (45.5,)})
 
     def test_unpicklable_argument_names_the_part(self) -> None:
@@ -1123,6 +1141,7 @@ class LineContract:
         assert api.get(api.remote(drop_early).remote()) == list(range(1, 101))
         wait_until(lambda: session.get_engine().statistics()["actors"] == 0)
 
+    @pytest.mark.needs("deadlock_search")
     def test_circle_of_direct_calls_is_found(self) -> None:
         class Node:
             def set_peer(self, peer: Any) -> None:
@@ -1750,6 +1769,7 @@ class ProcessEngineContract(LineContract, EngineContract):
         api.get(host.start.remote(api.remote(call_often), host))
         wait_until(lambda: api.get(host.look.remote()) == [50])
 
+    @pytest.mark.needs("long_chains")
     def test_long_chains_fail_and_are_freed(self) -> None:
         gate = api.remote(_AsyncGate).remote()
         ref = gate.fail_when_open.remote()

@@ -280,7 +280,7 @@ def render_prometheus() -> str:
         return _render(_early)
     engine.record_metrics(_early.take())
     with engine.metrics_lock:
-        return _render(engine.metrics)
+        return _render(engine.collect_metrics())
 
 
 def _render(store: metrics.MetricStore) -> str:

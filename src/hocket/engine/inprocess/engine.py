@@ -41,6 +41,8 @@ Payload = tuple[Any, ...]
 class InProcessEngine(contract.Engine):
     """The engine of ``hocket.init(engine="inprocess")``."""
 
+    name = "inprocess"
+
     def __init__(
         self, node_demand: resources.Demand, *, namespace: str, labels: Mapping[str, str] = MappingProxyType({})
     ) -> None:

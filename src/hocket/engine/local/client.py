@@ -77,6 +77,9 @@ current: contextvars.ContextVar[Running] = contextvars.ContextVar("current")
 class Client(contract.Engine):
     """The worker's side of the contract."""
 
+    name = "local"
+    is_closable = False
+
     def __init__(self, worker_id: int, sock: socket.socket) -> None:
         super().__init__()
         self.worker_id = worker_id

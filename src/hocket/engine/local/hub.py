@@ -63,6 +63,8 @@ class Hub(contract.Engine):
         spill_folder: Where they go. Empty: the system's folder for temporary files.
     """
 
+    name = "local"
+
     def __init__(
         self,
         node_demand: resources.Demand,

@@ -1,0 +1,49 @@
+"""Arrays that a reader may write to.
+
+Ray maps an object into all its readers, who see their arrays read-only; with us what `get` returns is the reader's own. So an
+array is copied once more when it is unpickled, for which its pickle is made to say so. With ``HOCKET_RAY_READ_ONLY_ARRAYS=1`` in the environment of who
+stores them, arrays come read-only and without the copy, as Ray's users know them.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import ray
+
+from hocket.engine import values
+
+VARIABLE = "HOCKET_RAY_READ_ONLY_ARRAYS"
+
+
+def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
+    flags = array.flags
+    if array.dtype.hasobject or not flags.forc:
+        return array.__reduce_ex__(values.PROTOCOL)
+    order = "C" if flags.c_contiguous else "F"
+    return _rebuild_array, (pickle.PickleBuffer(array), array.dtype, array.shape, order)
+
+
+def _rebuild_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
+    return np.frombuffer(buffer, dtype).reshape(shape, order=order).copy(order="K")
+
+
+_table: dict[type, Callable[[Any], Any]] = {}
+
+
+def install() -> None:
+    """Have Ray's pickler in this process write arrays so, and use the user's own reducers."""
+    if os.environ.get(VARIABLE, "") not in ("1", "true"):
+        _table[np.ndarray] = _reduce_array
+    tables = ray.cloudpickle.CloudPickler.dispatch_table.maps
+    tables[:] = [values.reducers, _table, *(table for table in tables if table is not values.reducers and table is not _table)]
+
+
+def uninstall() -> None:
+    """Leave Ray's pickler as it was."""
+    tables = ray.cloudpickle.CloudPickler.dispatch_table.maps
+    tables[:] = [table for table in tables if table is not values.reducers and table is not _table]

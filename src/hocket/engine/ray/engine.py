@@ -1,0 +1,548 @@
+"""The engine contract on Ray.
+
+Each method says to Ray what it was asked for, and says in our words what Ray answers. There is one object of this class in the driver, and one
+in each of Ray's workers that runs work of ours: both talk to Ray in the same way.
+
+What is ours is small. Handles are Ray's inside (`natives`). Options become keywords once for each remote function (`keywords`). An impossible
+request is refused at the call: Ray would wait for a node that might come, and it may where the cluster can grow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
+
+import ray
+
+from hocket import exceptions
+from hocket.engine import contract, rules, values
+from hocket.engine.ray import arrays, errors, figures, keywords, listing, natives, runner
+from hocket.kernel import metrics, records, resources
+
+_MOST_PENDING = re.compile(r"more than (\d+) tasks")
+
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 60.0
+"""How long Ray is waited for at once: the first time, and at most. While it waits Ray hears no signal but Ctrl-C. Guesses; each part doubles,
+so that what takes long to fetch is not begun again and again."""
+
+MOST_FUNCTIONS = 4096
+"""How many functions are kept in the form that Ray submits. A guess; one takes some kilobytes."""
+
+
+class Connection(Protocol):
+    """What the engine needs to know of how it came to its Ray."""
+
+    @property
+    def address(self) -> str:
+        """Where the cluster is."""
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether somebody else connected this process to Ray, and will disconnect it."""
+
+    def close(self) -> None:
+        """Disconnect."""
+
+
+class RayEngine(contract.Engine):
+    """The engine of ``hocket.init(engine="ray")`` and ``hocket.init(address=...)``.
+
+    Args:
+        connection: How this process came to Ray; None in a worker.
+        namespace: Where names of actors live.
+        session_id: The session's id.
+    """
+
+    name = "ray"
+    limits: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "death_evidence": "An error about a dead worker has no signal, exit code, memory peak or last lines: Ray keeps them in log files.",
+            "deadlock_search": "Tasks that wait for each other in a circle wait for ever, or until a time-out.",
+            "long_chains": "The error of a task that heads a chain of hundreds of dependent tasks takes long to arrive: Ray writes the text of all "
+            "before it into each.",
+            "generator_completion": "completed() of a generator that raised has the value None: its last item has the error.",
+            "exact_statistics": "statistics() counts the references of this process, and nothing of others.",
+        }
+    )
+
+    def __init__(self, connection: Connection | None, *, namespace: str, session_id: str) -> None:
+        super().__init__()
+        self.dropped = deque(maxlen=0)  # Ray counts
+        self._connection = connection
+        self.is_closable = connection is not None
+        self._namespace = namespace
+        self._session_id = session_id
+        self._is_closed = False
+        self._handles: weakref.WeakValueDictionary[int, contract.ObjectRef[Any]] = weakref.WeakValueDictionary()
+        self._functions: dict[tuple[bytes, records.TaskOptions], Any] = {}
+        self._codes: dict[bytes, runner.Code] = {}
+        self._feasible: set[resources.Shape] = set()
+        #: Callbacks of `when_done` that have not been called.
+        self._callbacks: set[Callable[[], None]] = set()
+        self._callbacks_lock = threading.Lock()
+        #: Ids of actors that end with the session.
+        self._own_actors: set[int] = set()
+        self._groups: dict[int, Any] = {}
+        self._rebuilder = _Rebuilder((namespace, session_id))
+        #: Placement groups that this process gave back, and the references of tasks that were to run in one.
+        self._removed: set[int] = set()
+        self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[Any], int] = weakref.WeakKeyDictionary()
+        arrays.install()
+        #: Ids of objects that this process held before, by sessions that are over.
+        self._earlier = frozenset(listing.list_objects())
+
+    # --- handles ------------------------------------------------------------------------------------------------------
+
+    def wrap(self, native: Any) -> contract.ObjectRef[Any]:
+        """Return our handle for one of Ray's that is new to this process."""
+        ref: contract.ObjectRef[Any] = contract.ObjectRef(natives.identify(native), self)
+        ref._native = native
+        return ref
+
+    def wrap_known(self, native: Any) -> contract.ObjectRef[Any]:
+        """Return this process's handle for one of Ray's that came in a message."""
+        ref = self.wrap(native)
+        return self._handles.setdefault(ref._id, ref)
+
+    def reduce_ref(self, ref: contract.ObjectRef[Any]) -> tuple[Any, ...]:
+        self._handles.setdefault(ref._id, ref)
+        if contract.encoding.refs is not None:
+            contract.encoding.refs.append(ref)
+        return natives.reduce_native(ref._native, self._rebuilder)
+
+    def format_ref(self, ref: contract.ObjectRef[Any]) -> str:
+        return natives.format_id(ref._native)
+
+    def intern(self, object_id: int) -> contract.ObjectRef[Any]:
+        known = self._handles.get(object_id)
+        if known is None:
+            group = self._groups.get(object_id) or listing.find_group(object_id)
+            if group is None:
+                raise exceptions.ObjectLostError(f"Nothing with the id {object_id:x} is known in this process.")
+            known = self.wrap_known(group)
+        return known
+
+    def remember(self, ref: contract.ObjectRef[Any]) -> contract.ObjectRef[Any]:
+        return self._handles.setdefault(ref._id, ref)
+
+    def adopt(self, object_id: int) -> None:
+        raise NotImplementedError("Ray counts its handles itself.")
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    def submit_task(
+        self,
+        function: contract.RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.TaskOptions,
+    ) -> list[contract.ObjectRef[Any]]:
+        task = self._functions.get((function.id, options)) or self._build_task(function, options)
+        self._check_open()
+        native_args, native_kwargs = natives.replace_references(args, kwargs)
+        try:
+            found = task.remote(*native_args, **native_kwargs)
+        except Exception as error:
+            raise _explain_submission(error, args, kwargs, options.name) from error
+        refs = self._wrap_returns(found, options.num_returns)
+        if options.shape.group_id:
+            for ref in refs:
+                self._in_groups[ref] = options.shape.group_id
+        return refs
+
+    def _wrap_returns(self, found: Any, num_returns: int) -> list[contract.ObjectRef[Any]]:
+        if found is None:
+            return []
+        return [self.wrap(native) for native in found] if num_returns > 1 else [self.wrap(found)]
+
+    def _build_task(self, function: contract.RemoteFunction, options: records.TaskOptions) -> Any:
+        self._check_open()
+        self._check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
+        if len(self._functions) >= MOST_FUNCTIONS:
+            self._functions.pop(next(iter(self._functions)))
+        run = runner.build_function(self._build_code(function), options)
+        run.__module__ = getattr(function.value, "__module__", None) or run.__module__
+        task = ray.remote(**keywords.build_task_keywords(options))(run)
+        self._functions[function.id, options] = task
+        return task
+
+    def _build_code(self, function: contract.RemoteFunction) -> runner.Code:
+        code = self._codes.get(function.id)
+        if code is None:
+            buffers = ray.put([bytes(buffer) for buffer in function.buffers]) if function.buffers else None
+            home = (open_in_worker, (self._namespace, self._session_id))
+            code = self._codes[function.id] = runner.Code(function, buffers, home)
+        return code
+
+    def create_actor(
+        self,
+        actor_class: contract.RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.ActorOptions,
+    ) -> contract.ActorInfo:
+        self._check_open()
+        for shape in (options.creation.shape, options.lifetime_shape):
+            self._check_feasible(shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
+        shell = runner.build_class(self._build_code(actor_class), actor_class.value, options)
+        shell.__module__ = getattr(actor_class.value, "__module__", shell.__module__)
+        native_args, native_kwargs = natives.replace_references(args, kwargs)
+        try:
+            native = ray.remote(**keywords.build_actor_keywords(options))(shell).remote(*native_args, **native_kwargs)
+        except Exception as error:
+            if "already taken" in str(error) or isinstance(error, ray.exceptions.ActorAlreadyExistsError):
+                raise exceptions.ActorAlreadyExistsError(
+                    f"The name {options.name!r} is taken by another actor in namespace {options.namespace!r}. Choose another "
+                    f"name, or get the existing one with hocket.get_actor({options.name!r})."
+                ) from error
+            raise _explain_submission(error, args, kwargs, options.class_name) from error
+        ref = self.wrap_known(native)
+        if options.name:
+            listing.publish_actor(native, options)
+        if not options.detached:
+            self._own_actors.add(ref._id)
+        return contract.ActorInfo(ref=ref, options=options)
+
+    def submit_call(
+        self,
+        actor: contract.ObjectRef[None],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.TaskOptions,
+    ) -> list[contract.ObjectRef[Any]]:
+        if self._is_closed:
+            rules.raise_ended(exceptions.SessionClosedError(), options.name)
+        native_args, native_kwargs = natives.replace_references(args, kwargs)
+        call = getattr(actor._native, runner.CALL_FUNCTION if method == "__ray_call__" else method)
+        try:
+            found = call._remote(native_args, native_kwargs, **keywords.build_call_keywords(options))
+        except Exception as error:
+            raise _explain_submission(error, args, kwargs, options.name) from error
+        return self._wrap_returns(found, options.num_returns)
+
+    def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
+        self._check_open()
+        try:
+            native = ray.get_actor(name, namespace=namespace)
+        except ValueError:
+            return None
+        return contract.ActorInfo(ref=self.wrap_known(native), options=listing.look_up_actor(native, name, namespace))
+
+    def list_named_actors(self) -> list[tuple[str, str]]:
+        return [(found["namespace"], found["name"]) for found in ray.util.list_named_actors(all_namespaces=True)]
+
+    def describe_actor(self, actor_id: int) -> contract.ActorInfo:
+        ref = self._handles.get(actor_id)
+        if ref is None and runner.current_options is not None:
+            ref = self.wrap_known(ray.get_runtime_context().current_actor)
+        if ref is None or ref._id != actor_id:
+            raise exceptions.ActorHandleNotFoundError(
+                f"Actor {actor_id:032x} is not known in this process. Get a handle with hocket.get_actor(name), or pass one."
+            )
+        options = runner.current_options or listing.look_up_actor(ref._native, "", self._namespace)
+        return contract.ActorInfo(ref=ref, options=options)
+
+    def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
+        if not self._is_closed:
+            ray.kill(actor._native, no_restart=no_restart)
+
+    def check_pending(self, actor: contract.ObjectRef[None]) -> None:
+        """Ray checks it when the call is submitted."""
+
+    def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
+        self._check_open()
+        native = ref._native if not isinstance(ref._native, natives.Head) else ref._native.generator
+        try:
+            ray.cancel(native, force=force, recursive=recursive)
+        except ValueError as error:
+            if "force=True is not supported" in str(error):
+                raise ValueError(rules.explain_unforcible("a call of an actor")) from error
+            raise
+        except TypeError:  # a put value, or an actor: there is nothing to stop
+            return
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def put(self, value: Any) -> contract.ObjectRef[Any]:
+        self._check_open()
+        try:
+            native = ray.put(value)
+        except ray.exceptions.RayError as error:
+            failure = errors.translate(error)
+        except Exception as error:
+            raise exceptions.SerializationError(values.explain_failure(value, "value", error)) from error
+        else:
+            return self.wrap(native)
+        raise failure
+
+    def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+        self._check_open()
+        wanted = natives.list_awaitables(refs)
+        for part_s in _split_time(timeout_s):
+            try:
+                return natives.hide_groups(refs, ray.get(wanted, timeout=part_s))
+            except ray.exceptions.GetTimeoutError:
+                lost = self._find_lost(refs)
+                if not lost:
+                    continue
+                failure: BaseException = exceptions.TaskPlacementGroupRemoved(
+                    f"What makes {lost[0]!r} was to run in a placement group that was removed. Keep the group until its tasks are done."
+                )
+            except ray.exceptions.RayError as error:
+                failure = errors.translate(error)
+            raise failure
+        missing = len(refs) - len(ray.wait(wanted, num_returns=len(wanted), timeout=0, fetch_local=False)[0])
+        raise exceptions.GetTimeoutError(
+            f"{missing} of {len(refs)} objects were not there after {timeout_s} s. The tasks go on; call get again, or give a "
+            "longer timeout."
+        )
+
+    def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
+        self._check_open()
+        wanted = natives.list_awaitables(refs)
+        # Those that are there already count in their order, which Ray's own wait does not promise.
+        ready = set(ray.wait(wanted, num_returns=len(wanted), timeout=0)[0])
+        if len(ready) >= num_ready:
+            first = itertools.islice((place for place, native in enumerate(wanted) if native in ready), num_ready)
+            chosen = set(first)
+            return [place in chosen for place in range(len(wanted))]
+        for part_s in _split_time(timeout_s):
+            ready = set(ray.wait(wanted, num_returns=num_ready, timeout=part_s)[0])
+            if len(ready) >= num_ready:
+                break
+            lost = [natives.get_awaitable(ref) for ref in self._find_lost(refs)]
+            ready.update(lost[: num_ready - len(ready)])
+            if len(ready) >= num_ready:
+                break
+        return [native in ready for native in wanted]
+
+    def _find_lost(self, refs: Sequence[contract.ObjectRef[Any]]) -> list[contract.ObjectRef[Any]]:
+        """Return those that Ray will never make, though it does not say so: what waits for a placement group that was removed."""
+        groups = {ref: self._in_groups.get(ref, ref._id if natives.is_group(ref._native) else 0) for ref in refs}
+        suspects = [ref for ref, group_id in groups.items() if group_id]
+        if not suspects:
+            return []
+        removed = self._removed | listing.list_removed_groups()
+        suspects = [ref for ref in suspects if groups[ref] in removed]
+        waiting = [natives.get_awaitable(ref) for ref in suspects]
+        there = set(ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=False)[0]) if waiting else set()
+        return [ref for ref, native in zip(suspects, waiting, strict=True) if native not in there]
+
+    def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
+        with self._callbacks_lock:
+            if not self._is_closed:
+                self._callbacks.add(callback)
+                is_open = True
+            else:
+                is_open = False
+        if not is_open:
+            callback()
+            return
+
+        def call_back(_: object) -> None:
+            with self._callbacks_lock:
+                if callback not in self._callbacks:  # the session was closed
+                    return
+                self._callbacks.discard(callback)
+            callback()
+
+        natives.get_awaitable(ref).future().add_done_callback(call_back)
+
+    # --- generators ---------------------------------------------------------------------------------------------------
+
+    def take_item(self, stream: contract.ObjectRef[Any], index: int) -> contract.ObjectRef[Any]:
+        return self.wrap(natives.Head(stream._native))
+
+    def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
+        head = item._native
+        if not isinstance(head, natives.Head):
+            return False
+        if head.is_end is None:
+            try:
+                ref = head.generator._next_sync(timeout_s)
+            except StopIteration:
+                head.is_end = True
+            else:
+                if ref.is_nil():
+                    return None
+                item._native = ref  # it may be another one: the generator's own, if that is what failed
+                return False
+        return head.is_end
+
+    # --- resources ----------------------------------------------------------------------------------------------------
+
+    def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> contract.ObjectRef[None]:
+        self._check_open()
+        listing.check_bundles(bundles, strategy)
+        native = ray.util.placement_group([keywords.build_bundle(bundle) for bundle in bundles], strategy, name)
+        ref = self.wrap_known(native)
+        self._groups[ref._id] = native
+        return ref
+
+    def remove_group(self, group_id: int) -> None:
+        if not self._is_closed:
+            self._groups.pop(group_id, None)
+            self._removed.add(group_id)
+            ray.util.remove_placement_group(keywords.build_group(group_id))
+
+    def list_groups(self) -> list[dict[str, Any]]:
+        return listing.list_groups()
+
+    def list_nodes(self) -> list[dict[str, Any]]:
+        return list(ray.nodes())
+
+    def get_total_resources(self) -> dict[str, float]:
+        return dict(ray.cluster_resources())
+
+    def get_free_resources(self) -> dict[str, float]:
+        return {name: amount for name, amount in ray.available_resources().items() if amount > 0}
+
+    def _check_feasible(
+        self, shape: resources.Shape, kind: type[exceptions.InfeasibleResourcesError], what: str
+    ) -> None:
+        if shape in self._feasible:
+            return
+        problem = listing.find_obstacle(shape, self._groups.get(shape.group_id), what)
+        if problem is not None:
+            raise kind(problem)
+        self._feasible.add(shape)
+
+    # --- looking, and the end -----------------------------------------------------------------------------------------
+
+    def get_context(self) -> contract.WorkContext:
+        return listing.build_context(self._session_id, self._namespace)
+
+    def list_errors(self) -> list[exceptions.ErrorRecord]:
+        return listing.list_errors()
+
+    def list_records(
+        self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        return listing.list_records(kind, filters, limit)
+
+    def record_metrics(self, batch: metrics.Batch) -> None:
+        super().record_metrics(batch)
+        if not self.is_closable:
+            runner.unsent["metrics"] = self._send_metrics
+
+    def _send_metrics(self) -> None:
+        with self.metrics_lock:
+            figures.publish(self._session_id, self.metrics)
+
+    def collect_metrics(self) -> metrics.MetricStore:
+        with self.metrics_lock:
+            return figures.collect(self._session_id, self.metrics)
+
+    def statistics(self) -> dict[str, Any]:
+        return listing.count(self._earlier)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise exceptions.SessionClosedError("The session was shut down. Call hocket.init() to open a new one.")
+
+    def close(self) -> None:
+        with self._callbacks_lock:
+            if self._is_closed or self._connection is None:
+                return
+            self._is_closed = True
+            callbacks, self._callbacks = self._callbacks, set()
+        for callback in callbacks:
+            callback()
+        if self._connection.is_attached:
+            self._end_own()
+        arrays.uninstall()
+        figures.clear(self._session_id)
+        self._functions.clear()
+        self._codes.clear()
+        self._groups.clear()
+        self._connection.close()
+
+    def _end_own(self) -> None:
+        """End what the session started, where Ray goes on."""
+        for actor_id in self._own_actors:
+            ref = self._handles.get(actor_id)
+            if ref is not None:
+                ray.kill(ref._native)
+        for group in self._groups.values():
+            ray.util.remove_placement_group(group)
+
+
+def _split_time(timeout_s: float | None) -> Iterator[float]:
+    """Yield how long to wait for Ray at a time, so that signals are heard and lost things are looked for in between."""
+    part_s, left_s = FIRST_WAIT_S, timeout_s
+    while left_s is None or left_s > part_s:
+        yield part_s
+        if left_s is not None:
+            left_s -= part_s
+        part_s = min(2 * part_s, LONGEST_WAIT_S)
+    yield left_s
+
+
+def _explain_submission(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> Exception:
+    """Return the error to raise for what Ray raised when it was handed work."""
+    if isinstance(error, ray.exceptions.PendingCallsLimitExceeded):
+        found = _MOST_PENDING.search(str(error))
+        most = int(found.group(1)) if found else -1
+        return rules.build_pending_error(what.partition(".")[0], most, most)
+    if isinstance(error, ray.exceptions.RayError):
+        translated = errors.translate(error)
+        return translated if isinstance(translated, Exception) else error
+    if isinstance(error, exceptions.HocketError):
+        return error
+    if "serialize" in str(error) or "pickle" in str(error):
+        return exceptions.SerializationError(values.explain_arguments((args, kwargs), what, _get_first(error)))
+    return error
+
+
+def _get_first(error: Exception) -> Exception:
+    """Return what was wrong at first: Ray's own message shows the whole value."""
+    return error.__cause__ if isinstance(error.__cause__, Exception) else error
+
+
+class _Rebuilder:
+    """Makes our handle of Ray's where a message is unpickled; opens the process's side of the session if it must."""
+
+    def __init__(self, home: tuple[str, str]) -> None:
+        self._home = home
+
+    def __call__(self, native: Any) -> contract.ObjectRef[Any]:
+        engine = contract.get_optional_current_engine()
+        if engine is None:
+            open_in_worker(*self._home)
+            engine = contract.get_current_engine()
+        assert isinstance(engine, RayEngine)
+        return engine.wrap_known(native)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Rebuilder, (self._home,)
+
+
+def open_in_worker(namespace: str, session_id: str) -> None:
+    """Open this worker's side of a session. A worker of Ray's runs work of one driver only."""
+    ray._private.worker.blocking_get_inside_async_warned = True  # an awaited reference is looked up when it is there
+    contract.set_current_engine(RayEngine(None, namespace=namespace, session_id=session_id))
+
+
+class TemporaryConnection:
+    is_attached = True
+    address = ""
+
+    def __init__(self, node: Any, labels: Any) -> None:
+        if not ray.is_initialized():
+            amounts = keywords.build_bundle(node)
+            cpus = amounts.pop("CPU")
+            amounts.pop("GPU", 0)
+            ray.init(num_cpus=cpus, resources={k: v for k, v in amounts.items() if k != "memory"}, labels=dict(labels), _node_ip_address="127.0.0.1", include_dashboard=False, logging_level="ERROR")
+            self.is_attached = False
+
+    def close(self) -> None:
+        if not self.is_attached:
+            ray.shutdown()

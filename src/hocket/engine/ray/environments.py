@@ -1,0 +1,41 @@
+"""Runtime environments of single tasks and actors.
+
+Ray takes folders of this machine only for a whole job; for a task it takes what has been uploaded. So they are uploaded here, and what the
+session's own environment brought is named again, since Ray would replace it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from typing import Any
+
+import ray
+from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
+from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
+
+_log = logging.getLogger("hocket")
+
+_uploaded: dict[tuple[str, str], dict[str, Any]] = {}
+"""By the node's id and the text."""
+
+
+def build_environment(text: str) -> dict[str, Any]:
+    """Return the keyword ``runtime_env`` of a task or an actor, from the form that travels."""
+    context = ray.get_runtime_context()
+    key = (context.get_job_id(), text)
+    found = _uploaded.get(key)
+    if found is None:
+        found = _uploaded[key] = _upload(json.loads(text), context.runtime_env.get("py_modules", ()))
+    return dict(found)
+
+
+def _upload(given: dict[str, Any], inherited: Any) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="hocket-") as scratch:
+        if "working_dir" in given:
+            given = upload_working_dir_if_needed(given, include_gitignore=True, scratch_dir=scratch, logger=_log)
+        if "py_modules" in given:
+            given = upload_py_modules_if_needed(given, include_gitignore=True, scratch_dir=scratch, logger=_log)
+            given["py_modules"] = list(dict.fromkeys([*given["py_modules"], *inherited]))
+    return given

@@ -1,0 +1,151 @@
+"""Ray's exceptions, said in our words.
+
+An exception of the user's code comes as our own `TaskError`, which the worker raised in place of it (see `runner`), inside one of Ray's;
+it is taken out. What Ray itself has to say becomes the error of ours that means the same, with Ray's evidence in its text.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import Any
+
+import ray
+
+from hocket import exceptions
+
+_SAME_NAME = (
+    "NodeDiedError",
+    "ObjectFetchTimedOutError",
+    "ObjectFreedError",
+    "ObjectLostError",
+    "ObjectReconstructionFailedError",
+    "ObjectRefStreamEndOfStreamError",
+    "ObjectStoreFullError",
+    "OutOfDiskError",
+    "OwnerDiedError",
+    "ReferenceCountingAssertionError",
+    "RuntimeEnvSetupError",
+    "TaskPlacementGroupRemoved",
+    "ActorPlacementGroupRemoved",
+    "PendingCallsLimitExceeded",
+    "TaskUnschedulableError",
+    "ActorUnschedulableError",
+    "ActorAlreadyExistsError",
+    "ActorHandleNotFoundError",
+    "GetTimeoutError",
+)
+"""Classes that mean the same here and there, and take a message alone."""
+
+_CREATION = "The actor died because of an error raised in its creation task, "
+_UNSENDABLE = re.compile(r"cannot pickle|[Cc]ould not serialize|[Cc]an't pickle")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_FUNCTION = re.compile(r"ray::([^\s(]+)\(")
+_DETAIL = re.compile(r"Worker exit detail: (.*)", re.DOTALL)
+_FIELD = re.compile(r"^\t(\w+): (.*)$", re.MULTILINE)
+
+_NO_EVIDENCE = "Ray keeps no signal, exit code or last lines of a worker; its logs are below /tmp/ray/session_latest/logs on the node."
+
+
+def translate(error: BaseException) -> BaseException:
+    """Return the error of ours that says what an error of Ray's says; other errors are returned as they are."""
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return _translate_task_error(error)
+    if isinstance(error, ray.exceptions.ActorDiedError | ray.exceptions.ActorUnavailableError):
+        return _translate_actor_error(error)
+    text = _strip(str(error))
+    if isinstance(error, ray.exceptions.TaskCancelledError):
+        return exceptions.TaskCancelledError(text.strip() or "The task was cancelled.")
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return exceptions.OutOfMemoryError(text)
+    if isinstance(error, ray.exceptions.LocalRayletDiedError):
+        return exceptions.LocalEngineDiedError(f"The node that this process belongs to has died. {text}")
+    if isinstance(error, ray.exceptions.WorkerCrashedError):
+        return exceptions.WorkerCrashedError(f"The worker that ran the task died. {_NO_EVIDENCE}")
+    for kind in type(error).__mro__:
+        if kind.__name__ in _SAME_NAME and kind.__module__.startswith("ray"):
+            return _build(getattr(exceptions, kind.__name__), text)
+    if isinstance(error, ray.exceptions.RayError):
+        return exceptions.SystemError(f"{type(error).__name__}: {text}")
+    return error
+
+
+def _build(kind: type[exceptions.HocketError], text: str) -> exceptions.HocketError:
+    return kind(text)
+
+
+def _strip(text: str) -> str:
+    return _COLOR.sub("", text)
+
+
+def _translate_task_error(error: Any) -> BaseException:
+    cause = error.cause
+    if isinstance(cause, exceptions.TaskError):
+        return cause.as_instanceof_cause()
+    if isinstance(cause, exceptions.HocketError):
+        return cause
+    if isinstance(cause, ray.exceptions.RayError):  # of an argument that was never made
+        return translate(cause)
+    text = _strip(str(error))
+    name = _find_function(text)
+    if isinstance(cause, TypeError) and _UNSENDABLE.search(str(cause)):
+        return exceptions.SerializationError(
+            f"Cannot send the result of `{name}` to another process ({_strip(str(cause)).splitlines()[-1]}). Remedy: return plain data, or "
+            "give its class a __reduce__ method."
+        )
+    return exceptions.TaskError(name, text, cause).as_instanceof_cause()
+
+
+def _find_function(text: str) -> str:
+    found = _FUNCTION.search(text)
+    return found.group(1) if found else "A task"
+
+
+def _translate_actor_error(error: Any) -> exceptions.ActorError:
+    text = _strip(str(error))
+    fields = dict(_FIELD.findall(text))
+    name = fields.get("class_name", "")
+    who = f"Actor `{name}`" if name else "The actor"
+    if fields.get("name"):
+        who += f" (named {fields['name']!r})"
+    actor_id = error.actor_id or ""
+    if isinstance(error, ray.exceptions.ActorUnavailableError):
+        return exceptions.ActorUnavailableError(
+            f"A call was lost: the process of its actor is gone, or cannot be reached, and may come back. Nobody knows how far the call "
+            f"came; to have calls tried again, set max_task_retries. ({text})",
+            actor_id=actor_id,
+        )
+    if error.actor_init_failed:
+        story = text.removeprefix(_CREATION)
+        return exceptions.ActorDiedError(
+            f"{who} is dead: its constructor raised an exception:\n{story}", actor_id=actor_id, actor_init_failed=True
+        )
+    return exceptions.ActorDiedError(
+        f"{who} is dead: {_explain_end(text, fields)}", actor_id=actor_id, death=_find_death(fields)
+    )
+
+
+def _explain_end(text: str, fields: dict[str, str]) -> str:
+    if "killed by `ray.kill`" in text:
+        return "it was killed by `kill`."
+    if "exit_actor() is called" in text or "INTENDED_USER_EXIT" in text:
+        return "it ended itself with exit_actor()."
+    if "out of scope" in text or "all references to the actor were removed" in text.lower():
+        return "its last handle went out of scope."
+    where = f" (pid {fields['pid']}, on {fields.get('ip', 'an unknown node')})" if "pid" in fields else ""
+    if "node" in text and ("died" in text or "dead" in text) and "Worker exit" not in text:
+        return f"its node died{where}. {text.splitlines()[-1]}"
+    detail = _DETAIL.search(text)
+    return f"its process{where} ended. {detail.group(1).strip() if detail else text.splitlines()[-1]} {_NO_EVIDENCE}"
+
+
+def _find_death(fields: dict[str, str]) -> exceptions.Death | None:
+    return exceptions.Death(pid=int(fields["pid"])) if fields.get("pid", "").isdigit() else None
+
+
+def describe(error: BaseException, skip: str) -> str:
+    """Return the traceback of the user's own frames: without those of the file `skip` at its top."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == skip:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))

@@ -1,0 +1,131 @@
+"""Our records of options, as Ray's keywords."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import ray
+from ray.util import scheduling_strategies
+from ray.util.placement_group import PlacementGroup
+
+from hocket.engine.ray import environments
+from hocket.kernel import records, resources
+
+
+def build_task_keywords(options: records.TaskOptions) -> dict[str, Any]:
+    """Return the keywords of ``ray.remote`` for a function."""
+    keywords = {
+        **_build_amounts(options.shape.demand, default_cpus=0),
+        **_build_placing(options.shape),
+        "max_retries": options.max_retries,
+        "name": options.name,
+        **_build_returning(options),
+    }
+    if options.max_calls:
+        keywords["max_calls"] = options.max_calls
+    return keywords
+
+
+def _build_returning(options: records.TaskOptions) -> dict[str, Any]:
+    retried = options.retry_exceptions
+    found: dict[str, Any] = {
+        "num_returns": "streaming" if options.num_returns == records.STREAMING else options.num_returns,
+        "retry_exceptions": list(retried) if isinstance(retried, tuple) else retried,
+    }
+    if options.backpressure:
+        found["_generator_backpressure_num_objects"] = options.backpressure
+    return found
+
+
+def build_call_keywords(options: records.TaskOptions) -> dict[str, Any]:
+    """Return the keywords of one call of a method."""
+    found = _build_returning(options)
+    found["name"] = options.name
+    found["max_task_retries"] = options.max_retries
+    if options.concurrency_group:
+        found["concurrency_group"] = options.concurrency_group
+    return found
+
+
+def build_actor_keywords(options: records.ActorOptions) -> dict[str, Any]:
+    """Return the keywords of ``ray.remote`` for a class."""
+    lasting, placing = options.lifetime_shape, options.creation.shape
+    keywords: dict[str, Any] = {
+        **_build_placing(placing),
+        "max_concurrency": options.max_concurrency,
+        "max_restarts": options.max_restarts,
+        "max_task_retries": options.max_task_retries,
+        "max_pending_calls": options.max_pending_calls,
+    }
+    if lasting == placing:  # else Ray's own default: one CPU to be placed, none while it lives
+        keywords |= _build_amounts(lasting.demand, default_cpus=0)
+    if options.allows_disorder and options.max_concurrency == 1 and not options.is_async:
+        keywords["allow_out_of_order_execution"] = True
+    if options.concurrency_groups:
+        keywords["concurrency_groups"] = dict(options.concurrency_groups)
+    if options.name:
+        keywords |= {"name": options.name, "namespace": options.namespace}
+    if options.detached:
+        keywords |= {"lifetime": "detached", "namespace": options.namespace}
+    return keywords
+
+
+def build_bundle(demand: resources.Demand) -> dict[str, float]:
+    """Return a demand as Ray writes it."""
+    return {name: _convert(name, units) for name, units in demand}
+
+
+def _convert(name: str, units: int) -> float:
+    amount = units / resources.UNIT
+    return int(amount) if name == "memory" or amount.is_integer() else amount
+
+
+def _build_amounts(demand: resources.Demand, default_cpus: float) -> dict[str, Any]:
+    amounts = build_bundle(demand)
+    found: dict[str, Any] = {"num_cpus": amounts.pop("CPU", default_cpus)}
+    if "GPU" in amounts:
+        found["num_gpus"] = amounts.pop("GPU")
+    if "memory" in amounts:
+        found["memory"] = amounts.pop("memory")
+    if amounts:
+        found["resources"] = amounts
+    return found
+
+
+def _build_placing(shape: resources.Shape) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if shape.environment:
+        found["runtime_env"] = environments.build_environment(shape.environment)
+    if shape.group_id:
+        found["scheduling_strategy"] = scheduling_strategies.PlacementGroupSchedulingStrategy(
+            build_group(shape.group_id), shape.bundle_index, shape.captures_children
+        )
+    elif shape.nodes:
+        found |= _build_choice(json.loads(shape.nodes))
+    return found
+
+
+def build_group(group_id: int) -> Any:
+    """Return Ray's handle on a placement group."""
+    digits = 2 * ray.PlacementGroupID.size()
+    return PlacementGroup(ray.PlacementGroupID.from_hex(f"{group_id:0{digits}x}"))
+
+
+def _build_choice(choice: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords for a choice among nodes, in the form that `hocket.core.placement` gives it."""
+    match choice.pop("kind"):
+        case "strategy":
+            return {"scheduling_strategy": choice["name"]}
+        case "node":
+            strategy = scheduling_strategies.NodeAffinitySchedulingStrategy(choice["node_id"], choice["soft"])
+            return {"scheduling_strategy": strategy}
+        case "labels":
+            hard, soft = ({name: _build_condition(*rest) for name, rest in choice[side].items()} for side in ("hard", "soft"))
+            return {"scheduling_strategy": scheduling_strategies.NodeLabelSchedulingStrategy(hard, soft=soft)}
+        case _:
+            return choice
+
+
+def _build_condition(name: str, *values: str) -> Any:
+    return getattr(scheduling_strategies, name)(*values)

@@ -1,0 +1,334 @@
+"""What Ray knows: of where code runs, of its nodes and groups, and of its tasks, actors and workers as rows.
+
+Rows have the names of `hocket.engine.inspection`, which are Ray's own. Those of tasks, objects and workers come from Ray's state service, which is
+part of its dashboard.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import os
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.experimental import internal_kv
+
+from hocket import exceptions
+from hocket.engine import contract, inspection, node
+from hocket.engine.ray import keywords, natives
+from hocket.kernel import records, resources
+
+Row = dict[str, Any]
+
+_KV_NAMESPACE = b"hocket"
+_MOST_ROWS = 10_000
+"""How many rows Ray's state service gives at most."""
+
+
+# --- where code runs --------------------------------------------------------------------------------------------------
+
+
+def build_context(session_id: str, namespace: str) -> contract.WorkContext:
+    """Tell where the calling code runs."""
+    found = ray.get_runtime_context()
+    actor_id = found.get_actor_id()
+    is_work = found.worker.mode == ray.WORKER_MODE
+    return contract.WorkContext(
+        job_id=session_id,
+        node_id=found.get_node_id(),
+        worker_id=found.get_worker_id(),
+        task_id=found.get_task_id() if is_work else None,
+        task_name=found.get_task_name() if is_work else None,
+        function_name=_name_function(found) if is_work else None,
+        actor_id=actor_id,
+        actor_name=found.get_actor_name() if actor_id else None,
+        resources=found.get_assigned_resources() if is_work else {},
+        gpu_ids=tuple(_parse_index(name) for name in found.get_accelerator_ids().get("GPU", ())) if is_work else (),
+        placement_group_id=found.get_placement_group_id(),
+        namespace=namespace,
+        actor_attempt=int(bool(actor_id) and found.was_current_actor_reconstructed),
+        is_canceled=is_work and _is_canceled(found),
+        environment=_format_environment(found),
+        captures_children=found.should_capture_child_tasks_in_placement_group,
+    )
+
+
+def _name_function(found: Any) -> str | None:
+    name = found.get_task_function_name()
+    return name.rpartition(".")[2] if name else name
+
+
+def _parse_index(name: str) -> int:
+    return int(name) if name.isdigit() else -1
+
+
+def _is_canceled(found: Any) -> bool:
+    try:
+        return bool(found.is_canceled())
+    except RuntimeError:  # an asynchronous actor is told by asyncio
+        return False
+
+
+def _format_environment(found: Any) -> str:
+    text = found.get_runtime_env_string()
+    return "" if text in ("", "{}") else str(text)
+
+
+# --- nodes and their resources ----------------------------------------------------------------------------------------
+
+
+def _list_totals() -> list[dict[str, float]]:
+    return [dict(found["Resources"]) for found in ray.nodes() if found["Alive"]]
+
+
+def can_grow() -> bool:
+    """Tell whether an autoscaler may add nodes: then nothing is known to be impossible."""
+    return bool(ray._private.state.state.get_max_resources_from_cluster_config())
+
+
+def find_obstacle(shape: resources.Shape, group: Any, what: str) -> str | None:
+    """Return why nothing of the shape can ever run; None if it can, or if the cluster may grow."""
+    if shape.group_id:
+        bundles = group.bundle_specs if group is not None else keywords.build_group(shape.group_id).bundle_specs
+        if shape.bundle_index >= 0:
+            bundles = bundles[shape.bundle_index : shape.bundle_index + 1]
+        if any(_fits(shape.demand, bundle) for bundle in bundles):
+            return None
+        return node.explain_infeasible(what, shape, {})
+    totals = _list_totals()
+    if any(_fits(shape.demand, total) for total in totals) or can_grow():
+        return None
+    if len(totals) == 1:
+        return node.explain_infeasible(what, shape, totals[0])
+    largest = " or ".join(sorted({_describe_amounts(total) for total in totals}))
+    return (
+        f"{what} asks for {resources.format_demand(shape.demand)}, but no node of this cluster has so much; they have {largest}. Ask "
+        "for less, or add a larger node."
+    )
+
+
+def _describe_amounts(total: Mapping[str, float]) -> str:
+    shown = {name: amount for name, amount in total.items() if not name.startswith("node:")}
+    return resources.format_demand(resources.parse_demand(shown))
+
+
+def _fits(demand: resources.Demand, total: Mapping[str, float]) -> bool:
+    return all(units <= round(total.get(name, 0) * resources.UNIT) for name, units in demand)
+
+
+def check_bundles(bundles: Sequence[resources.Demand], strategy: str) -> None:
+    """Raise if bundles can never be reserved together. What is refused is sure; what is not may still find no room.
+
+    Raises:
+        InfeasibleResourcesError: One is larger than any node, or there are more than there are nodes to spread them on, or together
+            they are more than the cluster, or for STRICT_PACK than one node, has.
+    """
+    if can_grow():
+        return
+    totals = _list_totals()
+    if strategy == "STRICT_SPREAD" and len(bundles) > len(totals):
+        raise exceptions.InfeasibleResourcesError(
+            f"A placement group with strategy STRICT_SPREAD asks for {len(bundles)} nodes, but this session has {len(totals)}. Use "
+            "strategy='SPREAD' or 'PACK'."
+        )
+    asked = _add_up(dict(bundle) for bundle in bundles)
+    rooms = totals if strategy == "STRICT_PACK" else [_add_up(totals)]
+    each_fits = all(any(_fits(bundle, total) for total in totals) for bundle in bundles)
+    if not each_fits or not any(_fits(tuple(asked.items()), room) for room in rooms):
+        have = " and ".join(map(_describe_amounts, totals))
+        raise exceptions.InfeasibleResourcesError(
+            f"A placement group asks for {' + '.join(map(resources.format_demand, bundles))}, but this session has {have} in all. Ask for "
+            "less, or start with more: hocket.init(num_cpus=...)."
+        )
+
+
+def _add_up(amounts: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for one in amounts:
+        total.update(one)
+    return total
+
+
+# --- placement groups -------------------------------------------------------------------------------------------------
+
+
+def list_groups() -> list[Row]:
+    """Return a description of each placement group."""
+    return [
+        {name: found[name] for name in ("placement_group_id", "name", "bundles", "strategy", "state")}
+        for found in ray.util.placement_group_table().values()
+    ]
+
+
+def list_removed_groups() -> set[int]:
+    """Return the ids of placement groups that are gone."""
+    return {int(found["placement_group_id"], 16) for found in list_groups() if found["state"] == "REMOVED"}
+
+
+def find_group(group_id: int) -> Any:
+    """Return Ray's handle on the placement group of that id; None if there is none."""
+    if any(int(found["placement_group_id"], 16) == group_id for found in list_groups()):
+        return keywords.build_group(group_id)
+    return None
+
+
+# --- actors -----------------------------------------------------------------------------------------------------------
+
+
+def publish_actor(native: Any, options: records.ActorOptions) -> None:
+    """Tell all processes the options of an actor that can be found by name."""
+    internal_kv._internal_kv_put(_get_key(native), pickle.dumps(options), namespace=_KV_NAMESPACE)
+
+
+def look_up_actor(native: Any, name: str, namespace: str) -> records.ActorOptions:
+    """Return an actor's options; those that Ray's handle tells of, if it is none of ours."""
+    blob = internal_kv._internal_kv_get(_get_key(native), namespace=_KV_NAMESPACE)
+    if blob is not None:
+        options: records.ActorOptions = pickle.loads(blob)
+        return options
+    methods = tuple((method, records.MethodOptions()) for method in native._ray_method_signatures)
+    shape = records.DEFAULT_SHAPE
+    class_name = native._ray_actor_creation_function_descriptor.class_name
+    return records.ActorOptions(
+        class_name=class_name.rpartition(".")[2],
+        creation=records.TaskOptions(name=f"{class_name}.__init__", shape=shape),
+        lifetime_shape=resources.Shape(()),
+        name=name,
+        namespace=namespace,
+        methods=methods,
+    )
+
+
+def _get_key(native: Any) -> bytes:
+    return f"actor:{natives.format_id(native)}".encode()
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def list_records(kind: str, filters: Sequence[tuple[str, str, Any]], limit: int | None) -> list[Row]:
+    """Return the rows of a kind that pass all filters.
+
+    Raises:
+        ValueError: The kind is unknown.
+        HocketError: Ray's state service is not there.
+    """
+    lister = _LISTERS.get(kind)
+    if lister is None:
+        raise ValueError(f"kind must be one of {list(inspection.KINDS)}, but received {kind!r}.")
+    found: Iterable[Row] = (row for row in lister() if all(inspection.matches(row, one) for one in filters))
+    return list(itertools.islice(found, limit))
+
+
+def _ask(kind: str) -> Iterator[Row]:
+    from ray.util import state  # slow to import, and part of ray[default] only
+
+    try:
+        found = getattr(state, f"list_{kind}")(address=ray.get_runtime_context().gcs_address, detail=True, limit=_MOST_ROWS, raise_on_missing_output=False)
+    except Exception as error:
+        raise exceptions.HocketError(
+            f"Ray's state service does not answer, so {kind} cannot be listed ({type(error).__name__}: {error}). It is part of Ray's "
+            "dashboard: start with hocket.init(engine='ray', include_dashboard=True), or a cluster with its dashboard."
+        ) from error
+    for row in found:
+        yield dict(row)
+
+
+def _list_nodes() -> Iterator[Row]:
+    for found in ray.nodes():
+        yield {
+            "node_id": found["NodeID"],
+            "node_ip": found["NodeManagerAddress"],
+            "node_name": found["NodeName"],
+            "is_head_node": "node:__internal_head__" in found["Resources"],
+            "state": "ALIVE" if found["Alive"] else "DEAD",
+            "state_message": found.get("DeathReasonMessage") or None,
+            "resources_total": dict(found["Resources"]),
+            "labels": dict(found["Labels"]),
+        }
+
+
+def _count_tasks() -> Iterator[Row]:
+    counts = Counter((row["func_or_class_name"], row["type"], row["state"]) for row in _ask("tasks"))
+    for (name, kind, state), count in counts.items():
+        yield {"func_or_class_name": name, "type": kind, "state": state, "count": count}
+
+
+def _list_spans() -> Iterator[Row]:
+    numbers: dict[str, int] = {}
+    for row in _ask("tasks"):
+        if not row.get("start_time_ms") or not row.get("worker_id"):
+            continue
+        end = row.get("end_time_ms") or row["start_time_ms"]
+        yield {
+            "name": row["name"],
+            "type": row["type"],
+            "worker_id": numbers.setdefault(row["worker_id"], len(numbers) + 1),
+            "pid": row.get("worker_pid") or 0,
+            "started": row["start_time_ms"] / 1e3,
+            "seconds": (end - row["start_time_ms"]) / 1e3,
+            "task_id": row["task_id"],
+            "attempt_number": row["attempt_number"],
+            "state": row["state"],
+            "error_type": row.get("error_type"),
+        }
+
+
+_LISTERS: dict[str, Callable[[], Iterator[Row]]] = {
+    **{kind: (lambda kind=kind: _ask(kind)) for kind in ("actors", "cluster_events", "jobs", "objects", "runtime_envs", "tasks", "workers")},  # type: ignore[misc]
+    "placement_groups": lambda: iter(list_groups()),
+    "nodes": _list_nodes,
+    "spans": _list_spans,
+    "task_counts": _count_tasks,
+}
+
+
+def list_errors() -> list[exceptions.ErrorRecord]:
+    """Return the tasks that failed, oldest first."""
+    failed = [row for row in _ask("tasks") if row["state"] == "FAILED"]
+    return [
+        exceptions.ErrorRecord(
+            task_id=row["task_id"],
+            name=row["name"],
+            error_type=row.get("error_type") or "",
+            message=row.get("error_message") or "",
+            timestamp=(row.get("end_time_ms") or 0) / 1e3,
+        )
+        for row in sorted(failed, key=lambda row: row.get("end_time_ms") or 0)
+    ]
+
+
+def list_own_actors() -> list[Row]:
+    """Return the actors of this driver's job."""
+    job_id = ray.get_runtime_context().get_job_id()
+    return [
+        {"actor_id": found["ActorID"], "state": found["State"], "class_name": found["ActorClassName"], "pid": found["Pid"]}
+        for found in ray._private.state.actors(job_id=ray.JobID.from_hex(job_id)).values()
+    ]
+
+
+def list_objects() -> dict[bytes, Row]:
+    """Return the counts of each object that this process refers to, by id."""
+    found: dict[bytes, Row] = ray._private.worker.global_worker.core_worker.get_all_reference_counts()
+    return found
+
+
+def count(earlier: frozenset[bytes]) -> dict[str, Any]:
+    """Return counts of what this process holds, apart from objects that it held earlier."""
+    counts = [found for object_id, found in list_objects().items() if object_id not in earlier]
+    return {
+        "tasks": sum(map(operator.itemgetter("submitted"), counts)),
+        "objects": len(counts),
+        "actors": sum(row["state"] != "DEAD" for row in list_own_actors()),
+        "workers": 0,
+        "worker_pids": [],
+        "guardian_pid": None,
+        "shared_bytes": 0,
+        "driver_pid": os.getpid(),
+    }
+
+

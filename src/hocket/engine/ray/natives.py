@@ -1,0 +1,114 @@
+"""Our handles and Ray's.
+
+A hocket reference holds Ray's handle of the same thing in its `_native`: an object reference, an actor's handle, a placement
+group, or a generator. Its id is the number that Ray's id is. Ray counts its handles itself, so ours need no counting; there is one
+of ours for each of Ray's in a process as far as identity can be asked for, that is among those that came in a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup
+
+from hocket import exceptions
+from hocket.engine import contract
+
+
+class Head:
+    """Stands in a reference for the next item of a generator, until it is known to be one."""
+
+    __slots__ = ("generator", "is_end", "ref")
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+        #: Ray's reference, which becomes the item, an error, or the end.
+        self.ref = generator._get_next_ref_n(1)[0]
+        #: Whether it is the end; None until that is known.
+        self.is_end: bool | None = None
+
+
+def is_group(native: Any) -> bool:
+    """Tell whether it is a placement group."""
+    return isinstance(native, PlacementGroup)
+
+
+def format_id(native: Any) -> str:
+    """Return the id of a native handle in hexadecimal."""
+    if isinstance(native, ray.ObjectRef):
+        return str(native.hex())
+    if isinstance(native, ray.actor.ActorHandle):
+        return str(native._actor_id.hex())
+    if is_group(native):
+        return str(native.id.hex())
+    if isinstance(native, Head):
+        return str(native.ref.hex())
+    return str(native.completed().hex())
+
+
+def identify(native: Any) -> int:
+    """Return the id of a native handle as the number that we use."""
+    if isinstance(native, ray.ObjectRef):
+        return int.from_bytes(native.binary(), "big")
+    return int(format_id(native), 16)
+
+
+def get_awaitable(ref: contract.ObjectRef[Any]) -> Any:
+    """Return Ray's object reference for what our reference stands for."""
+    native = ref._native
+    if isinstance(native, ray.ObjectRef):
+        return native
+    if isinstance(native, Head):
+        return native.ref
+    if is_group(native):
+        return native.ready()
+    if isinstance(native, ray.actor.ActorHandle):
+        return native.__ray_ready__.remote()
+    return native.completed()
+
+
+def list_awaitables(refs: Sequence[contract.ObjectRef[Any]]) -> list[Any]:
+    """Return Ray's object references for ours."""
+    natives = [ref._native for ref in refs]
+    if _OBJECTS.issuperset(map(type, natives)):
+        return natives
+    return [get_awaitable(ref) for ref in refs]
+
+
+_OBJECTS = frozenset({ray.ObjectRef})
+
+
+def hide_groups(refs: Sequence[contract.ObjectRef[Any]], found: list[Any]) -> list[Any]:
+    """Put None in the place of what Ray gives for a placement group that is reserved."""
+    for place, ref in enumerate(refs):
+        if type(found[place]) is PlacementGroup and is_group(ref._native):
+            found[place] = None
+    return found
+
+
+def replace_references(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Put Ray's references in the place of ours, where Ray resolves them: those that are arguments themselves."""
+    if contract.ObjectRef in map(type, args):
+        args = tuple([get_awaitable(arg) if type(arg) is contract.ObjectRef else arg for arg in args])
+    if kwargs and contract.ObjectRef in map(type, kwargs.values()):
+        kwargs = {
+            name: get_awaitable(arg) if type(arg) is contract.ObjectRef else arg for name, arg in kwargs.items()
+        }
+    return args, kwargs
+
+
+def reduce_native(native: Any, rebuild: Callable[[Any], contract.ObjectRef[Any]]) -> tuple[Any, ...]:
+    """Return what `pickle` makes of a handle: Ray's, which Ray counts on its way.
+
+    Raises:
+        SerializationError: It stands for the next item of a generator, which belongs to its reader.
+    """
+    if isinstance(native, Head):
+        native = native.ref
+    elif not (isinstance(native, ray.ObjectRef | ray.actor.ActorHandle) or is_group(native)):
+        raise exceptions.SerializationError(
+            "A generator cannot be sent to another process: it belongs to one reader. Send the references that it gives, as a list."
+        )
+    return rebuild, (native,)

@@ -1,0 +1,219 @@
+"""What runs in Ray's workers around the user's code.
+
+A remote function travels as the pickle that `hocket.engine.values` made of it, and its large arrays in Ray's object store, so that it captures
+the same things at the same moment as on every engine. An actor is a *shell*: a class made for Ray that holds an instance of the user's
+class, with a method of its own for each of the user's. What the user's code raises leaves as our `TaskError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, ClassVar, NoReturn
+
+import ray
+
+from hocket import exceptions
+from hocket.engine import contract, values
+from hocket.engine.ray import errors
+from hocket.kernel import records
+
+CALL_FUNCTION = "hocket_call"
+"""The method of a shell that does what ``__ray_call__`` does on an actor: Ray's own would run on the shell."""
+
+_STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, ray.exceptions.AsyncioActorExit)
+"""How Ray stops what runs: these pass as they are."""
+
+
+class Code:
+    """A function or class on its way to workers.
+
+    Args:
+        function: What travels.
+        buffers: Ray's reference on the memory of its large arrays; None if there is none.
+        home: What `open_home` needs in a worker.
+    """
+
+    def __init__(self, function: contract.RemoteFunction, buffers: Any, home: Any) -> None:
+        self._blob = function.blob
+        self._buffers = buffers
+        self._home = home
+        self._value: Any = None
+
+    def load(self) -> Any:
+        """Return the function or class; the first time in a process, open its side of the session and unpickle it."""
+        if self._value is None:
+            open_home(self._home)
+            buffers = [] if self._buffers is None else ray.get(self._buffers)
+            self._value = values.decode(self._blob, [bytearray(buffer) for buffer in buffers])
+        return self._value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_code, (self._blob, self._buffers, self._home)
+
+
+def _rebuild_code(blob: bytes, buffers: Any, home: Any) -> Code:
+    code = Code.__new__(Code)
+    code._blob, code._buffers, code._home, code._value = blob, buffers, home, None
+    return code
+
+
+def open_home(home: Any) -> None:
+    """Open this process's side of a session, unless one is open: ``home`` is a function and what it is called with."""
+    if contract.get_optional_current_engine() is None:
+        enter, args = home
+        enter(*args)
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+def build_function(code: Code, options: records.TaskOptions) -> Callable[..., Any]:
+    """Return the function that Ray runs in the place of the user's."""
+    name, count = options.name, options.num_returns
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return code.load()(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+            raise_for_caller(name, error)
+        finally:
+            finish()
+
+    def run_and_split(*args: Any, **kwargs: Any) -> Any:
+        with _explaining(name):
+            return _split(name, count, code.load()(*args, **kwargs))
+
+    def run_generator(*args: Any, **kwargs: Any) -> Any:
+        with _explaining(name):
+            for item in code.load()(*args, **kwargs):  # and not `yield from`: Ray sends values in, which not every iterator takes
+                yield item
+
+    chosen = run if count == 1 else run_generator if count == records.STREAMING else run_and_split
+    chosen.__name__ = chosen.__qualname__ = name
+    return chosen
+
+
+def _split(name: str, count: int, result: Any) -> tuple[Any, ...] | None:
+    """Return the results of a task or call with several returns, one for each."""
+    results = tuple(result) if count else ()
+    if len(results) != count:
+        raise ValueError(
+            f"Task `{name}` has num_returns={count} but returned {len(results)} values. Return exactly {count}."
+        )
+    return results or None
+
+
+@contextlib.contextmanager
+def _explaining(name: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+        raise_for_caller(name, error)
+    finally:
+        finish()
+
+
+unsent: dict[str, Callable[[], None]] = {}
+"""What has to be told before the caller sees a result, by what it is about."""
+
+
+def finish() -> None:
+    """Tell it. What runs in the place of the user's code travels by value, and would find a copy of `unsent`."""
+    while unsent:
+        unsent.popitem()[1]()
+
+
+def raise_for_caller(name: str, error: BaseException) -> NoReturn:
+    """Raise what the caller shall see of an exception of the user's code."""
+    if isinstance(error, exceptions.ActorExit):
+        ray.actor.exit_actor()
+    if isinstance(error, (*_STOPS, exceptions.HocketError)):
+        raise error
+    failure = exceptions.TaskError(name, errors.describe(error, __file__), error)
+    sent: Any = values.decode(values.encode_error(failure))  # one that cannot travel is replaced there
+    raise sent.as_instanceof_cause() from None
+
+
+# --- actors -----------------------------------------------------------------------------------------------------------
+
+
+class Shell:
+    """The class of every actor, for Ray. Subclasses are made by `build_class`."""
+
+    hocket_code: ClassVar[Code]
+    hocket_options: ClassVar[records.ActorOptions]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        global current_options  # noqa: PLW0603 (a process has one actor)
+        current_options = self.hocket_options
+        with _explaining(f"{self.hocket_options.class_name}.__init__"):
+            self.hocket_instance = self.hocket_code.load()(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self.hocket_instance)
+
+
+current_options: records.ActorOptions | None = None
+"""The options of the actor that lives in this process."""
+
+
+def build_class(code: Code, cls: type, options: records.ActorOptions) -> type:
+    """Return the class that Ray runs in the place of the user's."""
+    members: dict[str, Any] = {
+        name: _build_method(name, inspect.getattr_static(cls, name), f"{options.class_name}.{name}")
+        for name, _ in options.methods
+    }
+    members |= {"hocket_code": code, "hocket_options": options, CALL_FUNCTION: _build_caller(options)}
+    if hasattr(cls, "__ray_shutdown__"):
+        members["__ray_shutdown__"] = lambda self: self.hocket_instance.__ray_shutdown__()
+    return type(options.class_name, (Shell,), members)
+
+
+def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
+    if isinstance(function, staticmethod | classmethod):
+        function = function.__func__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return getattr(self.hocket_instance, name)(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+            raise_for_caller(label, error)
+        finally:
+            finish()
+
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _explaining(label):
+            for item in getattr(self.hocket_instance, name)(*args, **kwargs):
+                yield item
+
+    async def await_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _explaining(label):
+            return await getattr(self.hocket_instance, name)(*args, **kwargs)
+
+    async def generate_async(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        with _explaining(label):
+            async for item in getattr(self.hocket_instance, name)(*args, **kwargs):
+                yield item
+
+    chosen: Callable[..., Any] = call
+    if inspect.isgeneratorfunction(function):
+        chosen = generate
+    elif inspect.isasyncgenfunction(function):
+        chosen = generate_async
+    elif inspect.iscoroutinefunction(function):
+        chosen = await_call
+    chosen.__name__ = chosen.__qualname__ = name
+    return chosen
+
+
+def _build_caller(options: records.ActorOptions) -> Callable[..., Any]:
+    label = f"{options.class_name}.__ray_call__"
+
+    def call_function(self: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with _explaining(label):
+            return function(self.hocket_instance, *args, **kwargs)
+
+    return call_function
