@@ -114,6 +114,7 @@ class ActorClass:
     ) -> ActorHandle:
         self._signature.check(args, kwargs)
         if self._exported is None:
+            engine.expect_work()
             self._exported = values.encode_function(self._cls, f"actor class `{self._cls.__name__}`")
         info = engine.create_actor(self._exported, args, kwargs, record)
         return ActorHandle(info.ref, info.options, self._cls)

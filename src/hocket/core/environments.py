@@ -10,7 +10,6 @@ import json
 import os
 import types
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 SUPPORTED = ("env_vars", "working_dir", "py_modules")
@@ -83,7 +82,7 @@ def _check_variables(what: str, value: Any) -> str | None:
 def _check_folder(what: str, value: Any) -> str | None:
     if not isinstance(value, str | os.PathLike):
         return f"{what} must be the path of a folder, but received {value!r}."
-    if "://" in str(value) or not Path(value).is_dir():
+    if "://" in str(value) or not os.path.isdir(value):
         return (
             f"{what} must be a folder on this machine, and {str(value)!r} is none. Give the path of an existing folder."
         )
@@ -97,7 +96,7 @@ def _check_modules(what: str, value: Any) -> str | None:
         if isinstance(part, types.ModuleType):
             continue
         problem = _check_folder(f"each of {what}", part)
-        if problem is not None and not (isinstance(part, str) and Path(part).is_file()):
+        if problem is not None and not (isinstance(part, str) and os.path.isfile(part)):
             return problem
     return None
 
@@ -113,7 +112,7 @@ def format_environment(environment: Mapping[str, Any] | None) -> str:
     if environment.get("env_vars"):
         parts["env_vars"] = dict(environment["env_vars"])
     if environment.get("working_dir"):
-        parts["working_dir"] = str(Path(environment["working_dir"]).resolve())
+        parts["working_dir"] = os.path.realpath(environment["working_dir"])
     if environment.get("py_modules"):
         parts["py_modules"] = [_find_import_folder(part) for part in environment["py_modules"]]
     return json.dumps(parts, sort_keys=True) if parts else ""
@@ -121,8 +120,8 @@ def format_environment(environment: Mapping[str, Any] | None) -> str:
 
 def _find_import_folder(part: Any) -> str:
     """Return the folder from which a package folder, a module file or a module is imported."""
-    path = Path(part.__file__ or "" if isinstance(part, types.ModuleType) else part).resolve()
-    return str(path.parent.parent if path.stem == "__init__" else path.parent)
+    folder, name = os.path.split(os.path.realpath(part.__file__ or "" if isinstance(part, types.ModuleType) else part))
+    return os.path.dirname(folder) if os.path.splitext(name)[0] == "__init__" else folder
 
 
 def parse_environment(text: str) -> dict[str, Any]:

@@ -6,11 +6,9 @@ The messages have the value, the rule and the remedy. Names and meanings are Ray
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hocket.core import environments, placement
 from hocket.engine import contract
@@ -20,8 +18,7 @@ Check = Callable[[str, Any], str | None]
 """Returns what is wrong with a value, or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One keyword: which types it takes, and what else must hold."""
 
     types: tuple[type, ...]
@@ -198,6 +195,8 @@ def validate(given: Mapping[str, Any], known: Mapping[str, Option], what: str) -
     for name, value in given.items():
         option = known.get(name)
         if option is None:
+            import difflib  # here, because a program without a mistake never needs it
+
             close = difflib.get_close_matches(name, known, 1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"Invalid option keyword {name!r} for {what}.{hint} Valid ones are {sorted(known)}.")

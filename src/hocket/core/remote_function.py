@@ -46,6 +46,7 @@ class RemoteFunction(Generic[P, T]):
         engine = contract.get_optional_current_engine() or session.get_engine()
         exported = self._exported
         if exported is None:
+            engine.expect_work()
             exported = self._exported = self._export()
         record = self._options
         if engine.inherited is not None:

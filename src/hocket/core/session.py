@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -164,6 +163,8 @@ def _check_store_memory(given: float | None) -> int | None:
 def _check_folder(name: str, given: str | os.PathLike[str] | None) -> str:
     if given is None:
         return ""
+    from pathlib import Path  # here, because most sessions name no folder
+
     path = Path(given)
     if not path.is_absolute():
         raise ValueError(

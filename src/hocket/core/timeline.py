@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from hocket.core import session
@@ -56,6 +55,8 @@ def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | No
     events = build_events(session.get_open_engine().list_records("spans"))
     if filename is None:
         return events
+    from pathlib import Path
+
     Path(filename).write_text(json.dumps(events), encoding="utf-8")
     return None
 

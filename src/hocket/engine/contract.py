@@ -12,9 +12,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from hocket import exceptions
 from hocket.kernel import metrics, records, resources
@@ -183,8 +182,7 @@ class RemoteFunction:
         self.captured = captured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActorInfo:
+class ActorInfo(NamedTuple):
     """What a handle on an actor needs to know."""
 
     ref: ObjectRef[None]
@@ -192,8 +190,7 @@ class ActorInfo:
     options: records.ActorOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Inherited:
+class Inherited(NamedTuple):
     """What work takes over from the work, or the session, that submits it."""
 
     environment: str = ""
@@ -205,8 +202,7 @@ class Inherited:
 NOTHING_INHERITED = Inherited()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkContext:
+class WorkContext(NamedTuple):
     """Where the code that asks is running."""
 
     job_id: str
@@ -218,7 +214,7 @@ class WorkContext:
     function_name: str | None = None
     actor_id: str | None = None
     actor_name: str | None = None
-    resources: Mapping[str, float] = field(default_factory=dict)
+    resources: Mapping[str, float] = MappingProxyType({})
     gpu_ids: tuple[int, ...] = ()
     placement_group_id: str | None = None
     namespace: str = ""
@@ -280,6 +276,9 @@ class Engine(abc.ABC):
         self.metrics_lock = threading.RLock()
 
     # --- work ---------------------------------------------------------------------------------------------------------
+
+    def expect_work(self) -> None:  # noqa: B027 (most engines have nothing to prepare)
+        """Hear that work will come when it is encoded, which may take a while: what takes long to start can start now."""
 
     @abc.abstractmethod
     def submit_task(

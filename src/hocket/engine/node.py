@@ -6,7 +6,6 @@ import os
 import resource
 import socket
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hocket import exceptions
@@ -25,10 +24,10 @@ def count_cpus() -> int:
 
 def _read_cpu_quota() -> int | None:
     try:
-        path = next(
-            line[3:].strip() for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")
-        )
-        quota, period = Path(f"/sys/fs/cgroup{path}/cpu.max").read_text().split()
+        with open("/proc/self/cgroup") as groups:
+            path = next(line[3:].strip() for line in groups if line.startswith("0::"))
+        with open(f"/sys/fs/cgroup{path}/cpu.max") as limit:
+            quota, period = limit.read().split()
     except (OSError, StopIteration, ValueError):
         return None
     return None if quota == "max" else max(1, round(int(quota) / int(period)))
@@ -37,10 +36,10 @@ def _read_cpu_quota() -> int | None:
 def count_memory() -> int:
     """Return the memory that this process may use, in bytes: the machine's, and the limits of its cgroups if those are less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([total, *_list_memory_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+    return min([total, *_list_memory_limits("/proc/self/cgroup", "/sys/fs/cgroup")])
 
 
-def _list_memory_limits(groups: Path, root: Path) -> list[int]:
+def _list_memory_limits(groups: str | os.PathLike[str], root: str | os.PathLike[str]) -> list[int]:
     """Return the limits of a process's cgroup and of those above it, for both versions of cgroups.
 
     Args:
@@ -49,27 +48,29 @@ def _list_memory_limits(groups: Path, root: Path) -> list[int]:
     """
     limits = []
     try:
-        lines = groups.read_text().splitlines()
+        with open(groups) as file:
+            lines = file.read().splitlines()
     except OSError:
         return []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            folder, name = root, "memory.max"
+            folder, name = os.fspath(root), "memory.max"
         elif "memory" in controllers.split(","):
-            folder, name = root / "memory", "memory.limit_in_bytes"
+            folder, name = os.path.join(root, "memory"), "memory.limit_in_bytes"
         else:
             continue
         # In a container the path may be that of the host; then only the root of the mount is there, and is the right one.
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for depth in range(len(parts) + 1):
-            limits += _read_limit(folder.joinpath(*parts[:depth], name))
+            limits += _read_limit(os.path.join(folder, *parts[:depth], name))
     return limits
 
 
-def _read_limit(path: Path) -> list[int]:
+def _read_limit(path: str) -> list[int]:
     try:
-        return [int(path.read_text())]
+        with open(path) as file:
+            return [int(file.read())]
     except (OSError, ValueError):  # it is not there, or it says "max"
         return []
 
@@ -91,8 +92,10 @@ def count_gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
-    folder = Path("/proc/driver/nvidia/gpus")
-    return len(list(folder.iterdir())) if folder.is_dir() else 0
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:  # no driver of NVIDIA's
+        return 0
 
 
 def raise_descriptor_limit() -> None:

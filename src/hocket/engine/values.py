@@ -10,10 +10,9 @@ What does not work, and is found out at encoding, is explained: `explain_failure
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
-import hashlib
 import io
-import logging
 import pickle
 import types
 import warnings
@@ -21,12 +20,8 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-import cloudpickle
-
 from hocket import exceptions
 from hocket.engine import callers, contract
-
-_log = logging.getLogger("hocket")
 
 PROTOCOL = 5
 
@@ -50,10 +45,19 @@ reducers: dict[type, Reducer] = {}
 """How to encode the instances of classes that the user has registered; they come before what pickle would do."""
 
 
-class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle's, with the user's own reducers."""
+@functools.cache
+def load_pickler() -> type[pickle.Pickler]:
+    """Return cloudpickle's pickler, with the user's own reducers.
 
-    dispatch_table: ClassVar[Any] = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
+    With what it imports it takes 5 ms (measured). A driver needs it for the first function that it encodes, and the guardian
+    starts meanwhile (`Engine.expect_work`).
+    """
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table: ClassVar[Any] = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
+
+    return Pickler
 
 
 class Slot:
@@ -134,7 +138,7 @@ def encode(
     contract.encoding.by_index = by_index
     stream = io.BytesIO()
     try:
-        Pickler(stream, PROTOCOL, buffer_callback=take_buffer).dump(value)
+        load_pickler()(stream, PROTOCOL, buffer_callback=take_buffer).dump(value)
     except exceptions.HocketError:
         raise
     except Exception as error:
@@ -221,14 +225,24 @@ def encode_function(value: Any, name: str) -> contract.RemoteFunction:
     blob = encoded.data
     if len(blob) > FUNCTION_WARN_BYTES:
         _judge_large_function(value, name, len(blob))
+    import hashlib  # here, like cloudpickle: it loads OpenSSL, in 2 ms, and a worker that only runs tasks needs none
+
     digest = hashlib.blake2b(blob, digest_size=16)
     for buffer in encoded.buffers:  # one second for each GB, once: the price of knowing equal functions as equal
         digest.update(buffer)
-    if encoded.buffers and _log.isEnabledFor(logging.INFO):
+    if encoded.buffers:
+        _note_large_arrays(value, name, encoded)
+    return contract.RemoteFunction(value, name, blob, digest.digest(), tuple(encoded.refs), tuple(encoded.buffers))
+
+
+def _note_large_arrays(value: Any, name: str, encoded: Encoded) -> None:
+    import logging
+
+    log = logging.getLogger("hocket")
+    if log.isEnabledFor(logging.INFO):
         size = sum(buffer.nbytes for buffer in encoded.buffers)
         parts = ", ".join(_name_large_parts(value)) or "an array"
-        _log.info("%s takes %s along: %s bytes, stored once in shared memory", name, parts, f"{size:,}")
-    return contract.RemoteFunction(value, name, blob, digest.digest(), tuple(encoded.refs), tuple(encoded.buffers))
+        log.info("%s takes %s along: %s bytes, stored once in shared memory", name, parts, f"{size:,}")
 
 
 def _judge_large_function(value: Any, name: str, size: int) -> None:
@@ -413,7 +427,7 @@ def can_travel(value: Any) -> bool:
     outer = contract.encoding.refs
     contract.encoding.refs = []
     try:
-        Pickler(io.BytesIO(), PROTOCOL).dump(value)
+        load_pickler()(io.BytesIO(), PROTOCOL).dump(value)
     except Exception:  # noqa: BLE001 (a user's __reduce__ may raise anything)
         return False
     finally:

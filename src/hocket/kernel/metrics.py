@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 COUNTER = "counter"
 GAUGE = "gauge"
@@ -24,24 +23,28 @@ a histogram the count of each bucket and then the sum. Only tuples, strings and 
 Batch = tuple[Record, ...]
 
 
-@dataclass(slots=True)
 class Family:
     """All series of one metric."""
 
-    kind: str
-    name: str
-    description: str
-    boundaries: tuple[float, ...]
-    #: Numbers by tags.
-    series: dict[Tags, tuple[float, ...]] = field(default_factory=dict)
+    __slots__ = ("boundaries", "description", "kind", "name", "series")
+
+    def __init__(self, kind: str, name: str, description: str, boundaries: tuple[float, ...]) -> None:
+        self.kind = kind
+        self.name = name
+        self.description = description
+        self.boundaries = boundaries
+        #: Numbers by tags.
+        self.series: dict[Tags, tuple[float, ...]] = {}
 
 
-@dataclass(slots=True)
 class MetricStore:
     """The figures of one process, or of a session."""
 
-    #: By name, kind and boundaries: what differs in these is not added up.
-    families: dict[tuple[str, str, tuple[float, ...]], Family] = field(default_factory=dict)
+    __slots__ = ("families",)
+
+    def __init__(self) -> None:
+        #: By name, kind and boundaries: what differs in these is not added up.
+        self.families: dict[tuple[str, str, tuple[float, ...]], Family] = {}
 
     def merge(self, batch: Iterable[Record]) -> None:
         """Add a batch."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hocket import exceptions
 from hocket.kernel import resources
@@ -89,8 +90,7 @@ class TaskOptions:
             object.__setattr__(self, "is_simple", False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class MethodOptions:
+class MethodOptions(NamedTuple):
     """What `@method` says about a method. None leaves it to the actor's own options."""
 
     num_returns: int = 1
@@ -345,8 +345,7 @@ class WorkerRecord:
         self.waits: dict[int, Wait] = {}
 
 
-@dataclass(slots=True, frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """A thread of a worker waits in `get` or `wait`."""
 
     task_id: int
@@ -423,16 +422,18 @@ class ActorRecord:
         self.holds_itself = False
 
 
-@dataclass(slots=True)
 class GroupRecord:
     """A placement group: bundles of resources, reserved all together or not at all."""
 
-    id: int
-    bundles: tuple[resources.Demand, ...]
-    strategy: str
-    name: str = ""
-    pools: tuple[resources.Pool, ...] = ()
-    """One pool a bundle; empty until reserved."""
-    allocations: list[resources.Allocation] = field(default_factory=list)
-    """What was taken from the node for them."""
-    removed: bool = False
+    __slots__ = ("allocations", "bundles", "id", "name", "pools", "removed", "strategy")
+
+    def __init__(self, group_id: int, bundles: tuple[resources.Demand, ...], strategy: str, name: str = "") -> None:
+        self.id = group_id
+        self.bundles = bundles
+        self.strategy = strategy
+        self.name = name
+        #: One pool a bundle; empty until reserved.
+        self.pools: tuple[resources.Pool, ...] = ()
+        #: What was taken from the node for them.
+        self.allocations: list[resources.Allocation] = []
+        self.removed = False

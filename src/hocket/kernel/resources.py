@@ -7,7 +7,6 @@ A *demand* is what a task asks for; a *pool* is what a node, or one bundle of a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 UNIT = 10_000
@@ -45,15 +44,17 @@ class Shape(NamedTuple):
     """Which nodes it may or should run on, in the form that travels (JSON); only engines with several nodes look at it."""
 
 
-@dataclass(slots=True)
 class Allocation:
     """Resources taken from one pool, to be given back as a whole."""
 
-    pool: Pool
-    demand: Demand
-    gpu_ids: tuple[int, ...] = ()
-    cpu_lent: bool = False
-    """Whether the CPU share has been given back for the time of a blocking `get`."""
+    __slots__ = ("cpu_lent", "demand", "gpu_ids", "pool")
+
+    def __init__(self, pool: Pool, demand: Demand, gpu_ids: tuple[int, ...] = ()) -> None:
+        self.pool = pool
+        self.demand = demand
+        self.gpu_ids = gpu_ids
+        #: Whether the CPU share has been given back for the time of a blocking `get`.
+        self.cpu_lent = False
 
     def give_back(self) -> None:
         """Return everything to the pool."""
@@ -76,17 +77,19 @@ def _get_units(demand: Demand, name: str) -> int:
     return next((units for key, units in demand if key == name), 0)
 
 
-@dataclass(slots=True)
 class Pool:
     """A stock of resources.
 
     Invariant: ``free[name] <= total[name]``. `free` may be negative while a worker that had lent its CPU is back.
     """
 
-    total: dict[str, int]
-    free: dict[str, int] = field(default_factory=dict)
-    gpu_free: dict[int, int] = field(default_factory=dict)
-    """Units left on each GPU, by its index on the machine."""
+    __slots__ = ("free", "gpu_free", "total")
+
+    def __init__(self, total: dict[str, int], free: dict[str, int], gpu_free: dict[int, int]) -> None:
+        self.total = total
+        self.free = free
+        #: Units left on each GPU, by its index on the machine.
+        self.gpu_free = gpu_free
 
     @classmethod
     def build(cls, demand: Demand, gpu_ids: tuple[int, ...] | None = None) -> Pool:

@@ -21,7 +21,6 @@ import os
 import sys
 import time
 import traceback
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -53,8 +52,8 @@ class InProcessEngine(contract.Engine):
         self._guard.install()
         self._namespace = namespace
         self._labels = dict(labels)
-        self._job_id = uuid.uuid4().hex[:8]
-        self._node_id = uuid.uuid4().hex
+        self._job_id = os.urandom(4).hex()
+        self._node_id = os.urandom(16).hex()
         self._kernel = machine.Kernel(
             node_demand,
             max_idle_workers=1 << 30,

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 
 @contextlib.contextmanager
@@ -17,7 +16,7 @@ def take_on(text: str) -> Iterator[None]:
         yield
         return
     environment = json.loads(text)
-    variables, path, folder = dict(os.environ), list(sys.path), Path.cwd()
+    variables, path, folder = dict(os.environ), list(sys.path), os.getcwd()  # noqa: PTH109 (every start would wait 3 ms for pathlib)
     os.environ.update(environment.get("env_vars", {}))
     sys.path[:0] = environment.get("py_modules", [])
     if environment.get("working_dir"):

@@ -21,8 +21,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import cloudpickle
-
 from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
 from hocket.engine.local import channel, messages, payloads, peers, pump, store
@@ -403,9 +401,7 @@ class Client(contract.Engine):
         num_returns: int,
     ) -> list[contract.ObjectRef[Any]]:
         encoded, top = values.encode_arguments(args, kwargs, function.name)
-        options_blob = self._options_blobs.get(options)
-        if options_blob is None:
-            options_blob = self._options_blobs[options] = cloudpickle.dumps(options)
+        options_blob = self._options_blobs.get(options) or self._encode_options(options)
         if function.id not in self._exported:
             self._export(function)
         stored = self._build_arguments(encoded)
@@ -423,6 +419,13 @@ class Client(contract.Engine):
         self.check()
         return refs
 
+    def _encode_options(self, options: records.TaskOptions | records.ActorOptions) -> bytes:
+        import cloudpickle  # here, because the driver loads this module too
+
+        blob: bytes = cloudpickle.dumps(options)
+        self._options_blobs[options] = blob
+        return blob
+
     def submit_call(
         self,
         actor: contract.ObjectRef[None],
@@ -432,9 +435,7 @@ class Client(contract.Engine):
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
         encoded, top = values.encode_arguments(args, kwargs, options.name)
-        options_blob = self._options_blobs.get(options)
-        if options_blob is None:
-            options_blob = self._options_blobs[options] = cloudpickle.dumps(options)
+        options_blob = self._options_blobs.get(options) or self._encode_options(options)
         stored = self._build_arguments(encoded)
         with self.lock:
             is_small = encoded is None or (not encoded.refs and stored is not None and stored[0] != payloads.SEGMENT)

@@ -29,7 +29,7 @@ from collections import deque
 from typing import NoReturn
 
 from hocket.engine import faults
-from hocket.engine.local import channel, debugger, messages, worker
+from hocket.engine.local import channel, debugger, late, messages, worker
 
 TAIL_LINES = 20
 """Lines of stderr kept for the error message."""
@@ -45,6 +45,9 @@ TEE_BYTES = 4096
 
 GRACE_SECONDS = 0.25
 """How long workers may take to exit by themselves at the end of a session. Only busy ones need so long."""
+
+IDLE_SECONDS = 0.02
+"""After so long without anything to do the rest of the package is loaded. A guess: the first task should be over by then."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -110,6 +113,8 @@ class Guardian:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self._oom_kills = count_oom_kills()
         self._is_graceful = False
+        #: How long to wait for something to do; None is without end.
+        self._patience: float | None = IDLE_SECONDS
 
     def run(self) -> None:
         """Serve until the driver says so or is gone; then end everything."""
@@ -122,7 +127,10 @@ class Guardian:
             self._end_all()
 
     def _serve_once(self) -> bool:
-        for fd, _ in self._poll.poll():
+        events = self._poll.poll(self._patience)
+        if not events:
+            self._load_rest()
+        for fd, _ in events:
             if fd == self._channel.fd:
                 if not self._handle_control():
                     return False
@@ -155,6 +163,13 @@ class Guardian:
                     self._is_graceful = True
                     return False
         return True
+
+    def _load_rest(self) -> None:
+        """Load what the next workers may need, for them to share."""
+        self._patience = None
+        late.finish()
+        gc.collect()
+        gc.freeze()
 
     # --- birth --------------------------------------------------------------------------------------------------------
 
@@ -355,8 +370,9 @@ def main(control_fd: int, status_fd: int, driver_pid: int) -> None:
     terminal = debugger.find_terminal()
     sys.stdin.close()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    gc.collect()
     gc.freeze()  # what is here now is never garbage; workers then share its pages
+    gc.enable()
+    late.defer()
     guardian = Guardian(socket.socket(fileno=control_fd), status_fd, driver_pid, terminal)
     guardian.run()
     os._exit(0)  # with the socket open: closing it is the kernel's business now

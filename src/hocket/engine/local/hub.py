@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 import time
-import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -78,8 +77,8 @@ class Hub(contract.Engine):
         self.lock = threading.RLock()
         self.namespace = namespace
         self.labels = dict(labels)
-        self.job_id = uuid.uuid4().hex[:8]
-        self.node_id = uuid.uuid4().hex
+        self.job_id = os.urandom(4).hex()
+        self.node_id = os.urandom(16).hex()
         cpus = dict(node_demand).get("CPU", 0) // resources.UNIT
         self.kernel = machine.Kernel(
             node_demand,
@@ -988,20 +987,29 @@ class Hub(contract.Engine):
             if link.is_refused:
                 self.kernel.fail_orphans(death)
 
-    def _start_worker(self, worker: records.WorkerRecord) -> None:
+    def expect_work(self) -> None:
+        with self.lock:
+            if self.end is None:
+                self._open_guardian()
+
+    def _open_guardian(self) -> processes.GuardianProcess:
         if self.guardian is None:
             self.guardian = processes.GuardianProcess()
             self.pump.watch(self.guardian.fd)
             self._window = window.Window()
             self.pump.watch(self._window.fd)
             self.pump.start()
+        return self.guardian
+
+    def _start_worker(self, worker: records.WorkerRecord) -> None:
+        guardian = self._open_guardian()
         ours, theirs = socket.socketpair()
         link = links.Link(worker, ours)
         self.links[worker.id] = link
         self._by_fd[link.channel.fd] = link
         self.pump.watch(link.channel.fd)
         link.channel.outbox.append(self._setup)
-        self.guardian.spawn(worker.id, theirs)
+        guardian.spawn(worker.id, theirs)
         self._dirty.add(link)
 
     def _fail_all(self, error: exceptions.HocketError) -> None:

@@ -104,9 +104,6 @@ def encode_error(error: BaseException) -> Payload:
     return (ERROR, values.encode_error(error))
 
 
-STREAM_END: Payload = (
-    END,
-    values.encode_error(
-        exceptions.ObjectRefStreamEndOfStreamError("The generator has ended: there is no further item.")
-    ),
-)
+_END_ERROR = exceptions.ObjectRefStreamEndOfStreamError("The generator has ended: there is no further item.")
+
+STREAM_END: Payload = (END, pickle.dumps(_END_ERROR, values.PROTOCOL))

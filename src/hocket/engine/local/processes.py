@@ -17,10 +17,17 @@ from hocket.engine.local import channel, messages
 END_SECONDS = 10.0
 """How long the guardian may take to end everything; it takes milliseconds unless a process cannot be killed."""
 
-_BOOT = (
-    "import sys; sys.path.insert(0, {source!r}); from hocket.engine.local import guardian; "
-    "guardian.main({control}, {status}, {driver})"
-)
+_BOOT = """
+import gc; gc.disable()
+import importlib.util, sys
+sys.path.insert(0, {source!r})
+sys.modules[{package!r}] = importlib.util.module_from_spec(importlib.util.find_spec({package!r}))
+from hocket.engine.local import guardian
+guardian.main({control}, {status}, {driver})
+"""
+"""What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain; `late` says why the package's own
+code does not run."""
+_PACKAGE = __name__.partition(".")[0]
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 """The folder that this package was imported from, so that the guardian imports the same one."""
 
@@ -34,7 +41,9 @@ class GuardianProcess:
         self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
         ours, theirs = socket.socketpair()
         self._channel = channel.Channel(ours)
-        boot = _BOOT.format(source=_SOURCE, control=theirs.fileno(), status=self._status_fd, driver=os.getpid())
+        boot = _BOOT.format(
+            source=_SOURCE, package=_PACKAGE, control=theirs.fileno(), status=self._status_fd, driver=os.getpid()
+        )
         try:
             # A session of its own: a Ctrl-C or hang-up of the terminal is the driver's business.
             self._process = subprocess.Popen(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,8 @@ _is_threads_ours = _THREADS not in os.environ
 
 def apply_environment(text: str) -> None:
     """Take on a runtime environment, for good. The form is that of `hocket.core.environments`."""
+    import json  # here, because few tasks have an environment, and every worker loads this module
+
     environment = json.loads(text)
     os.environ.update(environment.get("env_vars", {}))
     folder = environment.get("working_dir")

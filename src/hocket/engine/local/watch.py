@@ -6,7 +6,6 @@ wants to be called again; an idle session is left asleep.
 
 from __future__ import annotations
 
-import logging
 from typing import Protocol
 
 from hocket.engine.local import links, messages
@@ -25,7 +24,6 @@ IDLE_SECONDS = 60.0
 STOP_SECONDS = 30.0
 """How long a worker that was told to stop may take for its goodbye."""
 
-log = logging.getLogger("hocket")
 
 Link = links.Link
 
@@ -94,6 +92,8 @@ class Watch:
 
     def _tell_who_holds(self, now: float) -> None:
         """Say once for each shape, after a while, that its tasks wait and for what."""
+        import logging  # here, because it would hold up the start of each session by 2 ms
+
         kernel = self._hub.kernel
         for shape in [shape for shape in self._waiting_since if not kernel.queues.get(shape)]:
             del self._waiting_since[shape]
@@ -103,7 +103,7 @@ class Watch:
             since = self._waiting_since.setdefault(shape, now)
             if now - since >= PATIENCE_SECONDS:
                 self._told.add(shape)
-                log.warning(
+                logging.getLogger("hocket").warning(
                     "`%s` has waited %.0f s for %s, held by %s.",
                     queue[0].options.name,
                     now - since,

@@ -27,6 +27,8 @@ from collections import deque
 from concurrent import futures
 from typing import Any
 
+import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
+
 from hocket import exceptions
 from hocket.engine import callers, contract, faults, values
 from hocket.engine.local import channel, client, debugger, event_loop, messages, payloads, surroundings
@@ -695,5 +697,7 @@ def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int, terminal: 
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
     engine = client.Client(worker_id, socket.socket(fileno=sock_fd))
     contract.set_current_engine(engine)
+    # A fork of the worker has no session: the sockets are not its own. `core.session` sees to that too, but may not be loaded.
+    os.register_at_fork(after_in_child=functools.partial(contract.set_current_engine, None))
     debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
     return Worker(engine, status, worker_id % messages.STATUS_SLOTS).run()
