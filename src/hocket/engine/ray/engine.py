@@ -64,6 +64,10 @@ class RayEngine(contract.Engine):
     limits: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "death_evidence": "An error about a dead worker has no signal, exit code, memory peak or last lines: Ray keeps them in log files.",
+            "interrupted_sleep": "A task that is cancelled while it is inside one long call, such as time.sleep or a C function, goes on until that "
+            "returns; use force=True.",
+            "told_cancellation": "A cancelled call of a plain actor that runs fails at once for its caller, though the actor goes on with it.",
+            "idle_deaths": "A worker that dies while it has nothing to do can cost the next task on it a try.",
             "deadlock_search": "Tasks that wait for each other in a circle wait for ever, or until a time-out.",
             "long_chains": "The error of a task that heads a chain of hundreds of dependent tasks takes long to arrive: Ray writes the text of all "
             "before it into each.",
@@ -96,7 +100,7 @@ class RayEngine(contract.Engine):
         self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[Any], int] = weakref.WeakKeyDictionary()
         arrays.install()
         #: Ids of objects that this process held before, by sessions that are over.
-        self._earlier = frozenset(listing.list_objects())
+        self._earlier = frozenset([*listing.list_objects(), *listing.list_living_actors()])
 
     # --- handles ------------------------------------------------------------------------------------------------------
 

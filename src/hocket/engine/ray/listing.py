@@ -235,7 +235,7 @@ def _ask(kind: str) -> Iterator[Row]:
             "dashboard: start with hocket.init(engine='ray', include_dashboard=True), or a cluster with its dashboard."
         ) from error
     for row in found:
-        yield dict(row)
+        yield row.asdict()
 
 
 def _list_nodes() -> Iterator[Row]:
@@ -302,13 +302,11 @@ def list_errors() -> list[exceptions.ErrorRecord]:
     ]
 
 
-def list_own_actors() -> list[Row]:
-    """Return the actors of this driver's job."""
-    job_id = ray.get_runtime_context().get_job_id()
-    return [
-        {"actor_id": found["ActorID"], "state": found["State"], "class_name": found["ActorClassName"], "pid": found["Pid"]}
-        for found in ray._private.state.actors(job_id=ray.JobID.from_hex(job_id)).values()
-    ]
+def list_living_actors() -> list[str]:
+    """Return the ids of the actors of this driver's job that are not dead."""
+    job_id = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
+    found = ray._private.state.actors(job_id=job_id)
+    return [actor_id for actor_id, actor in found.items() if actor["State"] != "DEAD"]
 
 
 def list_objects() -> dict[bytes, Row]:
@@ -317,13 +315,13 @@ def list_objects() -> dict[bytes, Row]:
     return found
 
 
-def count(earlier: frozenset[bytes]) -> dict[str, Any]:
+def count(earlier: frozenset[bytes | str]) -> dict[str, Any]:
     """Return counts of what this process holds, apart from objects that it held earlier."""
     counts = [found for object_id, found in list_objects().items() if object_id not in earlier]
     return {
         "tasks": sum(map(operator.itemgetter("submitted"), counts)),
         "objects": len(counts),
-        "actors": sum(row["state"] != "DEAD" for row in list_own_actors()),
+        "actors": len(set(list_living_actors()) - earlier),
         "workers": 0,
         "worker_pids": [],
         "guardian_pid": None,
