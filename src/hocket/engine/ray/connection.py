@@ -20,16 +20,14 @@ import logging
 import os
 import platform
 import secrets
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hocket import exceptions, version
-from hocket.engine.ray import access, adapter, addresses, packages, sweeper, versions
+from hocket.engine.ray import access, adapter, addresses, folders, packages, versions
 
 ray = adapter.ray
 
@@ -37,10 +35,6 @@ LOOPBACK = "127.0.0.1"
 
 PACKAGE = Path(version.__file__).parent
 """The folder of this package."""
-
-_LONGEST_FOLDER = 42
-"""How long the path of a folder of ours may be: Ray puts sockets into it, below a name of 41 bytes and another of 21, and the path of a socket
-ends at 107 bytes."""
 
 _FOR_STARTING: dict[str, Any] = {
     "num_cpus": None,
@@ -183,39 +177,30 @@ def _start(request: Request) -> Connection:
     if request.spill_folder:
         Path(request.spill_folder).mkdir(parents=True, exist_ok=True)
         amounts["object_spilling_directory"] = request.spill_folder
-    folder = _make_folder()
-    watcher = _start_sweeper(folder)
+    place = folders.Folder()
     try:
-        with access.settings(_build_settings(folder), loopback=options["_node_ip_address"] == LOOPBACK):
+        with access.settings(_build_settings(place), loopback=options["_node_ip_address"] == LOOPBACK):
             context = ray.init(
                 address="local",
-                _temp_dir=folder,
+                _temp_dir=place.path,
                 runtime_env=dict(request.environment) or None,
                 **{name: amount for name, amount in amounts.items() if amount},
                 **options,
             )
     except BaseException:
-        _end_started(watcher)
+        _end_started(place)
         raise
     facts = context.address_info
     return Connection(
-        str(facts["gcs_address"]), _format_url(context.dashboard_url), is_owner=True, end=lambda: _end_started(watcher)
+        str(facts["gcs_address"]), _format_url(context.dashboard_url), is_owner=True, end=lambda: _end_started(place)
     )
 
 
-def _make_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="hocket-ray-")
-    if len(folder) > _LONGEST_FOLDER:
-        Path(folder).rmdir()
-        folder = tempfile.mkdtemp(prefix="hocket-ray-", dir="/tmp")
-    return folder
-
-
-def _build_settings(folder: str) -> dict[str, str]:
+def _build_settings(place: folders.Folder) -> dict[str, str]:
     """Return the environment of a Ray that we start. Its workers have it too."""
     given = os.environ
     found = {
-        sweeper.VARIABLE: folder,
+        **place.environment,
         access.MODE_VARIABLE: "token",
         "RAY_USAGE_STATS_ENABLED": "0",
         # What a program prints is what its user sees: not "[repeated 3x across cluster]".
@@ -241,21 +226,9 @@ def _list_paths(given: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _start_sweeper(folder: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", sweeper.__file__, folder, str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for the driver
-    )
-
-
-def _end_started(watcher: subprocess.Popen[bytes]) -> None:
+def _end_started(place: folders.Folder) -> None:
     _leave()
-    assert watcher.stdin is not None
-    watcher.stdin.close()
-    watcher.wait()
+    place.clear()
 
 
 def _leave() -> None:
