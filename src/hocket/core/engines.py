@@ -38,10 +38,9 @@ def open_ray(**request: Any) -> contract.Engine:
         **request: The fields of `hocket.engine.ray.connection.Request`.
     """
     connection = importlib.import_module("hocket.engine.ray.connection")
-    ray_engine = importlib.import_module("hocket.engine.ray.engine")
     opened = connection.connect(connection.Request(**request))
     try:
-        engine: contract.Engine = ray_engine.RayEngine(opened)
+        engine: contract.Engine = importlib.import_module("hocket.engine.ray.engine").RayEngine(opened)
     except BaseException:
         opened.close()
         raise

@@ -194,6 +194,9 @@ class Node:
         for pid in self.list_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for infos in self._native.all_processes.values():
+            for info in infos:
+                info.process.wait()
 
     def __repr__(self) -> str:
         return f"Node({self.node_id[:8]})"
@@ -322,6 +325,7 @@ class Cluster:
             "object_store_memory": _STORE_BYTES,
             "include_log_monitor": True,  # each node has its own folder, so one for all would see one of them
             "temp_dir": folder,
+            "dashboard_agent_listen_port": None,  # any free one
             **resources,
         }
         if not self._nodes:

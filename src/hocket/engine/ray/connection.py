@@ -21,6 +21,7 @@ import os
 import platform
 import secrets
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,10 @@ LOOPBACK = "127.0.0.1"
 
 PACKAGE = Path(version.__file__).parent
 """The folder of this package."""
+
+PRINT_SECONDS = 0.5
+"""How long what workers have printed last has to come to the driver before it leaves. Ray collects it from files, twice a second or so, and says
+to nobody when it is through; at the exit of a driver it waits for as long itself."""
 
 _FOR_STARTING: dict[str, Any] = {
     "num_cpus": None,
@@ -179,7 +184,10 @@ def _start(request: Request) -> Connection:
         amounts["object_spilling_directory"] = request.spill_folder
     place = folders.Folder()
     try:
-        with access.settings(_build_settings(place), loopback=options["_node_ip_address"] == LOOPBACK):
+        with (
+            access.settings(_build_settings(place), loopback=options["_node_ip_address"] == LOOPBACK),
+            access.free_agent_port(),
+        ):
             context = ray.init(
                 address="local",
                 _temp_dir=place.path,
@@ -232,6 +240,7 @@ def _end_started(place: folders.Folder) -> None:
 
 
 def _leave() -> None:
+    time.sleep(PRINT_SECONDS)
     ray.shutdown(wait_for_processes=True)
     access.reload_settings()
 
