@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 import urllib.parse
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
@@ -339,7 +340,8 @@ class Cluster:
             return self._native.add_node(**wanted)
 
         try:
-            with _kept_address(), _without("PYTHONPATH"):
+            with _kept_address(), _without("PYTHONPATH"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves the logs of its client's server open
                 native = home.run(start)
         except BaseException:
             home.end()

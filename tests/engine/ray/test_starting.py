@@ -195,7 +195,7 @@ def test_driver_elsewhere(run_driver: conftest.RunDriver, end: str) -> None:
     assert "printed by a worker" in done.stdout or end.startswith("os.kill")
     assert done.returncode == -int(end[-3:-1].strip(" ,")) if end.startswith("os.kill") else done.returncode == 0
     folder = next(line for line in done.stdout.splitlines() if "hocket-ray-" in line)
-    processes = [psutil.Process(pid) for pid in sweeper.list_processes(folder, 0)]
-    processes += [one for one in psutil.process_iter() if folder in one.cmdline()]  # the sweeper itself
-    assert psutil.wait_procs(processes, timeout=20)[1] == []
+    sweepers = [one for one in psutil.process_iter(["cmdline"]) if folder in (one.info["cmdline"] or ())]
+    assert psutil.wait_procs(sweepers, timeout=20)[1] == []
+    assert sweeper.list_processes(folder, 0) == []
     assert not Path(folder).exists()

@@ -2,7 +2,7 @@
 
 - Its settings and its token are read from the environment once a process, and a session needs to read them again.
 - It takes 127.0.0.1 for "any address of this machine", unless a constant says that this is no cluster.
-- It asks for a cluster's versions only on the way in, where it also waits for minutes.
+- It asks for a cluster's versions, and learns whether its token is taken, only on the way in, where it also waits for minutes.
 - It has a fixed port for each machine's agent. A second Ray on a machine tries it for some four seconds (measured: 6.5 seconds to start
   instead of 2.5) and then goes without, so that no job can be submitted to it.
 - It says nothing of the size of what it is about to upload.
@@ -20,12 +20,11 @@ from typing import Any
 
 from hocket.engine.ray import adapter, addresses, surroundings
 
-ray = adapter.ray
+grpc, ray = adapter.grpc, adapter.ray
 
-from ray._private import parameter, ray_constants, services  # noqa: E402 (after the adapter, which explains a missing Ray)
+from ray._private import grpc_utils, parameter, ray_constants, services  # noqa: E402 (after the adapter, which explains a missing Ray)
 from ray._private.runtime_env import packaging  # noqa: E402
 from ray.core.generated import gcs_pb2  # noqa: E402
-from ray.util.client import worker as client_worker  # noqa: E402
 
 _raylet: Any = ray._raylet
 
@@ -35,8 +34,11 @@ TOKEN_PATH_VARIABLE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 (a name)
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's switch for systems whose firewall asks about each open port: with 0, a node is this machine's own and binds to loopback."""
 
-CLIENT_SECONDS = 1.0
-"""The first of Ray Client's waits for an answer; the second and third are longer, together below 10 seconds."""
+_QUESTIONS = {
+    False: ("/ray.rpc.NodeInfoGcsService/GetClusterId", b""),
+    True: ("/ray.rpc.RayletDriver/ClusterInfo", b"\x08\x06"),  # its type is PING
+}
+"""What only a head answers, and what only Ray Client does: the method, and the message."""
 
 
 def reload_settings() -> None:
@@ -86,13 +88,26 @@ def read_running_address() -> str:
     return str(services.find_bootstrap_address(None) or "")
 
 
-def read_versions(address: addresses.Address) -> dict[str, str]:
-    """Ask a cluster for the versions of Ray and Python that it was started with. Empty if it does not know yet.
+def ask(address: addresses.Address) -> str:
+    """Ask a server whether it is what the address says, with the token if one is to be sent.
 
-    Raises:
-        AuthenticationError: The token is wrong or missing.
-        RpcError: It is another of Ray's servers.
+    Returns:
+        gRPC's word: ``OK``; ``UNAUTHENTICATED`` if the token is wrong or missing; ``UNIMPLEMENTED`` if it is something else; or another.
     """
+    method, question = _QUESTIONS[address.by_client]
+    target = str(address).removeprefix(addresses.CLIENT)
+    channel = grpc_utils.init_grpc_channel(target, options=[("grpc.enable_http_proxy", 0)])
+    try:
+        channel.unary_unary(method)(question, timeout=addresses.ANSWER_SECONDS)
+    except grpc.RpcError as error:
+        return str(error.code().name)
+    finally:
+        channel.close()
+    return "OK"
+
+
+def read_versions(address: addresses.Address) -> dict[str, str]:
+    """Ask a cluster for the versions of Ray and Python that it was started with. Empty if it does not know yet."""
     client = _raylet.GcsClient(address=str(address))
     text = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=addresses.ANSWER_SECONDS)
     if not text:
@@ -107,17 +122,6 @@ def has_node_here(address: addresses.Address) -> bool:
     nodes = _raylet.GcsClient(address=str(address)).get_all_node_info(timeout=addresses.ANSWER_SECONDS)
     alive = gcs_pb2.GcsNodeInfo.GcsNodeState.ALIVE
     return any(node_id.hex() in here for node_id, facts in nodes.items() if facts.state == alive)
-
-
-@contextlib.contextmanager
-def impatient_client() -> Iterator[None]:
-    """Have Ray Client give up within ten seconds; by itself it waits for half a minute."""
-    before = client_worker.INITIAL_TIMEOUT_SEC
-    client_worker.INITIAL_TIMEOUT_SEC = CLIENT_SECONDS
-    try:
-        yield
-    finally:
-        client_worker.INITIAL_TIMEOUT_SEC = before
 
 
 def walk_package(folder: Path, excludes: Iterable[str]) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hocket import exceptions
 
 try:
-    import grpc as _grpc  # noqa: F401 (Ray alone comes without it, and its client needs it)
+    import grpc as grpc  # Ray alone comes without it
     import ray as ray
 except ImportError as error:
     raise exceptions.MissingExtraError(

@@ -15,7 +15,6 @@ What is left open: a SIGKILL that hits the driver and the sweeper in the same mo
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import platform
@@ -36,6 +35,9 @@ LOOPBACK = "127.0.0.1"
 
 PACKAGE = Path(version.__file__).parent
 """The folder of this package."""
+
+_REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+"""How Ray's servers refuse who has not their token."""
 
 PRINT_SECONDS = 0.5
 """How long what workers have printed last has to come to the driver before it leaves. Ray collects it from files, twice a second or so, and says
@@ -120,7 +122,7 @@ def connect(request: Request) -> Connection:
     _refuse_resources(request, where)
     address = addresses.parse_address(where)
     addresses.knock(address)
-    return _join_by_client(address, request) if address.by_client else _join(address, request)
+    return _join(address, request)
 
 
 def _refuse_resources(request: Request, where: str) -> None:
@@ -259,49 +261,57 @@ def _find_running() -> str:
 
 
 def _join(address: addresses.Address, request: Request) -> Connection:
-    with access.settings(_build_join_settings(request), loopback=address.is_loopback()):
-        if access.needs_token() and not access.has_token():
-            raise _build_token_error(address, "is asked for by RAY_AUTH_MODE=token, and there is none")
-        _check_versions(address)
-        if not access.has_node_here(address):
-            raise addresses.build_error(address, "a cluster is there, but no node of it runs on this machine")
+    settings = {"RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "0")}
+    with access.settings(settings, loopback=address.is_loopback() and not address.by_client):
+        _check_token(address)
+        if not address.by_client:
+            _check_versions(address)
+            if not access.has_node_here(address):
+                raise addresses.build_error(address, "a cluster is there, but no node of it runs on this machine")
+        environment = _build_environment(request)
         try:
-            context = ray.init(
-                address=str(address), runtime_env=_build_environment(request), **_list_init_keywords(request)
-            )
+            context = ray.init(address=str(address), runtime_env=environment, **_list_init_keywords(request))
         except (ConnectionError, RuntimeError) as error:
             _leave()
-            raise addresses.build_error(address, str(error)) from error
+            raise _explain(address, error) from error
     return Connection(str(address), _format_url(context.dashboard_url), is_owner=False, end=_leave)
 
 
-def _build_join_settings(request: Request) -> dict[str, str]:
-    return {"RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "0")}
+def _explain(address: addresses.Address, error: Exception) -> Exception:
+    if "ersion mismatch" in str(error):  # Ray Client compares versions itself, and says so
+        return exceptions.VersionMismatchError(
+            f"The cluster at {str(address)!r} has another version of Ray or Python than this process: {error}"
+        )
+    return addresses.build_error(address, str(error))
+
+
+def _check_token(address: addresses.Address) -> None:
+    """Make sure that the server is what the address says, and takes our token if it wants one."""
+    if access.needs_token() and not access.has_token():
+        raise _build_token_error(address, "is asked for by RAY_AUTH_MODE=token, and there is none")
+    mode = os.environ.get(access.MODE_VARIABLE, "")
+    answer = access.ask(address)
+    if answer in _REFUSALS and not mode and access.has_token():
+        # Ray sends its user's token to a named address only if RAY_AUTH_MODE says so. Who has one and calls where one is needed means it.
+        os.environ[access.MODE_VARIABLE] = "token"  # until the settings are put back
+        access.reload_settings()
+        answer = access.ask(address)
+    if answer in _REFUSALS:
+        if not access.has_token():
+            raise _build_token_error(address, "is missing")
+        raise _build_token_error(
+            address, "is not the cluster's" if access.needs_token() else f"is not sent, as RAY_AUTH_MODE={mode} says"
+        )
+    if answer != "OK":
+        wanted = "Ray Client" if address.by_client else "the head of a cluster"
+        raise addresses.build_error(address, f"what listens there is not {wanted} (it answers {answer})")
 
 
 def _check_versions(address: addresses.Address) -> None:
-    try:
-        theirs = _ask_versions(address)
-    except ray.exceptions.AuthenticationError as error:
-        raise _build_token_error(address, "is not the cluster's" if access.has_token() else "is missing") from error
-    except ray.exceptions.RpcError as error:
-        raise addresses.build_error(address, "what listens there is a part of Ray, but not the head") from error
-    ours = {"Ray": str(ray.__version__), "Python": platform.python_version()}
+    ours, theirs = {"Ray": str(ray.__version__), "Python": platform.python_version()}, access.read_versions(address)
     if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" and "Python" in theirs:
         ours["Python"], theirs["Python"] = (text.rpartition(".")[0] for text in (ours["Python"], theirs["Python"]))
     versions.compare_versions(str(address), ours, theirs)
-
-
-def _ask_versions(address: addresses.Address) -> dict[str, str]:
-    try:
-        return access.read_versions(address)
-    except ray.exceptions.AuthenticationError:
-        # Ray sends its user's token to a named address only if RAY_AUTH_MODE says so. Whoever has one and calls is asked for it means it.
-        if os.environ.get(access.MODE_VARIABLE) or not access.has_token():
-            raise
-        os.environ[access.MODE_VARIABLE] = "token"  # until the settings are put back
-        access.reload_settings()
-        return access.read_versions(address)
 
 
 def _build_token_error(address: addresses.Address, what: str) -> exceptions.ConnectionFailedError:
@@ -310,37 +320,6 @@ def _build_token_error(address: addresses.Address, what: str) -> exceptions.Conn
         "get-auth-token` shows it; here, set RAY_AUTH_TOKEN to it, or RAY_AUTH_TOKEN_PATH to a file that holds it, or write it to "
         "~/.ray/auth_token."
     )
-
-
-def _join_by_client(address: addresses.Address, request: Request) -> Connection:
-    settings = _build_join_settings(request)
-    if not os.environ.get(access.MODE_VARIABLE) and access.has_token():
-        settings[access.MODE_VARIABLE] = "token"
-    with access.settings(settings, loopback=False), access.impatient_client():
-        if access.needs_token() and not access.has_token():
-            raise _build_token_error(address, "is asked for by RAY_AUTH_MODE=token, and there is none")
-        try:
-            context = ray.init(
-                address=str(address), runtime_env=_build_environment(request), **_list_init_keywords(request)
-            )
-        except Exception as error:
-            with contextlib.suppress(Exception):
-                _leave()
-            raise _explain_client(address, error) from error
-    return Connection(str(address), _format_url(context.dashboard_url), is_owner=False, end=_leave)
-
-
-def _explain_client(address: addresses.Address, error: Exception) -> Exception:
-    text = str(error)
-    if "InvalidAuthToken" in text or "UNAUTHENTICATED" in text or isinstance(error, ray.exceptions.AuthenticationError):
-        return _build_token_error(address, "is not the cluster's" if access.has_token() else "is missing")
-    if "ersion mismatch" in text:
-        return exceptions.VersionMismatchError(
-            f"The cluster at {str(address)!r} has another version of Ray or Python than this process: {text}"
-        )
-    if isinstance(error, ConnectionError | RuntimeError):
-        return addresses.build_error(address, text)
-    return error
 
 
 def _build_environment(request: Request) -> dict[str, Any]:
