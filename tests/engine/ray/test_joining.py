@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,15 +112,14 @@ def test_user_names_another_folder(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def refuse(request: connection.Request) -> str:
-    """Return why a connection is refused, and make sure that it is known within ten seconds."""
-    begin = time.monotonic()
+    """Return why a connection is refused."""
     with pytest.raises(exceptions.ConnectionFailedError) as caught:
         connection.connect(request)
-    assert time.monotonic() - begin < 10  # a promise, and Ray's own waits are of half a minute and more
     assert not ray.is_initialized()
     return str(caught.value)
 
 
+@pytest.mark.timeout(20, func_only=True)  # ten seconds for each; Ray's own waits are of half a minute and more
 def test_nobody_there() -> None:
     address = f"127.0.0.1:{find_free_port()}"
     assert refuse(connection.Request(address=address)).startswith(
@@ -130,6 +128,7 @@ def test_nobody_there() -> None:
     assert "--ray-client-server-port" in refuse(connection.Request(address=f"ray://{address}"))
 
 
+@pytest.mark.timeout(30, func_only=True)
 def test_another_part_of_ray(cluster: Cluster) -> None:
     """The ports of a node are many, and each of them speaks the protocol."""
     assert "what listens there is not the head" in refuse(connection.Request(address=f"127.0.0.1:{CLIENT_PORT}"))
@@ -227,6 +226,28 @@ def test_large_folder(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.Monk
         match=r"more than 100 MiB is not sent to a cluster unasked\. The largest parts: data\.bin \(101 MiB\)",
     ):
         connection.connect(connection.Request(address=cluster.address))
+
+
+def test_taken_over_without_the_package(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has called ray.init for a cluster whose nodes do not have this package."""
+    (tmp_path / "hocket").mkdir()
+    (tmp_path / "hocket" / "__init__.py").write_text("raise ImportError('no such package')")
+    environment = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
+    with access.settings({}, loopback=True):
+        ray.init(address=cluster.address, runtime_env=environment, logging_level="ERROR")
+    try:
+        with pytest.raises(
+            exceptions.ConnectionFailedError, match=r"cannot import hocket\. Call hocket\.init\(address=.*py_modules"
+        ):
+            connection.connect(connection.Request())
+        assert ray.is_initialized()
+        monkeypatch.setattr(connection, "WORKER_SECONDS", 0.0)
+        with pytest.raises(
+            exceptions.ConnectionFailedError, match=r"has not run a task that needs no CPU within 0 seconds"
+        ):
+            connection.connect(connection.Request())
+    finally:
+        ray.shutdown()
 
 
 def test_automatic_address(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,9 @@ LOOPBACK = "127.0.0.1"
 PACKAGE = Path(version.__file__).parent
 """The folder of this package."""
 
+WORKER_SECONDS = 60.0
+"""How long a Ray that was there before may take to start a worker. A guess: its runtime environment may have packages to install."""
+
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 """How Ray's servers refuse who has not their token."""
 
@@ -166,7 +169,13 @@ def _check_package_on_nodes(where: str) -> None:
         except ImportError:
             return None
 
-    found = ray.get(read_version.remote())
+    try:
+        found = ray.get(read_version.remote(), timeout=WORKER_SECONDS)
+    except ray.exceptions.GetTimeoutError as error:
+        raise exceptions.ConnectionFailedError(
+            f"The Ray at {where!r} has not run a task that needs no CPU within {WORKER_SECONDS:g} seconds, so it is not well. See `ray status` "
+            "and the logs of its nodes, or call ray.shutdown() and let hocket.init start or join one."
+        ) from error
     if found is None:
         raise exceptions.ConnectionFailedError(
             f"The workers of the Ray at {where!r} cannot import hocket. Call hocket.init(address=...) instead of ray.init, which sends it to "
