@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import pytest
 
 RunDriver = Callable[..., "subprocess.CompletedProcess[str]"]
+
+UNTIDY = pytest.mark.filterwarnings("ignore::ResourceWarning")
+"""Ray leaves sockets, log files and processes that it has killed to the garbage collector."""
 
 LOOPBACK = ("127.0.0.1", "::ffff:127.0.0.1", "::1")
 
@@ -24,6 +29,15 @@ def list_listening(processes: Iterable[psutil.Process]) -> dict[str, list[str]]:
             if connection.status == psutil.CONN_LISTEN:
                 found.setdefault(process.name(), []).append(connection.laddr.ip)
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collect_garbage() -> Iterator[None]:
+    """What Ray has left open is closed before somebody else's test comes across it."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

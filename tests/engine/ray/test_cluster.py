@@ -13,9 +13,9 @@ import ray
 from hocket.engine.ray import access, connection
 from hocket.testing import cluster as testing_cluster
 from hocket.testing.cluster import Cluster
-from tests.engine.ray import conftest  # noqa: F401 (the fixtures of this folder)
+from tests.engine.ray import conftest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), conftest.UNTIDY]
 
 
 @pytest.fixture(scope="module")

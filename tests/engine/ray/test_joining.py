@@ -19,7 +19,7 @@ from hocket.engine.ray import access, addresses, connection, packages
 from hocket.testing.cluster import Cluster
 from tests.engine.ray import conftest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), conftest.UNTIDY]
 
 TOKEN = access.TOKEN_VARIABLE
 

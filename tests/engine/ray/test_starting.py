@@ -21,7 +21,7 @@ from hocket.engine.ray import access, connection, sweeper
 from hocket.testing import Leftovers
 from tests.engine.ray import conftest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), conftest.UNTIDY]
 
 TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
