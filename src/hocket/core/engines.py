@@ -40,7 +40,10 @@ def open_ray(**request: Any) -> contract.Engine:
     connection = importlib.import_module("hocket.engine.ray.connection")
     opened = connection.connect(connection.Request(**request))
     try:
-        engine: contract.Engine = importlib.import_module("hocket.engine.ray.engine").RayEngine(opened)
+        ray_engine = importlib.import_module("hocket.engine.ray.engine")
+        engine: contract.Engine = ray_engine.RayEngine(
+            opened, namespace=opened.namespace, session_id=os.urandom(8).hex()
+        )
     except BaseException:
         opened.close()
         raise

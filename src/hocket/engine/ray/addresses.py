@@ -110,4 +110,6 @@ def build_error(address: Address, why: str) -> exceptions.ConnectionFailedError:
             "Check that `ray start --head` runs there and that the port is the head's (6379 unless it was started with another "
             "--port). From a machine that is not part of the cluster, use 'ray://host:10001'."
         )
-    return exceptions.ConnectionFailedError(f"No Ray cluster can be joined at {str(address)!r}: {why}. {advice}")
+    return exceptions.ConnectionFailedError(
+        f"No Ray cluster can be joined at {str(address)!r}: {why.strip().rstrip('.')}. {advice}"
+    )

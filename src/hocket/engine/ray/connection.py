@@ -86,13 +86,17 @@ class Connection:
         address: Where the cluster is: ``host:port`` or ``ray://host:port``.
         dashboard_url: Where its dashboard is; empty if it has none.
         is_owner: Whether we started this Ray.
+        is_attached: Whether somebody else connected this process, and will disconnect it.
         end: Does what has to be done at the end.
     """
 
-    def __init__(self, address: str, dashboard_url: str, *, is_owner: bool, end: Callable[[], None]) -> None:
+    def __init__(
+        self, address: str, dashboard_url: str, *, is_owner: bool, is_attached: bool = False, end: Callable[[], None]
+    ) -> None:
         self.address = address
         self.dashboard_url = dashboard_url
         self.is_owner = is_owner
+        self.is_attached = is_attached
         context = ray.get_runtime_context()
         self.namespace: str = context.namespace
         #: The runtime environment of the whole session, with what has been uploaded by its URI. A task that names ``py_modules`` or
@@ -154,7 +158,7 @@ def _take_over(request: Request) -> Connection:
         )
     _refuse_resources(request, current)
     _check_package_on_nodes(current)
-    return Connection(current, "", is_owner=False, end=lambda: None)
+    return Connection(current, "", is_owner=False, is_attached=True, end=lambda: None)
 
 
 def _check_package_on_nodes(where: str) -> None:
