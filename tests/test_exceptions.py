@@ -20,6 +20,8 @@ DEATH = exceptions.Death(pid=7, signal_number=11, peak_rss_bytes=2**20, stderr_t
         exceptions.WorkerCrashedError("gone", DEATH),
         exceptions.ActorDiedError("dead", actor_id="ff", actor_init_failed=True, death=DEATH),
         exceptions.GetTimeoutError("late"),
+        exceptions.VersionMismatchError("other"),
+        exceptions.MissingExtraError("not there"),
     ],
 )
 def test_errors_travel(error: Any) -> None:
@@ -86,6 +88,13 @@ def test_ray_names_are_the_same_classes() -> None:
     assert exceptions.RayError is exceptions.HocketError
     assert exceptions.RayTaskError is exceptions.TaskError
     assert exceptions.RayActorError is exceptions.ActorError
+
+
+def test_connections_fail_as_connections_do() -> None:
+    assert issubclass(exceptions.ConnectionFailedError, ConnectionError)
+    assert issubclass(exceptions.VersionMismatchError, exceptions.ConnectionFailedError)
+    assert issubclass(exceptions.VersionMismatchError, RuntimeError)  # as Ray's
+    assert issubclass(exceptions.MissingExtraError, ImportError)
 
 
 def test_memory_error_is_dual_too() -> None:

@@ -11,6 +11,9 @@
     │   ├── ActorAlreadyExistsError (ValueError)    the name is taken
     │   ├── ActorHandleNotFoundError (ValueError)   the handle belongs to another session
     │   ├── RuntimeEnvSetupError                    the runtime environment cannot be made
+    │   ├── ConnectionFailedError (ConnectionError) no cluster can be joined at the address
+    │   │   └── VersionMismatchError (RuntimeError) the cluster has another Python, Ray or Hocket
+    │   ├── MissingExtraError (ImportError)         a library that comes with an extra is not installed
     │   ├── ObjectRefStreamEndOfStreamError         the generator has no such item
     │   ├── TaskPlacementGroupRemoved               its placement group was removed
     │   └── ActorPlacementGroupRemoved
@@ -88,6 +91,18 @@ class ActorHandleNotFoundError(HocketError, ValueError):
 
 class RuntimeEnvSetupError(HocketError):
     """The runtime environment of a task or actor cannot be made. The message says which part, and why."""
+
+
+class ConnectionFailedError(HocketError, ConnectionError):
+    """No cluster can be joined at the address. The message names it, and what to check."""
+
+
+class VersionMismatchError(ConnectionFailedError, RuntimeError):
+    """The cluster has another version of Python, Ray or Hocket. The message names both, and what to install."""
+
+
+class MissingExtraError(HocketError, ImportError):
+    """A library that comes with an extra of this package is not installed. The message has the line for pip."""
 
 
 class ObjectRefStreamEndOfStreamError(HocketError):

@@ -51,13 +51,10 @@ BOTH = [
     ({"label_selector": {"disk": "in(a, b"}}, ValueError, "lacks its closing bracket"),
     ({"label_selector": "disk"}, TypeError, "type of keyword 'label_selector' must be dict"),
     ({"fallback_strategy": [{"disk": "ssd"}]}, ValueError, "must be a list of dicts such as"),
-    ({"runtime_env": {"pip": ["x"]}}, ValueError, r"runtime_env\['pip'\] needs a cluster: .*'env_vars'"),
-    ({"runtime_env": {"conda": "x"}}, ValueError, r"runtime_env\['conda'\] needs a cluster"),
     ({"runtime_env": {"envvars": {}}}, ValueError, r"runtime_env\['envvars'\] is unknown. Valid keys are"),
     ({"runtime_env": {"env_vars": {"A": 1}}}, ValueError, "must hold text only, but received 'A': 1. Write 'A': '1'"),
     ({"runtime_env": {"env_vars": ["A"]}}, ValueError, "must be a dict from name to text"),
     ({"runtime_env": {"working_dir": "/no/such/folder"}}, ValueError, "must be a folder on this machine"),
-    ({"runtime_env": {"working_dir": "s3://bucket/x.zip"}}, ValueError, "must be a folder on this machine"),
     ({"runtime_env": {"working_dir": 3}}, ValueError, "must be the path of a folder, but received 3"),
     ({"runtime_env": {"py_modules": "folder"}}, ValueError, "must be a list of folders or modules"),
     ({"runtime_env": "env"}, TypeError, "type of keyword 'runtime_env' must be dict"),
@@ -137,9 +134,31 @@ def test_options_of_methods(options: dict[str, Any], error: type[Exception], mes
         hocket.method(**options)
 
 
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"pip": ["x"]}, r"runtime_env\['pip'\] needs a cluster: .*'env_vars'"),
+        ({"conda": "x"}, r"runtime_env\['conda'\] needs a cluster: .* run on Ray"),
+        ({"working_dir": "s3://bucket/x.zip"}, r"runtime_env\['working_dir'\] must be a folder on this machine"),
+        ({"py_modules": ["s3://bucket/x.zip"]}, r"runtime_env\['py_modules'\] must be a folder on this machine"),
+    ],
+)
+def test_environments_that_need_a_cluster(
+    any_session: hocket.SessionContext, environment: dict[str, Any], message: str
+) -> None:
+    function = hocket.remote(runtime_env=environment)(add)  # on which engine it will run is not known here
+    with pytest.raises(ValueError, match=message):
+        function.remote(1, 2)
+    with pytest.raises(ValueError, match=message):
+        hocket.remote(add).options(runtime_env=environment).remote(1, 2)
+    with pytest.raises(ValueError, match=message):
+        hocket.remote(runtime_env=environment)(Plain).remote()
+
+
 def test_runtime_env_class() -> None:
-    with pytest.raises(ValueError, match=r"runtime_env\['uv'\] needs a cluster"):
-        hocket.runtime_env.RuntimeEnv(uv=["x"])
+    with pytest.raises(ValueError, match=r"runtime_env\['uvx'\] is unknown. Valid keys are .* on Ray also .*'uv'"):
+        hocket.runtime_env.RuntimeEnv(uvx=["x"])
+    assert hocket.runtime_env.RuntimeEnv(uv=["x"]) == {"uv": ["x"]}
     environment = hocket.runtime_env.RuntimeEnv(env_vars={"HOCKET_A": "1"})
     assert hocket.remote(runtime_env=environment)(add) is not None
 

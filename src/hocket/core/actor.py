@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from hocket import exceptions
-from hocket.core import dag, generators, options, placement, remote_function, session
+from hocket.core import dag, environments, generators, options, placement, remote_function, session
 from hocket.engine import contract, values
 from hocket.kernel import records
 
@@ -65,6 +65,7 @@ class ActorClass:
             inspect.getattr_static(cls, "__init__"), cls.__name__, skip_first=True
         )
         self._names_nodes = placement.names_nodes(given)
+        self._needs_ray = environments.check_supported("runtime_env", given.get("runtime_env") or {})
         self._methods = tuple(
             (name, options.build_method_options(getattr(function, _METHOD_OPTIONS, {}), function, name))
             for name, function in inspect.getmembers(cls, callable)
@@ -94,6 +95,7 @@ class ActorClass:
                 creation=options.inherit(record.creation, engine.inherited),
                 lifetime_shape=options.inherit_shape(record.lifetime_shape, engine.inherited),
             )
+        session.check_environment(engine, self._needs_ray)
         if self._names_nodes:
             placement.check_nodes(self._given, f"Actor `{record.class_name}`")
         if not self._given.get("get_if_exists"):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Mapping
+from typing import Any
 
 from hocket.engine import contract
 from hocket.engine.inprocess import engine as inprocess_engine
 from hocket.engine.local import hub
 from hocket.kernel import resources
+
+NAMES = ("local", "inprocess", "ray")
+"""Which engines `hocket.init` can start."""
 
 
 def open_engine(
@@ -19,20 +25,40 @@ def open_engine(
     memory_limit: int | None = None,
     spill_folder: str = "",
 ) -> contract.Engine:
-    """Open an engine by name. The last two are for engines that hold values outside of the caller's memory."""
-    if kind == "ray":
-        import importlib
-
-        module = importlib.import_module("hocket.engine.ray.engine")
-        return module.RayEngine(module.TemporaryConnection(node, labels), namespace=namespace, session_id="00")  # type: ignore[no-any-return]
+    """Open an engine of this machine by name. The last two are for engines that hold values outside of the caller's memory."""
     if kind == "inprocess":
         return inprocess_engine.InProcessEngine(node, namespace=namespace, labels=labels)
     return hub.Hub(node, namespace=namespace, labels=labels, memory_limit=memory_limit, spill_folder=spill_folder)
 
 
+def open_ray(**request: Any) -> contract.Engine:
+    """Open the engine that stands on Ray. Loaded by name, on use: it needs Ray, and importing that takes longer than all of ours.
+
+    Args:
+        **request: The fields of `hocket.engine.ray.connection.Request`.
+    """
+    connection = importlib.import_module("hocket.engine.ray.connection")
+    opened = connection.connect(connection.Request(**request))
+    try:
+        ray_engine = importlib.import_module("hocket.engine.ray.engine")
+        engine: contract.Engine = ray_engine.RayEngine(
+            opened, namespace=opened.namespace, session_id=os.urandom(8).hex()
+        )
+    except BaseException:
+        opened.close()
+        raise
+    return engine
+
+
 def name_engine(engine: contract.Engine) -> str:
     """Return the name under which an engine was opened."""
     return engine.name
+
+
+def find_place(engine: contract.Engine) -> tuple[str, str]:
+    """Return where an engine runs, and the address of its dashboard; empty if it has none."""
+    connection: Any = getattr(engine, "connection", None)  # only Ray's has one
+    return ("local", "") if connection is None else (connection.address, connection.dashboard_url)
 
 
 def is_closable(engine: contract.Engine) -> bool:

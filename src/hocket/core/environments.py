@@ -1,7 +1,7 @@
 """Runtime environments: what a task or an actor finds around it.
 
 On one machine all workers run this Python, so an environment can set variables and folders, and cannot install
-anything. It travels as text (JSON with sorted keys), so that equal environments are equal to the scheduler.
+anything: a part that does is refused as soon as the engine is known, and passes through on Ray. It travels as text (JSON with sorted keys), so that equal environments are equal to the scheduler.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RuntimeEnv(dict[str, Any]):
         **others: Ray's other parts, which need a cluster.
 
     Raises:
-        ValueError: A part is unknown, needs a cluster, or is not what it should be.
+        ValueError: A part is unknown, or is not what it should be. Whether it needs a cluster shows when it is used.
 
     Example:
         >>> from hocket.runtime_env import RuntimeEnv
@@ -54,20 +54,39 @@ class RuntimeEnv(dict[str, Any]):
 
 
 def check_environment(name: str, value: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a runtime environment, or None."""
+    """Return what is wrong with a runtime environment on every engine, or None."""
     for key, part in value.items():
+        if key in _CLUSTER_ONLY:
+            continue
+        if key not in SUPPORTED:
+            return (
+                f"{name}[{key!r}] is unknown. Valid keys are {list(SUPPORTED)}, and on Ray also {list(_CLUSTER_ONLY)}."
+            )
+        problem = _CHECKS[key](f"{name}[{key!r}]", part)
+        if problem is not None:
+            return problem
+    return None
+
+
+def check_supported(name: str, value: Mapping[str, Any]) -> str | None:
+    """Return what of a checked runtime environment an engine of one machine cannot do, or None."""
+    for key in value:
         if key in _CLUSTER_ONLY:
             return (
                 f"{name}[{key!r}] needs a cluster: this engine runs every worker with this very Python, so it has only "
                 f"{list(SUPPORTED)}. Install what you need before starting Python, or run on Ray (hocket.init(address=...)), "
                 "whose engine has it."
             )
-        if key not in SUPPORTED:
-            return f"{name}[{key!r}] is unknown. Valid keys are {list(SUPPORTED)}."
-        problem = _CHECKS[key](f"{name}[{key!r}]", part)
-        if problem is not None:
-            return problem
+    for key in ("working_dir", "py_modules"):
+        parts = value.get(key) or ()
+        for part in [parts] if key == "working_dir" else parts:
+            if isinstance(part, str) and "://" in part:
+                return _describe_foreign_folder(f"{name}[{key!r}]", part)
     return None
+
+
+def _describe_foreign_folder(what: str, part: str) -> str:
+    return f"{what} must be a folder on this machine, and {part!r} is none. Give the path of an existing folder."
 
 
 def _check_variables(what: str, value: Any) -> str | None:
@@ -82,10 +101,10 @@ def _check_variables(what: str, value: Any) -> str | None:
 def _check_folder(what: str, value: Any) -> str | None:
     if not isinstance(value, str | os.PathLike):
         return f"{what} must be the path of a folder, but received {value!r}."
-    if "://" in str(value) or not os.path.isdir(value):
-        return (
-            f"{what} must be a folder on this machine, and {str(value)!r} is none. Give the path of an existing folder."
-        )
+    if "://" in str(value):  # Ray fetches it
+        return None
+    if not os.path.isdir(value):
+        return _describe_foreign_folder(what, str(value))
     return None
 
 
@@ -108,20 +127,23 @@ def format_environment(environment: Mapping[str, Any] | None) -> str:
     """Return the form that travels; empty for none. The environment has been checked."""
     if not environment:
         return ""
-    parts: dict[str, Any] = {}
+    parts: dict[str, Any] = {name: part for name, part in environment.items() if name in _CLUSTER_ONLY and part}
     if environment.get("env_vars"):
         parts["env_vars"] = dict(environment["env_vars"])
     if environment.get("working_dir"):
-        parts["working_dir"] = os.path.realpath(environment["working_dir"])
+        parts["working_dir"] = _find_path(environment["working_dir"])
     if environment.get("py_modules"):
-        parts["py_modules"] = [_find_import_folder(part) for part in environment["py_modules"]]
-    return json.dumps(parts, sort_keys=True) if parts else ""
+        parts["py_modules"] = [_find_path(part) for part in environment["py_modules"]]
+    return json.dumps(parts, sort_keys=True, default=str) if parts else ""
 
 
-def _find_import_folder(part: Any) -> str:
-    """Return the folder from which a package folder, a module file or a module is imported."""
-    folder, name = os.path.split(os.path.realpath(part.__file__ or "" if isinstance(part, types.ModuleType) else part))
-    return os.path.dirname(folder) if os.path.splitext(name)[0] == "__init__" else folder
+def _find_path(part: Any) -> str:
+    """Return where a package folder or a module file is: a path, or what Ray fetches."""
+    if isinstance(part, str) and "://" in part:
+        return part
+    path = os.path.realpath(part.__file__ or "" if isinstance(part, types.ModuleType) else part)
+    folder, name = os.path.split(path)
+    return folder if os.path.splitext(name)[0] == "__init__" else path
 
 
 def parse_environment(text: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from hocket.core import dag, generators, options, placement, session
+from hocket.core import dag, environments, generators, options, placement, session
 from hocket.engine import contract, values
 from hocket.kernel import records
 
@@ -27,6 +27,7 @@ class RemoteFunction(Generic[P, T]):
         self._given = given
         self._options: records.TaskOptions = options.build_task_options(given, function)
         self._names_nodes = placement.names_nodes(given)
+        self._needs_ray = environments.check_supported("runtime_env", given.get("runtime_env") or {})
         self._signature = Signature(function, function.__name__)
         self._exported: contract.RemoteFunction | None = None
         functools.update_wrapper(self, function)
@@ -51,6 +52,8 @@ class RemoteFunction(Generic[P, T]):
         record = self._options
         if engine.inherited is not None:
             record = options.inherit(record, engine.inherited)
+        if self._needs_ray is not None:
+            session.check_environment(engine, self._needs_ray)
         if self._names_nodes:
             placement.check_nodes(self._given, f"Task `{record.name}`")
         refs = engine.submit_task(exported, args, kwargs, record)

@@ -14,8 +14,11 @@ from hocket import exceptions, version
 from hocket.core import engines, environments
 from hocket.engine import contract, node
 
-ENGINES = ("local", "inprocess", "ray")
+ENGINES = engines.NAMES
 """Which engines `init` can start."""
+
+_HERE = ("", "local")
+"""Addresses that mean this machine."""
 
 _lock = threading.Lock()
 
@@ -32,9 +35,9 @@ class SessionContext:
         False
     """
 
-    def __init__(self, address_info: dict[str, Any]) -> None:
+    def __init__(self, address_info: dict[str, Any], dashboard_url: str = "") -> None:
         self.address_info = address_info
-        self.dashboard_url = ""
+        self.dashboard_url = dashboard_url
         self.python_version = ".".join(map(str, sys.version_info[:3]))
         self.hocket_version = version.__version__
 
@@ -75,29 +78,38 @@ def init(
 ) -> SessionContext:
     """Open the session. Not needed: the first `.remote()`, `put` or `get` opens one with the defaults.
 
-    Starts no process; the first task does. Opens no socket that others could connect to.
+    On one machine it starts no process; the first task does. It opens no socket that others could connect to.
 
     Args:
-        address: ``None`` or ``"local"``: this machine. Other addresses are not supported by the engines that exist.
+        address: Where to run. ``"local"``: on this machine. ``"auto"``: on the Ray that ``ray start`` has started here. ``"host:port"``: on
+            that Ray cluster, whose node this machine is; ``"ray://host:port"``: on one from outside. Default: the environment variable
+            ``HOCKET_ADDRESS``; with ``engine="ray"`` also ``RAY_ADDRESS``; then this machine.
         num_cpus: How many tasks of one CPU run at once. Default: the CPUs that this process may use, by affinity and cgroup.
         num_gpus: How many GPUs may be handed out. Default: those that the machine has.
         resources: Further resources by name, such as ``{"camera": 2}``.
         namespace: Where actors' names live. Default: one of the session's own.
         labels: What can be said about this machine, for options that choose among nodes: ``{"disk": "ssd"}``.
-        runtime_env: The environment of all tasks and actors that name none: ``env_vars``, ``working_dir``, ``py_modules``.
+        runtime_env: The environment of all tasks and actors that name none: ``env_vars``, ``working_dir``, ``py_modules``; on Ray also
+            its others, such as ``pip``. On a cluster, ``working_dir`` is the folder of the driver's script unless it is named here.
         ignore_reinit_error: Return the open session instead of raising, if there is one.
-        engine: ``"local"`` (worker processes; the default) or ``"inprocess"`` (everything in this process, for debugging).
-            Default: the environment variable ``HOCKET_ENGINE``, then ``"local"``.
+        engine: ``"local"`` (worker processes; the default), ``"inprocess"`` (everything in this process, for debugging) or ``"ray"``
+            (without an address: a Ray of this session alone, on this machine). Default: ``"ray"`` if there is an address; then the
+            environment variable ``HOCKET_ENGINE``, then ``"local"``.
         object_store_memory: How many bytes large values (256 KiB and more) may take in memory, in all processes together; at
             least 75 MiB. What is more goes to disk. Default: 30 % of the memory that this process may use, by cgroup.
         object_spilling_directory: Where on disk they go; an absolute path. The files have no name and are gone with the
             session, however it ends. Default: the system's folder for temporary files.
         _temp_dir: The same, under Ray's name for all of a session's files; `object_spilling_directory` comes first.
-        **ignored: Ray's keywords that have no meaning on one machine (``include_dashboard``, ``log_to_driver``, ...).
+        **ignored: Ray's keywords that have no meaning on one machine (``include_dashboard``, ``log_to_driver``, ...). The engine "ray"
+            hands them to ``ray.init``.
 
     Raises:
         RuntimeError: A session is open already, or a keyword is unknown.
-        ValueError: A number is negative or too small, a path is not absolute, or the engine or address is unknown.
+        ValueError: A number is negative or too small, a path is not absolute, or the engine or address is unknown; or a running cluster is
+            asked to have other resources.
+        ConnectionFailedError: No cluster can be joined at the address. It is also a ConnectionError.
+        VersionMismatchError: The cluster has another Python or Ray.
+        MissingExtraError: Ray is not installed. It is also an ImportError.
     """
     _check_keywords(ignored)
     memory_limit = _check_store_memory(object_store_memory)
@@ -109,17 +121,13 @@ def init(
             raise ValueError(
                 f"{name} must be 0 or more, but received {amount!r}. Leave it out for what the machine has."
             )
+    kind, place = _choose_engine(engine, address)
     if runtime_env is not None:
         problem = environments.check_environment("runtime_env", runtime_env)
+        if problem is None and kind != "ray":
+            problem = environments.check_supported("runtime_env", runtime_env)
         if problem is not None:
             raise ValueError(problem)
-    if address not in (None, "local"):
-        raise ValueError(
-            f"address must be None or 'local', but received {address!r}: this version runs on one machine. Leave it out."
-        )
-    kind = engine or os.environ.get("HOCKET_ENGINE") or "local"
-    if kind not in ENGINES:
-        raise ValueError(f"engine must be one of {list(ENGINES)}, but received {kind!r}.")
     with _lock:
         current = contract.get_optional_current_engine()
         if current is not None:
@@ -129,19 +137,53 @@ def init(
                     "open session."
                 )
             return _describe(current)
-        demand = node.build_demand(num_cpus, num_gpus, resources, ignored.get("_memory"))
-        opened = engines.open_engine(
-            kind,
-            demand,
-            namespace or f"anonymous-{os.urandom(4).hex()}",
-            labels or {},
-            memory_limit=memory_limit,
-            spill_folder=spill_folder,
-        )
-        if runtime_env:
-            opened.inherited = contract.Inherited(environments.format_environment(runtime_env))
+        name = namespace or f"anonymous-{os.urandom(4).hex()}"
+        if kind == "ray":
+            opened = engines.open_ray(
+                address=place,
+                num_cpus=num_cpus,
+                num_gpus=num_gpus,
+                resources=resources,
+                labels=labels or {},
+                namespace=name,
+                object_store_memory=memory_limit,
+                spill_folder=spill_folder,
+                environment=runtime_env or {},
+                options=ignored,
+            )
+        else:
+            demand = node.build_demand(num_cpus, num_gpus, resources, ignored.get("_memory"))
+            opened = engines.open_engine(
+                kind, demand, name, labels or {}, memory_limit=memory_limit, spill_folder=spill_folder
+            )
+            if runtime_env:
+                opened.inherited = contract.Inherited(environments.format_environment(runtime_env))
         contract.set_current_engine(opened)
         return _describe(opened)
+
+
+def _choose_engine(engine: str | None, address: str | None) -> tuple[str, str]:
+    """Return which engine is asked for, and where: by the arguments, then by the environment."""
+    if engine is not None and engine not in ENGINES:
+        raise ValueError(f"engine must be one of {list(ENGINES)}, but received {engine!r}.")
+    variable = os.environ.get("HOCKET_ADDRESS", "")
+    place = variable if address is None else address
+    if not isinstance(place, str):
+        raise TypeError(f"address must be text such as 'auto' or 'host:port', but received {place!r}.")
+    if place in _HERE:
+        kind = engine or os.environ.get("HOCKET_ENGINE") or "local"
+        if kind not in ENGINES:
+            raise ValueError(
+                f"engine must be one of {list(ENGINES)}, but received {kind!r} in the environment variable HOCKET_ENGINE."
+            )
+        return kind, place
+    if engine not in (None, "ray"):
+        source = f"address={place!r}" if address is not None else f"the environment variable HOCKET_ADDRESS={place!r}"
+        raise ValueError(
+            f"{source} asks for a Ray cluster, and engine={engine!r} runs on this machine. Leave out one of them; address='local' says "
+            "that it is to be this machine, whatever the environment says."
+        )
+    return "ray", place
 
 
 def _check_store_memory(given: float | None) -> int | None:
@@ -180,14 +222,16 @@ def _check_folder(name: str, given: str | os.PathLike[str] | None) -> str:
 
 def _describe(engine: contract.Engine) -> SessionContext:
     context = engine.get_context()
+    address, dashboard_url = engines.find_place(engine)
     return SessionContext(
         {
-            "address": "local",
+            "address": address,
             "engine": engines.name_engine(engine),
             "node_id": context.node_id,
             "session": context.job_id,
             "namespace": context.namespace,
-        }
+        },
+        dashboard_url,
     )
 
 
@@ -195,6 +239,7 @@ _IGNORABLE = frozenset(
     {
         "include_dashboard", "dashboard_host", "dashboard_port", "job_config",
         "configure_logging", "logging_level", "logging_format", "logging_config", "log_to_driver",
+        "enable_resource_isolation", "cgroup_path", "system_reserved_cpu", "system_reserved_memory", "proxy_server_url",
     }
 )  # fmt: skip
 
@@ -233,6 +278,20 @@ def get_engine() -> contract.Engine:
         init(ignore_reinit_error=True)
         return contract.get_current_engine()
     return current
+
+
+def check_environment(engine: contract.Engine, problem: str | None) -> None:
+    """Refuse a runtime environment that only Ray can make, on another engine.
+
+    Args:
+        engine: Where the work goes.
+        problem: What engines of one machine have against its environment; None if nothing.
+
+    Raises:
+        ValueError: The engine is one of these.
+    """
+    if problem is not None and engine.name != "ray":
+        raise ValueError(problem)
 
 
 def get_open_engine() -> contract.Engine:

@@ -21,7 +21,7 @@ def apply_environment(text: str) -> None:
     os.environ.update(environment.get("env_vars", {}))
     folder = environment.get("working_dir")
     for path in reversed(environment.get("py_modules", [])):
-        sys.path.insert(0, path)
+        sys.path.insert(0, os.path.dirname(path))
     if folder:
         os.chdir(folder)
         sys.path.insert(0, folder)

@@ -79,7 +79,7 @@ class RayEngine(contract.Engine):
     def __init__(self, connection: Connection | None, *, namespace: str, session_id: str) -> None:
         super().__init__()
         self.dropped = deque(maxlen=0)  # Ray counts
-        self._connection = connection
+        self.connection = connection
         self.is_closable = connection is not None
         self._namespace = namespace
         self._session_id = session_id
@@ -454,20 +454,20 @@ class RayEngine(contract.Engine):
 
     def close(self) -> None:
         with self._callbacks_lock:
-            if self._is_closed or self._connection is None:
+            if self._is_closed or self.connection is None:
                 return
             self._is_closed = True
             callbacks, self._callbacks = self._callbacks, set()
         for callback in callbacks:
             callback()
-        if self._connection.is_attached:
+        if self.connection.is_attached:
             self._end_own()
         arrays.uninstall()
         figures.clear(self._session_id)
         self._functions.clear()
         self._codes.clear()
         self._groups.clear()
-        self._connection.close()
+        self.connection.close()
 
     def _end_own(self) -> None:
         """End what the session started, where Ray goes on."""
@@ -533,20 +533,3 @@ def open_in_worker(namespace: str, session_id: str) -> None:
     """Open this worker's side of a session. A worker of Ray's runs work of one driver only."""
     ray._private.worker.blocking_get_inside_async_warned = True  # an awaited reference is looked up when it is there
     contract.set_current_engine(RayEngine(None, namespace=namespace, session_id=session_id))
-
-
-class TemporaryConnection:
-    is_attached = True
-    address = ""
-
-    def __init__(self, node: Any, labels: Any) -> None:
-        if not ray.is_initialized():
-            amounts = keywords.build_bundle(node)
-            cpus = amounts.pop("CPU")
-            amounts.pop("GPU", 0)
-            ray.init(num_cpus=cpus, resources={k: v for k, v in amounts.items() if k != "memory"}, labels=dict(labels), _node_ip_address="127.0.0.1", include_dashboard=False, logging_level="ERROR")
-            self.is_attached = False
-
-    def close(self) -> None:
-        if not self.is_attached:
-            ray.shutdown()

@@ -1,0 +1,14 @@
+"""Ray itself: imported here, so that a missing one is explained in one place."""
+
+from __future__ import annotations
+
+from hocket import exceptions
+
+try:
+    import grpc as grpc  # Ray alone comes without it
+    import ray as ray
+except ImportError as error:
+    raise exceptions.MissingExtraError(
+        f"The Ray engine needs ray[default], and {error.name!r} cannot be imported. Run pip install 'hocket[ray]', or leave out engine='ray', address= and "
+        "HOCKET_ADDRESS to run on this machine without it."
+    ) from error

@@ -1,0 +1,349 @@
+"""How a session gets its Ray: it starts one, joins one, or takes the one that is there.
+
+*Started*: a Ray of this session alone, on this machine. It has a token of its own, handed over by environment; it binds to loopback; its
+files lie in one folder of ours. `sweeper` waits beside it and clears away whatever is left when the session ends, however it ends.
+
+*Joined*: by ``host:port`` from a machine of the cluster, by ``ray://host:port`` from elsewhere. Ray waits for minutes where nothing answers,
+and ends the process where its token is missing. So everything that can be known before is asked before: whether a Ray listens, whether it
+takes the token, whether its versions are ours, whether this machine is one of its nodes. Each answer is bounded by `addresses.ANSWER_SECONDS`.
+The package itself and the driver's modules travel (`packages`), so that nodes need Ray and nothing of ours.
+
+*Taken over*: the user has called ``ray.init`` before. It is theirs, and stays when the session ends.
+
+What is left open: a SIGKILL that hits the driver and the sweeper in the same moment leaves the folder, and Ray's agents for some seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hocket import exceptions, version
+from hocket.engine.ray import access, adapter, addresses, folders, packages, versions
+
+ray = adapter.ray
+
+LOOPBACK = "127.0.0.1"
+
+PACKAGE = Path(version.__file__).parent
+"""The folder of this package."""
+
+WORKER_SECONDS = 60.0
+"""How long a Ray that was there before may take to start a worker. A guess: its runtime environment may have packages to install."""
+
+_REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+"""How Ray's servers refuse who has not their token."""
+
+PRINT_SECONDS = 0.5
+"""How long what workers have printed last has to come to the driver before it leaves. Ray collects it from files, twice a second or so, and says
+to nobody when it is through; at the exit of a driver it waits for as long itself."""
+
+_FOR_STARTING: dict[str, Any] = {
+    "num_cpus": None,
+    "num_gpus": None,
+    "resources": None,
+    "labels": {},
+    "object_store_memory": None,
+    "spill_folder": "",
+}
+"""What of a request only a Ray that we start can follow, and what says that it was not asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a session asks of its Ray: the arguments of `hocket.init`."""
+
+    #: ``""``: what RAY_ADDRESS says, or else a new one; ``"local"``: a new one; ``"auto"``: the one that runs here; or where it is.
+    address: str = ""
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    resources: Mapping[str, float] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: Where actors' names live; empty for one of the session's own.
+    namespace: str = ""
+    #: Bytes; None for Ray's own choice.
+    object_store_memory: int | None = None
+    #: Where values go that do not fit; empty for Ray's own choice.
+    spill_folder: str = ""
+    #: The runtime environment, as the user gave it.
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    #: Ray's other keywords of ``ray.init``.
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Connection:
+    """This process is a driver of a Ray, until `close`.
+
+    Args:
+        address: Where the cluster is: ``host:port`` or ``ray://host:port``.
+        dashboard_url: Where its dashboard is; empty if it has none.
+        is_owner: Whether we started this Ray.
+        is_attached: Whether somebody else connected this process, and will disconnect it.
+        end: Does what has to be done at the end.
+    """
+
+    def __init__(
+        self, address: str, dashboard_url: str, *, is_owner: bool, is_attached: bool = False, end: Callable[[], None]
+    ) -> None:
+        self.address = address
+        self.dashboard_url = dashboard_url
+        self.is_owner = is_owner
+        self.is_attached = is_attached
+        context = ray.get_runtime_context()
+        self.namespace: str = context.namespace
+        #: The runtime environment of the whole session, with what has been uploaded by its URI. A task that names ``py_modules`` or
+        #: ``working_dir`` of its own does not get these of the session: Ray replaces them.
+        self.environment: dict[str, Any] = dict(context.runtime_env)
+        self._end: Callable[[], None] | None = end
+
+    def close(self) -> None:
+        """End the Ray that we started, with all that it left; leave one that we joined; let be one that was there. Again: does nothing."""
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+
+
+def connect(request: Request) -> Connection:
+    """Make this process the driver of a Ray.
+
+    Raises:
+        ConnectionFailedError: Nothing, or something else, answers at the address; or the token is not the cluster's.
+        VersionMismatchError: The cluster has another Python or Ray.
+        ValueError: The address is malformed, a running cluster is asked to have other resources, or the script's folder is too large.
+    """
+    if ray.is_initialized():
+        return _take_over(request)
+    where = request.address or os.environ.get("RAY_ADDRESS") or "local"
+    if where == "local":
+        return _start(request)
+    if where == "auto":
+        where = _find_running()
+    _refuse_resources(request, where)
+    address = addresses.parse_address(where)
+    addresses.knock(address)
+    return _join(address, request)
+
+
+def _refuse_resources(request: Request, where: str) -> None:
+    given = [name for name, nothing in _FOR_STARTING.items() if getattr(request, name) not in (nothing, None)]
+    if given:
+        raise ValueError(
+            f"{', '.join(given)} can be given only to a Ray that hocket.init starts, and the one at {where!r} runs already with what its nodes "
+            "have. Leave it out, or start the nodes with it: ray start --num-cpus=..."
+        )
+
+
+def _list_init_keywords(request: Request) -> dict[str, Any]:
+    """Return the keywords of `ray.init` that are the same for all. Ray's own log says nothing below an error unless asked."""
+    return {"namespace": request.namespace or None, "logging_level": logging.ERROR, **request.options}
+
+
+# --- taking over ------------------------------------------------------------------------------------------------------
+
+
+def _take_over(request: Request) -> Connection:
+    current = str(ray.get_runtime_context().gcs_address)
+    if request.address not in ("", "auto", current):
+        raise ValueError(
+            f"This process is connected to the Ray at {current!r} already, by a ray.init of its own, so it cannot go to {request.address!r}. "
+            "Leave out address=, or call ray.shutdown() first."
+        )
+    _refuse_resources(request, current)
+    _check_package_on_nodes(current)
+    return Connection(current, "", is_owner=False, is_attached=True, end=lambda: None)
+
+
+def _check_package_on_nodes(where: str) -> None:
+    """Nothing was sent to the nodes of a Ray that was there before. Make sure that they have this package."""
+
+    @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator,unused-ignore]
+    def read_version() -> str | None:
+        try:
+            from importlib import import_module  # what is at the top of this module may not be there
+
+            return str(import_module("hocket.version").__version__)
+        except ImportError:
+            return None
+
+    try:
+        found = ray.get(read_version.remote(), timeout=WORKER_SECONDS)
+    except ray.exceptions.GetTimeoutError as error:
+        raise exceptions.ConnectionFailedError(
+            f"The Ray at {where!r} has not run a task that needs no CPU within {WORKER_SECONDS:g} seconds, so it is not well. See `ray status` "
+            "and the logs of its nodes, or call ray.shutdown() and let hocket.init start or join one."
+        ) from error
+    if found is None:
+        raise exceptions.ConnectionFailedError(
+            f"The workers of the Ray at {where!r} cannot import hocket. Call hocket.init(address=...) instead of ray.init, which sends it to "
+            f"them, or pass it to yours: ray.init(runtime_env={{'py_modules': [{str(PACKAGE)!r}]}})."
+        )
+    versions.compare_versions(where, {"Hocket": version.__version__}, {"Hocket": found})
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+def _start(request: Request) -> Connection:
+    options = {"include_dashboard": False, "_node_ip_address": LOOPBACK, **_list_init_keywords(request)}
+    amounts = {name: getattr(request, name) for name in _FOR_STARTING if name != "spill_folder"}
+    if request.spill_folder:
+        Path(request.spill_folder).mkdir(parents=True, exist_ok=True)
+        amounts["object_spilling_directory"] = request.spill_folder
+    place = folders.Folder()
+    try:
+        with (
+            access.settings(_build_settings(place), loopback=options["_node_ip_address"] == LOOPBACK),
+            access.free_agent_port(),
+        ):
+            context = ray.init(
+                address="local",
+                _temp_dir=place.path,
+                runtime_env=dict(request.environment) or None,
+                **{name: amount for name, amount in amounts.items() if amount},
+                **options,
+            )
+    except BaseException:
+        _end_started(place)
+        raise
+    facts = context.address_info
+    return Connection(
+        str(facts["gcs_address"]), _format_url(context.dashboard_url), is_owner=True, end=lambda: _end_started(place)
+    )
+
+
+def _build_settings(place: folders.Folder) -> dict[str, str]:
+    """Return the environment of a Ray that we start. Its workers have it too."""
+    given = os.environ
+    found = {
+        **place.environment,
+        access.MODE_VARIABLE: "token",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # What a program prints is what its user sees: not "[repeated 3x across cluster]".
+        "RAY_DEDUP_LOGS": given.get("RAY_DEDUP_LOGS", "0"),
+        # Any free port, where Ray would have two fixed ones, so that sessions do not meet.
+        "AUTOSCALER_METRIC_PORT": given.get("AUTOSCALER_METRIC_PORT", "0"),
+        "DASHBOARD_METRIC_PORT": given.get("DASHBOARD_METRIC_PORT", "0"),
+        "PYTHONPATH": os.pathsep.join(_list_paths(given.get("PYTHONPATH", ""))),
+    }
+    if not given.get(access.TOKEN_VARIABLE) and not given.get(access.TOKEN_PATH_VARIABLE):
+        found[access.TOKEN_VARIABLE] = secrets.token_hex(32)
+    return found
+
+
+def _list_paths(given: str) -> list[str]:
+    """Return what workers on this machine import from: what we do, in our order."""
+    script = packages.find_script_folder(sys.modules.get("__main__"))
+    found = [
+        *([str(script)] if script else []),
+        *packages.list_import_folders(),
+        *filter(None, given.split(os.pathsep)),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _end_started(place: folders.Folder) -> None:
+    _leave()
+    place.clear()
+
+
+def _leave() -> None:
+    time.sleep(PRINT_SECONDS)
+    ray.shutdown(wait_for_processes=True)
+    access.reload_settings()
+
+
+# --- joining ----------------------------------------------------------------------------------------------------------
+
+
+def _find_running() -> str:
+    found = os.environ.get("RAY_ADDRESS") or access.read_running_address()
+    if not found or found in ("auto", "local"):
+        raise exceptions.ConnectionFailedError(
+            "address='auto' joins the Ray that runs on this machine, and none does. Start one with `ray start --head`, name its address, or "
+            "write hocket.init(engine='ray') for one of the session's own."
+        )
+    return found
+
+
+def _join(address: addresses.Address, request: Request) -> Connection:
+    settings = {"RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "0")}
+    with access.settings(settings, loopback=address.is_loopback() and not address.by_client):
+        _check_token(address)
+        if not address.by_client:
+            _check_versions(address)
+            if not access.has_node_here(address):
+                raise addresses.build_error(address, "a cluster is there, but no node of it runs on this machine")
+        environment = _build_environment(request)
+        try:
+            context = ray.init(address=str(address), runtime_env=environment, **_list_init_keywords(request))
+        except (ConnectionError, RuntimeError) as error:
+            _leave()
+            raise _explain(address, error) from error
+    return Connection(str(address), _format_url(context.dashboard_url), is_owner=False, end=_leave)
+
+
+def _explain(address: addresses.Address, error: Exception) -> Exception:
+    if "ersion mismatch" in str(error):  # Ray Client compares versions itself, and says so
+        return exceptions.VersionMismatchError(
+            f"The cluster at {str(address)!r} has another version of Ray or Python than this process: {error}"
+        )
+    return addresses.build_error(address, str(error))
+
+
+def _check_token(address: addresses.Address) -> None:
+    """Make sure that the server is what the address says, and takes our token if it wants one."""
+    if access.needs_token() and not access.has_token():
+        raise _build_token_error(address, "is asked for by RAY_AUTH_MODE=token, and there is none")
+    mode = os.environ.get(access.MODE_VARIABLE, "")
+    answer = access.ask(address)
+    if answer in _REFUSALS and not mode and access.has_token():
+        # Ray sends its user's token to a named address only if RAY_AUTH_MODE says so. Who has one and calls where one is needed means it.
+        os.environ[access.MODE_VARIABLE] = "token"  # until the settings are put back
+        access.reload_settings()
+        answer = access.ask(address)
+    if answer in _REFUSALS:
+        if not access.has_token():
+            raise _build_token_error(address, "is missing")
+        raise _build_token_error(
+            address, "is not the cluster's" if access.needs_token() else f"is not sent, as RAY_AUTH_MODE={mode} says"
+        )
+    if answer != "OK":
+        wanted = "Ray Client" if address.by_client else "the head of a cluster"
+        raise addresses.build_error(address, f"what listens there is not {wanted} (it answers {answer})")
+
+
+def _check_versions(address: addresses.Address) -> None:
+    ours, theirs = {"Ray": str(ray.__version__), "Python": platform.python_version()}, access.read_versions(address)
+    if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" and "Python" in theirs:
+        ours["Python"], theirs["Python"] = (text.rpartition(".")[0] for text in (ours["Python"], theirs["Python"]))
+    versions.compare_versions(str(address), ours, theirs)
+
+
+def _build_token_error(address: addresses.Address, what: str) -> exceptions.ConnectionFailedError:
+    return exceptions.ConnectionFailedError(
+        f"The Ray cluster at {str(address)!r} takes only drivers with its token, and the token of this process {what}. On the head, `ray "
+        "get-auth-token` shows it; here, set RAY_AUTH_TOKEN to it, or RAY_AUTH_TOKEN_PATH to a file that holds it, or write it to "
+        "~/.ray/auth_token."
+    )
+
+
+def _build_environment(request: Request) -> dict[str, Any]:
+    """Return the runtime environment that carries this package and the driver's modules to the nodes."""
+    script_folder = packages.find_script_folder(sys.modules.get("__main__"))
+    if script_folder is not None and "working_dir" not in request.environment:
+        packages.check_size(script_folder, request.environment.get("excludes", ()), access.walk_package)
+    return packages.build_environment(request.environment, PACKAGE, script_folder)
+
+
+def _format_url(text: str | None) -> str:
+    if not text:
+        return ""
+    return text if "://" in text else f"http://{text}"

@@ -1,0 +1,88 @@
+"""What of the driver has to reach the nodes, and how much of it there is.
+
+The nodes of a cluster have neither this package nor the modules beside the driver's script. Ray carries folders to them: the package as a
+module, the script's folder as the working directory. A Ray on this machine needs to be told where they are, and nothing travels.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+LIMIT_BYTES = 100 * 2**20
+"""How large the folder of a script may be. A guess: a folder of programs is far smaller, and one with data is larger and travels for minutes."""
+
+Walk = Callable[[Path, Iterable[str]], Iterable[Path]]
+"""Returns the files of a folder that would travel, given what is left out."""
+
+
+def find_script_folder(main: ModuleType | None) -> Path | None:
+    """Return the folder from which the driver's script imports its own modules; None if there is no script, or if it is an installed program."""
+    file = getattr(main, "__file__", None)
+    if main is None or not file:
+        return None
+    folder = Path(file).resolve().parent
+    package = getattr(getattr(main, "__spec__", None), "parent", None)
+    if package:  # python -m package.module
+        folder = folder.parents[package.count(".")]
+    return None if _is_installed(folder) else folder
+
+
+def _is_installed(folder: Path) -> bool:
+    prefixes = {
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib", "scripts")),
+        *site.getsitepackages(),
+    }
+    return any(folder.is_relative_to(Path(prefix).resolve()) for prefix in prefixes if prefix)
+
+
+def list_import_folders() -> list[str]:
+    """Return where this process imports from, apart from what is installed beside its Python. For workers on the same machine."""
+    found = [str(Path(entry).resolve()) for entry in sys.path if not entry or Path(entry).is_dir()]
+    return [folder for folder in dict.fromkeys(found) if not _is_installed(Path(folder))]
+
+
+def build_environment(given: Mapping[str, Any], package: Path, script_folder: Path | None) -> dict[str, Any]:
+    """Return the runtime environment of a whole session on a cluster: the user's, this package, and the script's folder if they name none."""
+    made = dict(given)
+    made["py_modules"] = [*given.get("py_modules", ()), str(package)]
+    if "working_dir" not in made and script_folder is not None:
+        made["working_dir"] = str(script_folder)
+    return made
+
+
+def check_size(folder: Path, excludes: Iterable[str], walk: Walk) -> None:
+    """Make sure that a folder nobody named is small enough to travel.
+
+    Raises:
+        ValueError: It is not. The message names its largest parts and what to do.
+    """
+    total = 0
+    parts: dict[str, int] = {}
+    for path in walk(folder, excludes):
+        try:
+            size = path.lstat().st_size
+        except OSError:
+            continue
+        total += size
+        part = path.relative_to(folder).parts[0]
+        parts[part] = parts.get(part, 0) + size
+    if total <= LIMIT_BYTES:
+        return
+    largest = sorted(parts.items(), key=lambda item: item[1], reverse=True)[:3]
+    named = ", ".join(f"{name} ({_format_bytes(size)})" for name, size in largest)
+    raise ValueError(
+        f"The folder of your script, {os.fspath(folder)!r}, has {_format_bytes(total)}, and more than {_format_bytes(LIMIT_BYTES)} is not "
+        f"sent to a cluster unasked. The largest parts: {named}. Name them in a .gitignore or .rayignore there or in "
+        f"runtime_env={{'excludes': [{largest[0][0]!r}]}}, or say what to send: runtime_env={{'working_dir': 'a folder'}}."
+    )
+
+
+def _format_bytes(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"
