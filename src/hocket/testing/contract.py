@@ -1255,6 +1255,7 @@ class LineContract:
         with pytest.raises(exceptions.TaskCancelledError):
             api.get(waiting)
 
+    @pytest.mark.needs("cancel_before_creation")
     def test_line_begins_behind_a_call_that_is_cancelled(self) -> None:
         def use() -> int:
             counter = api.remote(resources={"camera": 1})(_Counter).remote()
@@ -1521,6 +1522,7 @@ class ProcessEngineContract(LineContract, EngineContract):
         with pytest.raises(exceptions.ActorDiedError, match=r"SIGKILL"):
             api.get(counter.add.remote())
 
+    @pytest.mark.needs("death_evidence")
     def test_running_call_of_a_restarted_actor_is_lost_or_tried_again_and_the_others_wait(self, tmp_path: Path) -> None:
         class Fragile:
             def __init__(self, path: Path) -> None:

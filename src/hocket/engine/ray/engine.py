@@ -22,7 +22,7 @@ import ray
 
 from hocket import exceptions
 from hocket.engine import contract, rules, values
-from hocket.engine.ray import arrays, errors, figures, keywords, listing, natives, runner
+from hocket.engine.ray import arrays, errors, keywords, listing, natives, notes, runner
 from hocket.kernel import metrics, records, resources
 
 _MOST_PENDING = re.compile(r"more than (\d+) tasks")
@@ -68,6 +68,8 @@ class RayEngine(contract.Engine):
             "returns; use force=True.",
             "told_cancellation": "A cancelled call of a plain actor that runs fails at once for its caller, though the actor goes on with it.",
             "idle_deaths": "A worker that dies while it has nothing to do can cost the next task on it a try.",
+            "cancel_before_creation": "A call that is cancelled before its actor is built takes those behind it along: Ray waits for it for 30 s, and "
+            "then fails them.",
             "deadlock_search": "Tasks that wait for each other in a circle wait for ever, or until a time-out.",
             "long_chains": "The error of a task that heads a chain of hundreds of dependent tasks takes long to arrive: Ray writes the text of all "
             "before it into each.",
@@ -425,7 +427,7 @@ class RayEngine(contract.Engine):
         return listing.build_context(self._session_id, self._namespace)
 
     def list_errors(self) -> list[exceptions.ErrorRecord]:
-        return listing.list_errors()
+        return notes.list_failures(self._session_id)
 
     def list_records(
         self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
@@ -435,15 +437,16 @@ class RayEngine(contract.Engine):
     def record_metrics(self, batch: metrics.Batch) -> None:
         super().record_metrics(batch)
         if not self.is_closable:
-            runner.unsent["metrics"] = self._send_metrics
+            runner.has_news = True
 
-    def _send_metrics(self) -> None:
+    def send_news(self) -> None:
+        """Write what this worker has noted; the runner calls it before a result leaves."""
         with self.metrics_lock:
-            figures.publish(self._session_id, self.metrics)
+            notes.publish(self._session_id, self.metrics)
 
     def collect_metrics(self) -> metrics.MetricStore:
         with self.metrics_lock:
-            return figures.collect(self._session_id, self.metrics)
+            return notes.collect_metrics(self._session_id, self.metrics)
 
     def statistics(self) -> dict[str, Any]:
         return listing.count(self._earlier)
@@ -463,7 +466,7 @@ class RayEngine(contract.Engine):
         if self.connection.is_attached:
             self._end_own()
         arrays.uninstall()
-        figures.clear(self._session_id)
+        notes.clear(self._session_id)
         self._functions.clear()
         self._codes.clear()
         self._groups.clear()
@@ -532,4 +535,6 @@ class _Rebuilder:
 def open_in_worker(namespace: str, session_id: str) -> None:
     """Open this worker's side of a session. A worker of Ray's runs work of one driver only."""
     ray._private.worker.blocking_get_inside_async_warned = True  # an awaited reference is looked up when it is there
-    contract.set_current_engine(RayEngine(None, namespace=namespace, session_id=session_id))
+    engine = RayEngine(None, namespace=namespace, session_id=session_id)
+    runner.send_news = engine.send_news
+    contract.set_current_engine(engine)

@@ -287,21 +287,6 @@ _LISTERS: dict[str, Callable[[], Iterator[Row]]] = {
 }
 
 
-def list_errors() -> list[exceptions.ErrorRecord]:
-    """Return the tasks that failed, oldest first."""
-    failed = [row for row in _ask("tasks") if row["state"] == "FAILED"]
-    return [
-        exceptions.ErrorRecord(
-            task_id=row["task_id"],
-            name=row["name"],
-            error_type=row.get("error_type") or "",
-            message=row.get("error_message") or "",
-            timestamp=(row.get("end_time_ms") or 0) / 1e3,
-        )
-        for row in sorted(failed, key=lambda row: row.get("end_time_ms") or 0)
-    ]
-
-
 def list_living_actors() -> list[str]:
     """Return the ids of the actors of this driver's job that are not dead."""
     job_id = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())

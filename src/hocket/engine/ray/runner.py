@@ -17,7 +17,7 @@ import ray
 
 from hocket import exceptions
 from hocket.engine import contract, values
-from hocket.engine.ray import errors
+from hocket.engine.ray import errors, notes
 from hocket.kernel import records
 
 CALL_FUNCTION = "hocket_call"
@@ -116,14 +116,18 @@ def _explaining(name: str) -> Iterator[None]:
         finish()
 
 
-unsent: dict[str, Callable[[], None]] = {}
-"""What has to be told before the caller sees a result, by what it is about."""
+has_news = False
+"""Whether this worker has noted something that the driver may ask for as soon as it has the result."""
+
+send_news: Callable[[], None] = lambda: None  # noqa: E731 (replaced when the process opens its side of a session)
 
 
 def finish() -> None:
-    """Tell it. What runs in the place of the user's code travels by value, and would find a copy of `unsent`."""
-    while unsent:
-        unsent.popitem()[1]()
+    """Tell it. What runs in the place of the user's code travels by value, and would find copies of the variables above."""
+    global has_news  # noqa: PLW0603 (a process has one worker's notes)
+    if has_news:
+        has_news = False
+        send_news()
 
 
 def raise_for_caller(name: str, error: BaseException) -> NoReturn:
@@ -132,6 +136,9 @@ def raise_for_caller(name: str, error: BaseException) -> NoReturn:
         ray.actor.exit_actor()
     if isinstance(error, (*_STOPS, exceptions.HocketError)):
         raise error
+    notes.note_failure(name, error)
+    global has_news  # noqa: PLW0603 (see above)
+    has_news = True
     failure = exceptions.TaskError(name, errors.describe(error, __file__), error)
     sent: Any = values.decode(values.encode_error(failure))  # one that cannot travel is replaced there
     raise sent.as_instanceof_cause() from None
