@@ -377,7 +377,12 @@ def _build_shape(given: Mapping[str, Any], default_cpus: float) -> resources.Sha
     environment = environments.format_environment(given.get("runtime_env"))
     group_id, bundle_index, captures = placement.find_group(given)
     shape = resources.Shape(
-        demand, group_id, bundle_index, environment=environment, captures_children=captures and bool(group_id)
+        demand,
+        group_id,
+        bundle_index,
+        environment=environment,
+        captures_children=captures and bool(group_id),
+        nodes=placement.describe_choice(given),
     )
     return records.DEFAULT_SHAPE if shape == records.DEFAULT_SHAPE else shape
 

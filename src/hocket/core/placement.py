@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -261,6 +262,35 @@ def names_nodes(given: Mapping[str, Any]) -> bool:
     return bool(given.get("label_selector")) or isinstance(
         strategy, NodeAffinitySchedulingStrategy | NodeLabelSchedulingStrategy
     )
+
+
+def describe_choice(given: Mapping[str, Any]) -> str:
+    """Return which nodes the options choose, in the form that travels (`resources.Shape.nodes`); empty if they do not choose.
+
+    JSON with a ``kind``: ``strategy`` (``name``), ``node`` (``node_id``, ``soft``), ``labels`` (``hard`` and ``soft``, each by label the name
+    of the condition and its values) or ``selector`` (``label_selector``, ``fallback_strategy``).
+    """
+    strategy = given.get("scheduling_strategy")
+    choice: dict[str, Any] = {}
+    if isinstance(strategy, NodeAffinitySchedulingStrategy):
+        choice = {"kind": "node", "node_id": strategy.node_id, "soft": strategy.soft}
+    elif isinstance(strategy, NodeLabelSchedulingStrategy):
+        sides = {"hard": strategy.hard, "soft": strategy.soft}
+        choice = {"kind": "labels"} | {
+            side: {label: _describe_condition(condition) for label, condition in conditions.items()}
+            for side, conditions in sides.items()
+        }
+    elif given.get("label_selector"):
+        choice = {"kind": "selector"} | {
+            name: given[name] for name in ("label_selector", "fallback_strategy") if given.get(name)
+        }
+    elif strategy == "SPREAD":
+        choice = {"kind": "strategy", "name": strategy}
+    return json.dumps(choice, sort_keys=True) if choice else ""
+
+
+def _describe_condition(condition: Condition) -> list[str]:
+    return [type(condition).__name__, *getattr(condition, "values", ())]
 
 
 def check_nodes(given: Mapping[str, Any], what: str) -> None:

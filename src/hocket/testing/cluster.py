@@ -330,7 +330,13 @@ class Cluster:
             **resources,
         }
         if not self._nodes:
-            wanted = {"include_dashboard": False, "dashboard_port": None, "no_monitor": True, "_system_config": self._system_config, **wanted}
+            wanted = {
+                "include_dashboard": False,
+                "dashboard_port": None,
+                "no_monitor": True,
+                "_system_config": self._system_config,
+                **wanted,
+            }
         home = _Home(private_paths)
 
         def start() -> Any:

@@ -1343,7 +1343,7 @@ class ProcessEngineContract(LineContract, EngineContract):
 
         ref = count.remote(gate.wait.remote(), counter)
         api.cancel(ref)
-        with pytest.raises(exceptions.TaskCancelledError, match="cancelled before it (started|was done)"):
+        with pytest.raises(exceptions.TaskCancelledError, match=r"cancelled before it (started|was done)"):
             api.get(ref)
         gate.open.remote()
         assert api.get(counter.add.remote(0)) == 0
@@ -1384,7 +1384,7 @@ class ProcessEngineContract(LineContract, EngineContract):
         ref = api.remote(_pass_on).remote(gate.wait.remote())
         canceller = threading.Timer(0.1, api.cancel, [ref])
         canceller.start()
-        with pytest.raises(exceptions.TaskCancelledError, match="cancelled before it (started|was done)"):
+        with pytest.raises(exceptions.TaskCancelledError, match=r"cancelled before it (started|was done)"):
             api.get(ref, timeout=30)
         canceller.join()
         gate.open.remote()

@@ -18,9 +18,7 @@ pytestmark = pytest.mark.timeout(120)  # a worker of Ray's takes a second to sta
 @pytest.fixture(scope="module", autouse=True)
 def _started_ray() -> Iterator[None]:
     opened = connection.connect(
-        connection.Request(
-            address="local", num_cpus=CPUS, resources={"camera": 1}, options={"include_dashboard": True}
-        )
+        connection.Request(address="local", num_cpus=CPUS, resources={"camera": 1}, options={"include_dashboard": True})
     )
     yield
     opened.close()

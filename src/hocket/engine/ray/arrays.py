@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -25,7 +25,7 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     if array.dtype.hasobject or not flags.forc:
         return array.__reduce_ex__(values.PROTOCOL)
     order = "C" if flags.c_contiguous else "F"
-    return _rebuild_array, (pickle.PickleBuffer(array), array.dtype, array.shape, order)
+    return _rebuild_array, (pickle.PickleBuffer(cast("Any", array)), array.dtype, array.shape, order)
 
 
 def _rebuild_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
@@ -40,7 +40,11 @@ def install() -> None:
     if os.environ.get(VARIABLE, "") not in ("1", "true"):
         _table[np.ndarray] = _reduce_array
     tables = ray.cloudpickle.CloudPickler.dispatch_table.maps
-    tables[:] = [values.reducers, _table, *(table for table in tables if table is not values.reducers and table is not _table)]
+    tables[:] = [
+        values.reducers,
+        _table,
+        *(table for table in tables if table is not values.reducers and table is not _table),
+    ]
 
 
 def uninstall() -> None:

@@ -102,7 +102,7 @@ class RayEngine(contract.Engine):
         self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[Any], int] = weakref.WeakKeyDictionary()
         arrays.install()
         #: Ids of objects that this process held before, by sessions that are over.
-        self._earlier = frozenset([*listing.list_objects(), *listing.list_living_actors()])
+        self._earlier: frozenset[bytes | str] = frozenset([*listing.list_objects(), *listing.list_living_actors()])
 
     # --- handles ------------------------------------------------------------------------------------------------------
 

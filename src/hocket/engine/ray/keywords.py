@@ -121,9 +121,11 @@ def _build_choice(choice: dict[str, Any]) -> dict[str, Any]:
             strategy = scheduling_strategies.NodeAffinitySchedulingStrategy(choice["node_id"], choice["soft"])
             return {"scheduling_strategy": strategy}
         case "labels":
-            hard, soft = ({name: _build_condition(*rest) for name, rest in choice[side].items()} for side in ("hard", "soft"))
+            hard, soft = (
+                {name: _build_condition(*rest) for name, rest in choice[side].items()} for side in ("hard", "soft")
+            )
             return {"scheduling_strategy": scheduling_strategies.NodeLabelSchedulingStrategy(hard, soft=soft)}
-        case _:
+        case _:  # a selector: these are Ray's own keywords
             return choice
 
 

@@ -58,7 +58,7 @@ def build_context(session_id: str, namespace: str) -> contract.WorkContext:
 
 
 def _name_function(found: Any) -> str | None:
-    name = found.get_task_function_name()
+    name: str | None = found.get_task_function_name()
     return name.rpartition(".")[2] if name else name
 
 
@@ -228,7 +228,9 @@ def _ask(kind: str) -> Iterator[Row]:
     from ray.util import state  # slow to import, and part of ray[default] only
 
     try:
-        found = getattr(state, f"list_{kind}")(address=ray.get_runtime_context().gcs_address, detail=True, limit=_MOST_ROWS, raise_on_missing_output=False)
+        found = getattr(state, f"list_{kind}")(
+            address=ray.get_runtime_context().gcs_address, detail=True, limit=_MOST_ROWS, raise_on_missing_output=False
+        )
     except Exception as error:
         raise exceptions.HocketError(
             f"Ray's state service does not answer, so {kind} cannot be listed ({type(error).__name__}: {error}). It is part of Ray's "
@@ -279,7 +281,10 @@ def _list_spans() -> Iterator[Row]:
 
 
 _LISTERS: dict[str, Callable[[], Iterator[Row]]] = {
-    **{kind: (lambda kind=kind: _ask(kind)) for kind in ("actors", "cluster_events", "jobs", "objects", "runtime_envs", "tasks", "workers")},  # type: ignore[misc]
+    **{
+        kind: (lambda kind=kind: _ask(kind))
+        for kind in ("actors", "cluster_events", "jobs", "objects", "runtime_envs", "tasks", "workers")
+    },  # type: ignore[misc]
     "placement_groups": lambda: iter(list_groups()),
     "nodes": _list_nodes,
     "spans": _list_spans,
@@ -313,5 +318,3 @@ def count(earlier: frozenset[bytes | str]) -> dict[str, Any]:
         "shared_bytes": 0,
         "driver_pid": os.getpid(),
     }
-
-

@@ -93,9 +93,7 @@ def replace_references(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[t
     if contract.ObjectRef in map(type, args):
         args = tuple([get_awaitable(arg) if type(arg) is contract.ObjectRef else arg for arg in args])
     if kwargs and contract.ObjectRef in map(type, kwargs.values()):
-        kwargs = {
-            name: get_awaitable(arg) if type(arg) is contract.ObjectRef else arg for name, arg in kwargs.items()
-        }
+        kwargs = {name: get_awaitable(arg) if type(arg) is contract.ObjectRef else arg for name, arg in kwargs.items()}
     return args, kwargs
 
 

@@ -88,7 +88,7 @@ def build_function(code: Code, options: records.TaskOptions) -> Callable[..., An
 
     def run_generator(*args: Any, **kwargs: Any) -> Any:
         with _explaining(name):
-            for item in code.load()(*args, **kwargs):  # and not `yield from`: Ray sends values in, which not every iterator takes
+            for item in code.load()(*args, **kwargs):  # noqa: UP028 (not `yield from`: Ray sends values in, which not every iterator takes)
                 yield item
 
     chosen = run if count == 1 else run_generator if count == records.STREAMING else run_and_split
@@ -193,7 +193,7 @@ def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _explaining(label):
-            for item in getattr(self.hocket_instance, name)(*args, **kwargs):
+            for item in getattr(self.hocket_instance, name)(*args, **kwargs):  # noqa: UP028 (the same)
                 yield item
 
     async def await_call(self: Any, *args: Any, **kwargs: Any) -> Any:
