@@ -210,6 +210,28 @@ def test_machine_that_is_no_node(cluster: Cluster, monkeypatch: pytest.MonkeyPat
     assert "use 'ray://host:10001'" in message
 
 
+SESSION = """
+import os
+import hocket, helper
+
+@hocket.remote(resources={"far": 1})
+def work(x):
+    return helper.answer() + x, hocket.__file__
+
+with hocket.init() as context:
+    print(context["engine"], context["address"])
+    print(*hocket.get(work.remote(1)), sep="\\n")
+"""
+
+
+def test_session(cluster: Cluster, run_driver: conftest.RunDriver) -> None:
+    done = run_driver(SESSION, {"helper.py": "def answer(): return 42"}, HOCKET_ADDRESS=cluster.address)
+    assert done.returncode == 0, done.stderr
+    place, answer, package = done.stdout.splitlines()
+    assert (place, answer) == (f"ray {cluster.address}", "43")
+    assert package.startswith(cluster.nodes[1].folder)
+
+
 def test_resources_of_a_running_cluster(cluster: Cluster) -> None:
     with pytest.raises(
         ValueError,

@@ -157,8 +157,18 @@ def test_ray_that_was_there_is_taken_over(started: connection.Connection) -> Non
         ValueError, match=r"connected to the Ray at '127.*so it cannot go to 'there:1'\. .*ray\.shutdown\(\)"
     ):
         connection.connect(connection.Request(address="there:1"))
-    with pytest.raises(ValueError, match=r"num_cpus, labels can be given only to a Ray that hocket\.init starts"):
-        connection.connect(connection.Request(num_cpus=0, labels={"a": "b"}))
+    asked = connection.Request(num_cpus=2, num_gpus=0, resources={"camera": 2}, labels={"disk": "ssd"})
+    connection.connect(asked).close()  # it has them
+    with pytest.raises(
+        ValueError, match=r"has CPU=2, and hocket\.init was asked for 3\. Leave it out, or call ray\.shutdown"
+    ):
+        connection.connect(connection.Request(num_cpus=3))
+    with pytest.raises(ValueError, match=r"has lamp=0, and hocket\.init was asked for 1"):
+        connection.connect(connection.Request(resources={"lamp": 1}))
+    with pytest.raises(ValueError, match=r"cannot be given \{'disk': 'slow'\} any more"):
+        connection.connect(connection.Request(labels={"disk": "slow"}))
+    with pytest.raises(ValueError, match=r"cannot be given \{'object_spilling_directory': '/spill'\} any more"):
+        connection.connect(connection.Request(spill_folder="/spill"))
 
 
 def test_other_version_on_the_workers(started: connection.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,3 +209,26 @@ def test_driver_elsewhere(run_driver: conftest.RunDriver, end: str) -> None:
     assert psutil.wait_procs(sweepers, timeout=20)[1] == []
     assert sweeper.list_processes(folder, 0) == []
     assert not Path(folder).exists()
+
+
+SESSION = """
+import hocket, helper
+
+@hocket.remote
+def work(x):
+    print("printed by a worker")
+    return helper.answer() + x
+
+with hocket.init(engine="ray", num_cpus=1, namespace="here", include_dashboard=True) as context:
+    print(context["engine"], context["namespace"], context["address"].rpartition(":")[0], context.dashboard_url[:16])
+    print(hocket.get(work.remote(1)))
+print(hocket.is_initialized())
+"""
+
+
+def test_session(run_driver: conftest.RunDriver) -> None:
+    done = run_driver(SESSION, {"helper.py": "def answer(): return 42"})
+    assert done.stderr == ""
+    lines = [line for line in done.stdout.splitlines() if "printed by a worker" not in line]
+    assert lines == ["ray here 127.0.0.1 http://127.0.0.1", "43", "False"]
+    assert "printed by a worker" in done.stdout

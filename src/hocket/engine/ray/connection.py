@@ -156,9 +156,31 @@ def _take_over(request: Request) -> Connection:
             f"This process is connected to the Ray at {current!r} already, by a ray.init of its own, so it cannot go to {request.address!r}. "
             "Leave out address=, or call ray.shutdown() first."
         )
-    _refuse_resources(request, current)
+    _compare_resources(request, current)
     _check_package_on_nodes(current)
     return Connection(current, "", is_owner=False, is_attached=True, end=lambda: None)
+
+
+def _compare_resources(request: Request, where: str) -> None:
+    """Make sure that a Ray that was there before has what is asked for: neither more nor less, since it cannot be changed."""
+    total = ray.cluster_resources()
+    asked = {"CPU": request.num_cpus, "GPU": request.num_gpus, "object_store_memory": request.object_store_memory}
+    for name, amount in {**asked, **(request.resources or {})}.items():
+        if amount is not None and total.get(name, 0) != amount:
+            raise ValueError(
+                f"The Ray at {where!r} that this process is connected to has {name}={total.get(name, 0):g}, and hocket.init was asked for "
+                f"{amount:g}. Leave it out, or call ray.shutdown() first, so that hocket.init starts one that has."
+            )
+    missing = {
+        name: text
+        for name, text in request.labels.items()
+        if not any(node["Labels"].get(name) == text for node in ray.nodes())
+    }
+    if missing or request.spill_folder:
+        raise ValueError(
+            f"The Ray at {where!r} that this process is connected to cannot be given {missing or {'object_spilling_directory': request.spill_folder}} "
+            "any more. Leave it out, or call ray.shutdown() first, so that hocket.init starts one that has."
+        )
 
 
 def _check_package_on_nodes(where: str) -> None:
