@@ -10,6 +10,7 @@ request is refused at the call: Ray would wait for a node that might come, and i
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 import threading
 import weakref
@@ -119,8 +120,9 @@ class RayEngine(contract.Engine):
 
     def reduce_ref(self, ref: contract.ObjectRef[Any]) -> tuple[Any, ...]:
         self._handles.setdefault(ref._id, ref)
-        if contract.encoding.refs is not None:
+        if contract.encoding.refs is not None:  # into the pickle of a function, which Ray does not look into
             contract.encoding.refs.append(ref)
+            return operator.getitem, (contract.REFERENCES, len(contract.encoding.refs) - 1)
         return natives.reduce_native(ref._native, self._rebuilder)
 
     def format_ref(self, ref: contract.ObjectRef[Any]) -> str:

@@ -38,6 +38,8 @@ class Code:
 
     def __init__(self, function: contract.RemoteFunction, buffers: Any, home: Any) -> None:
         self._blob = function.blob
+        #: The references in its closure: Ray has to see them to count them.
+        self._captured = list(function.captured)
         self._buffers = buffers
         self._home = home
         self._value: Any = None
@@ -47,16 +49,16 @@ class Code:
         if self._value is None:
             open_home(self._home)
             buffers = [] if self._buffers is None else ray.get(self._buffers)
-            self._value = values.decode(self._blob, [bytearray(buffer) for buffer in buffers])
+            self._value = values.decode(self._blob, [bytearray(buffer) for buffer in buffers], self._captured)
         return self._value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_code, (self._blob, self._buffers, self._home)
+        return _rebuild_code, (self._blob, self._captured, self._buffers, self._home)
 
 
-def _rebuild_code(blob: bytes, buffers: Any, home: Any) -> Code:
+def _rebuild_code(blob: bytes, captured: list[contract.ObjectRef[Any]], buffers: Any, home: Any) -> Code:
     code = Code.__new__(Code)
-    code._blob, code._buffers, code._home, code._value = blob, buffers, home, None
+    code._blob, code._captured, code._buffers, code._home, code._value = blob, captured, buffers, home, None
     return code
 
 
