@@ -17,10 +17,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent import futures
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -545,8 +545,6 @@ class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, Enviro
     """What every engine must do."""
 
     engine = ""
-    keywords: ClassVar[Mapping[str, Any]] = {"num_cpus": CPUS, "resources": {"camera": 1}}
-    """What `init` is called with besides the engine: such a session, unless there is one below already that has as much."""
     cleans_up = True
     """Whether a closed session leaves nothing in this process and of it; not so where the system below goes on."""
 
@@ -554,7 +552,7 @@ class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, Enviro
     def open_session(self, request: pytest.FixtureRequest) -> Iterator[None]:
         """Open a session for each test, and check that it leaves nothing; skip what the engine says that it cannot do."""
         before = leftovers.Leftovers.look()
-        with session.init(engine=self.engine, **self.keywords):
+        with session.init(num_cpus=CPUS, resources={"camera": 1}, engine=self.engine):
             limits = session.get_engine().limits
             for marker in request.node.iter_markers("needs"):
                 for ability in marker.args:

@@ -4,7 +4,6 @@ All tests share one Ray, which takes seconds to start; a session takes it over, 
 """
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
 
 import pytest
 
@@ -26,5 +25,4 @@ def _started_ray() -> Iterator[None]:
 
 class TestRay(ProcessEngineContract):
     engine = "ray"
-    keywords: ClassVar[dict[str, Any]] = {}
     cleans_up = False
