@@ -7,23 +7,36 @@ after an error of the training function the other ranks are asked whether they l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hocket import exceptions
 from hocket.core import actor, api
-from hocket.train import errors
+from hocket.train import errors, places
+
+DEATHS = (exceptions.ActorDiedError, exceptions.NodeDiedError)
+"""What a call on a rank raises that is gone."""
 
 PING_SECONDS = 1.0
 """How long a living rank may take to say so; milliseconds, unless it holds the GIL. A dead one is known without waiting."""
 
 
-def explain(rank: int, error: Exception, actors: Sequence[actor.ActorHandle]) -> errors.WorkerGroupError:
-    """Return the error of the group, after a call on a rank failed with `error`."""
+def explain(
+    rank: int, error: Exception, actors: Sequence[actor.ActorHandle], ranks_places: Sequence[places.Place]
+) -> errors.WorkerGroupError:
+    """Return the error of the group, after a call on a rank failed with `error`.
+
+    Args:
+        rank: Whose call it was.
+        error: What it raised.
+        actors: The ranks.
+        ranks_places: Where they are; empty if that is not known yet.
+    """
     if isinstance(error, errors.WorkerGroupError):
         return error
     failed = {rank: error}
-    if not isinstance(error, exceptions.ActorDiedError):
+    if not isinstance(error, DEATHS):
         failed = {**_find_dead(rank, actors), **failed}
-    return errors.WorkerGroupError(_build_message(failed, len(actors)), failed)
+    return errors.WorkerGroupError(_build_message(failed, len(actors), _name_nodes(ranks_places)), failed)
 
 
 def _find_dead(asking: int, actors: Sequence[actor.ActorHandle]) -> dict[int, Exception]:
@@ -35,18 +48,34 @@ def _find_dead(asking: int, actors: Sequence[actor.ActorHandle]) -> dict[int, Ex
     for ref in answered:
         try:
             api.get(ref)
-        except exceptions.ActorDiedError as error:
+        except DEATHS as error:
             dead[pings[ref]] = error
     return dead
 
 
-def _build_message(failed: dict[int, Exception], world_size: int) -> str:
-    parts = [_describe(rank, error, world_size) for rank, error in failed.items()]
+def _name_nodes(ranks_places: Sequence[places.Place]) -> dict[int, str]:
+    """Return what to say of each rank's node: nothing where there is one."""
+    if len({place.node_id for place in ranks_places}) < 2:
+        return {}
+    nodes = {node["NodeID"]: node for node in api.nodes()}
+    return {rank: _name_node(place.node_id, nodes.get(place.node_id)) for rank, place in enumerate(ranks_places)}
+
+
+def _name_node(node_id: str, node: dict[str, Any] | None) -> str:
+    if node is None:
+        return f" (node {node_id}, which is gone)"
+    where = f"node {node_id} at {node['NodeManagerAddress']}"
+    return f" ({where})" if node["Alive"] else f" ({where}, which is dead)"
+
+
+def _build_message(failed: dict[int, Exception], world_size: int, nodes: dict[int, str]) -> str:
+    parts = [_describe(f"Rank {rank} of {world_size}{nodes.get(rank, '')}", error) for rank, error in failed.items()]
     return "\n\nAfter it, also:\n".join([parts[0], *parts[1:]])
 
 
-def _describe(rank: int, error: Exception, world_size: int) -> str:
-    who = f"Rank {rank} of {world_size}"
+def _describe(who: str, error: Exception) -> str:
+    if isinstance(error, exceptions.NodeDiedError):
+        return f"{who} died with its node: {error}"
     if isinstance(error, exceptions.ActorDiedError):
         if error.death is None:
             return f"{who} died: {error}"
