@@ -289,7 +289,7 @@ class Damage(train.UserCallback):
     [
         (
             lambda path: (path / "weights").write_bytes(b"wrong"),
-            "Rank 0 of 1 raised TransferError: File 'weights' of checkpoint",
+            "Rank 0 of 1 failed with TransferError: File 'weights' of checkpoint",
         ),
         (
             lambda path: (path / "weights").unlink(),
@@ -364,6 +364,7 @@ def send_late(config: dict[str, Any]) -> None:
 
         def write() -> None:
             with pipe.open("wb") as writer:
+                writer.write(b"x")
                 while not heard.exists():
                     writer.write(b"x" * (1 << 20))
 

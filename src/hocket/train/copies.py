@@ -33,8 +33,18 @@ _END_SECONDS = 10.0  # how long killed ranks may take to be gone; milliseconds, 
 class Request:
     """A rank asks for the files of a committed checkpoint."""
 
+    number: int
+    """How many requests the rank had made before: what is answered late is not taken for the answer to a later one."""
     origin: str
     """The checkpoint's folder, where the run is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a rank says to a parcel."""
+
+    error: Exception | None = None
+    """What went wrong, if anything did. Not the answer itself, because an engine raises an error that is a call's value."""
 
 
 class _Copy:
@@ -57,6 +67,7 @@ class Copies:
     def __init__(self, ask: Callable[[Request], None]) -> None:
         self._ask = ask
         self._copies: dict[str, _Copy] = {}
+        self._requests: list[_Copy] = []
         self._lock = threading.Lock()
         self._node_lock: int | None = None
 
@@ -71,32 +82,33 @@ class Copies:
             copy = self._copies.get(origin)
             if copy is None or copy.error is not None:  # a failure is not for ever: ask again
                 copy = self._copies[origin] = _Copy()
-                self._ask(Request(origin))
+                self._requests.append(copy)
+                self._ask(Request(len(self._requests) - 1, origin))
         copy.is_settled.wait()
         if copy.error is not None:
             raise copy.error
         return copy.path
 
-    def take(self, origin: str, folder: str, parcel: parcels.Parcel) -> Exception | None:
-        """Write a parcel of the checkpoint below the node's folder; return what went wrong, which `fetch` raises then."""
-        copy = self._copies[origin]
+    def take(self, request: Request, folder: str, parcel: parcels.Parcel) -> Receipt:
+        """Write a parcel of the checkpoint below the node's folder. What goes wrong is in the receipt, and `fetch` raises it."""
+        copy = self._requests[request.number]
         try:
             parcel = parcels.pass_point("train.in_download", parcel)
             if copy.unpacker is None:
                 self._hold(Path(folder))
-                name = Path(origin).name
+                name = Path(request.origin).name
                 copy.unpacker = parcels.Unpacker(Path(folder, name), f"checkpoint {name!r}", is_durable=False)
             copy.unpacker.take(parcel)
             if parcel.file_count is not None:
-                self.settle(origin, copy.unpacker.finish().path)
+                self.settle(request, copy.unpacker.finish().path)
         except Exception as error:  # noqa: BLE001 (the thread that waits raises it)
-            self.settle(origin, error)
-            return error
-        return None
+            self.settle(request, error)
+            return Receipt(error)
+        return Receipt()
 
-    def settle(self, origin: str, outcome: str | Exception) -> None:
+    def settle(self, request: Request, outcome: str | Exception) -> None:
         """End the wait for a checkpoint with the path of the node's copy, or with an error."""
-        copy = self._copies[origin]
+        copy = self._requests[request.number]
         if copy.is_settled.is_set():  # this rank knew it first
             return
         if isinstance(outcome, str):

@@ -55,8 +55,8 @@ class _Delivery:
         self.origin = origin
         self.folder = folder
         self.is_there = False
-        self.waiting: list[int] = []
-        """Ranks of the node that want it too."""
+        self.waiting: list[tuple[int, copies.Request]] = []
+        """Ranks of the node that have asked for it, and were not answered; the first one receives it."""
         self._parcels_left = parcels_left
 
     @property
@@ -199,11 +199,12 @@ class Follower:
         delivery = self._deliveries.get(key)
         if delivery is None:
             delivery = self._deliveries[key] = _Delivery(request.origin, folder, self._pack(request.origin))
-            self._send(rank, delivery, delivery.read())
+            delivery.waiting.append((rank, request))
+            self._send(delivery, delivery.read())
         elif delivery.is_there:
-            self._tell([rank], delivery, delivery.target)
+            self._group.actors[rank].settle.remote(request, delivery.target)
         else:
-            delivery.waiting.append(rank)
+            delivery.waiting.append((rank, request))
 
     def _pack(self, origin: str) -> Iterator[parcels.Parcel]:
         """Give the files of a committed checkpoint, with what its manifest says of them."""
@@ -221,19 +222,16 @@ class Follower:
             raise FileNotFoundError(f"The checkpoint {origin!r} has lost files since its commit: {missing}.")
         yield from parcels.pack(origin, folders, [*names, storage.MANIFEST_NAME], records)
 
-    def _send(self, rank: int, delivery: _Delivery, parcel: parcels.Parcel | Exception | None) -> None:
+    def _send(self, delivery: _Delivery, parcel: parcels.Parcel | Exception | None) -> None:
         """Send a parcel, and read the one after it while it is under way. At an error, or when there is none, end the delivery."""
         if isinstance(parcel, parcels.Parcel):
-            ref = self._group.actors[rank].receive.remote(delivery.origin, delivery.folder, parcel)
+            rank, request = delivery.waiting[0]
+            ref = self._group.actors[rank].receive.remote(request, delivery.folder, parcel)
             following = delivery.read()
-            self._waiting[ref] = lambda ref: self._send(rank, delivery, self._group.get(rank, ref) or following)
+            self._waiting[ref] = lambda ref: self._send(delivery, self._group.get(rank, ref).error or following)
             return
         delivery.is_there = parcel is None
         if parcel is not None:  # whoever asks again gets another try
             self._deliveries = {key: other for key, other in self._deliveries.items() if other is not delivery}
-            self._tell([rank], delivery, parcel)
-        self._tell(delivery.waiting, delivery, parcel or delivery.target)
-
-    def _tell(self, ranks: list[int], delivery: _Delivery, outcome: str | Exception) -> None:
-        for rank in ranks:
-            self._group.actors[rank].settle.remote(delivery.origin, outcome)
+        for rank, request in delivery.waiting:
+            self._group.actors[rank].settle.remote(request, parcel or delivery.target)

@@ -58,15 +58,15 @@ class RankActor:
         assert self._session is not None, "files are asked for after a report"
         yield from self._session.pack_offer(index)
 
-    def receive(self, origin: str, folder: str, parcel: parcels.Parcel) -> Exception | None:
-        """Take files of a checkpoint that this rank has asked for; return what went wrong."""
+    def receive(self, request: copies.Request, folder: str, parcel: parcels.Parcel) -> copies.Receipt:
+        """Take files of a checkpoint that this rank has asked for."""
         assert self._copies is not None, "files are sent after a request"
-        return self._copies.take(origin, folder, parcel)
+        return self._copies.take(request, folder, parcel)
 
-    def settle(self, origin: str, outcome: str | Exception) -> None:
+    def settle(self, request: copies.Request, outcome: str | Exception) -> None:
         """Learn where on this node a checkpoint is that this rank has asked for, or why it is not."""
         assert self._copies is not None, "an outcome is sent after a request"
-        self._copies.settle(origin, outcome)
+        self._copies.settle(request, outcome)
 
     def acknowledge(self, index: int, committed: checkpoint.Checkpoint) -> None:
         """Pass on that a checkpoint was committed."""
