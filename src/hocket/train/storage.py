@@ -144,10 +144,11 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
     """
     folders: list[str] = []
     files: list[str] = []
-    for folder, _, names in os.walk(source, followlinks=True):
+    for folder, inner_folders, names in os.walk(source, followlinks=True):
+        inner_folders.sort()  # the walk follows them in this order
         inner = os.path.relpath(folder, source)
         folders.append(inner)
-        files += [str(Path(inner, name)) for name in names if name != MANIFEST_NAME]
+        files += [str(Path(inner, name)) for name in sorted(names) if name != MANIFEST_NAME]
     return folders, files
 
 

@@ -159,6 +159,12 @@ def _reserve(scaling: configs.ScalingConfig) -> placement.PlacementGroup:
     try:
         return placement.placement_group(bundles, scaling.placement_strategy, name="")
     except exceptions.InfeasibleResourcesError as error:
+        num_nodes = sum(node["Alive"] for node in api.nodes())
+        if scaling.placement_strategy == "STRICT_SPREAD" and num_nodes < scaling.num_workers:
+            raise exceptions.InfeasibleResourcesError(
+                f"num_workers={scaling.num_workers} need STRICT_SPREAD on {scaling.num_workers} nodes, but the session has {num_nodes}. "
+                "Use fewer workers, or placement_strategy='SPREAD', which uses as many nodes as there are."
+            ) from error
         raise exceptions.InfeasibleResourcesError(
             f"{_describe(scaling)}, but the session has {api.cluster_resources()}. Use fewer workers, give each less with "
             "ScalingConfig(resources_per_worker={'CPU': 0.5}), or open the session with more: hocket.init(num_cpus=...)."
