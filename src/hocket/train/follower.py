@@ -229,9 +229,20 @@ class Follower:
             ref = self._group.actors[rank].receive.remote(request, delivery.folder, parcel)
             following = delivery.read()
             self._waiting[ref] = lambda ref: self._send(delivery, self._group.get(rank, ref).error or following)
-            return
-        delivery.is_there = parcel is None
-        if parcel is not None:  # whoever asks again gets another try
-            self._deliveries = {key: other for key, other in self._deliveries.items() if other is not delivery}
-        for rank, request in delivery.waiting:
-            self._group.actors[rank].settle.remote(request, parcel or delivery.target)
+        elif parcel is None:
+            delivery.is_there = True
+            for rank, request in delivery.waiting:
+                self._group.actors[rank].settle.remote(request, delivery.target)
+        else:
+            self._fail(delivery, parcel)
+
+    def _fail(self, delivery: _Delivery, error: Exception) -> None:
+        """End a delivery that has failed. The rank that received it has the error; each other one gets a try of its own.
+
+        The first of them may be the same rank, which had the error before we did, and has asked again.
+        """
+        self._deliveries = {key: other for key, other in self._deliveries.items() if other is not delivery}
+        (rank, request), *others = delivery.waiting
+        self._group.actors[rank].settle.remote(request, error)
+        for other, asked in others:
+            self._answer(other, asked)
