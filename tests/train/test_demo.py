@@ -130,6 +130,18 @@ def test_demo_learns_the_same_on_each_engine(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
+def test_demo_learns_the_same_on_a_cluster(tmp_path: Path) -> None:
+    """Two workers, bit for bit."""
+    pytest.importorskip("ray", reason="needs Ray: pip install 'hocket[ray]'")
+    digests = []
+    for engine in ("local", "ray"):
+        code, out, errors = run("demo", "--quiet", "--epochs", "3", "--seed", "5", "--engine", engine, cwd=tmp_path)
+        assert code == 0, errors
+        digests.append((read_value(out, "weights"), read_value(out, "final loss"), read_value(out, "test accuracy")))
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
 def test_demo_on_an_engine_that_cannot(tmp_path: Path) -> None:
     code, _, errors = run("demo", "--quiet", "--engine", "inprocess", cwd=tmp_path)
     assert code == 1

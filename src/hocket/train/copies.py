@@ -161,9 +161,9 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def name_folder(temporary: str, token: str) -> str:
-    """Return the path of a node's folder, from that of its temporary files."""
-    return str(Path(temporary, f"{FOLDER_PREFIX}{token}"))
+def name_folder(temporary: str, token: str, node_rank: int) -> str:
+    """Return the path of a node's folder, from that of its temporary files, which may be on a disk that other nodes see too."""
+    return str(Path(temporary, f"{FOLDER_PREFIX}{token}-{node_rank}"))
 
 
 def find_temporary() -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.core import actor, api
+from hocket.engine import contract
 from hocket.train import errors, places
 
 DEATHS = (exceptions.ActorDiedError, exceptions.NodeDiedError)
@@ -18,6 +19,10 @@ DEATHS = (exceptions.ActorDiedError, exceptions.NodeDiedError)
 
 PING_SECONDS = 1.0
 """How long a living rank may take to say so; milliseconds, unless it holds the GIL. A dead one is known without waiting."""
+
+NODE_SECONDS = 30.0
+"""How much longer is waited for the first rank that has not answered, if there are several nodes and no death is known. Ray finds a dead node
+after some 15 seconds, by itself; this is a guess that leaves room for it."""
 
 
 def explain(
@@ -35,21 +40,29 @@ def explain(
         return error
     failed = {rank: error}
     if not isinstance(error, DEATHS):
-        failed = {**_find_dead(rank, actors), **failed}
+        failed = {**_find_dead(rank, actors, len({place.node_id for place in ranks_places})), **failed}
     return errors.WorkerGroupError(_build_message(failed, len(actors), _name_nodes(ranks_places)), failed)
 
 
-def _find_dead(asking: int, actors: Sequence[actor.ActorHandle]) -> dict[int, Exception]:
+def _find_dead(asking: int, actors: Sequence[actor.ActorHandle], num_nodes: int) -> dict[int, Exception]:
     pings = {handle.get_pid.remote(): rank for rank, handle in enumerate(actors) if rank != asking}
     if not pings:
         return {}
-    answered, _ = api.wait(list(pings), num_returns=len(pings), timeout=PING_SECONDS)
-    dead: dict[int, Exception] = {}
+    answered, silent = api.wait(list(pings), num_returns=len(pings), timeout=PING_SECONDS)
+    dead = _list_errors(answered)
+    if silent and not dead and num_nodes > 1:
+        dead = _list_errors(api.wait(silent, num_returns=1, timeout=NODE_SECONDS)[0])
+    return {pings[ref]: error for ref, error in dead.items()}
+
+
+def _list_errors(answered: Sequence[contract.ObjectRef[Any]]) -> dict[contract.ObjectRef[Any], Exception]:
+    """Return which pings were answered by a death."""
+    dead: dict[contract.ObjectRef[Any], Exception] = {}
     for ref in answered:
         try:
             api.get(ref)
-        except DEATHS as error:
-            dead[pings[ref]] = error
+        except (*DEATHS, exceptions.ActorUnavailableError) as error:  # it is not built again, so it will not be back
+            dead[ref] = error
     return dead
 
 
