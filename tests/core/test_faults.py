@@ -242,7 +242,14 @@ def list_family(process: psutil.Process) -> list[psutil.Process]:
     ("given", "message"),
     [
         ({"point": "worker.lunch"}, r"point must be one of \['guardian\.after_spawn', .*received 'worker\.lunch'"),
-        ({"action": "explode"}, r"action must be one of \['kill', 'exit', 'raise', 'stop'\], but received 'explode'"),
+        (
+            {"action": "explode"},
+            r"action must be one of \['kill', 'exit', 'raise', 'stop', 'flip', 'cut'\], but received 'explode'",
+        ),
+        (
+            {"action": "flip"},
+            r"action 'flip' damages bytes, and none pass at 'worker\.in_put'\. Choose one of \['train",
+        ),
         ({"hit": 0}, "hit must be 1 or more, but received 0"),
         ({"times": -1}, "times must be 1 or more, but received -1"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,8 +51,9 @@ def test_demo_twice_with_one_seed(tmp_path: Path) -> None:
     assert Path(read_value(first, "curves")).read_bytes().startswith(b"\x89PNG")
     assert Path(read_value(first, "checkpoint"), "model.pt").stat().st_size > 100_000
     assert read_value(first, "checkpoint") != read_value(second, "checkpoint")
-    for label in ("test accuracy", "final loss"):
+    for label in ("test accuracy", "final loss", "weights"):
         assert read_value(first, label) == read_value(second, label)
+    assert re.fullmatch(r"sha256 [0-9a-f]{64}", read_value(first, "weights"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hocket-demo"]
 
 
@@ -104,6 +106,7 @@ def test_version(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["demo", "--workers", "-1"], "must be a whole number that is 0 or more, but received '-1'"),
+        (["demo", "--engine", "steam"], "argument --engine: invalid choice: 'steam'"),
         (["demo", "--epochs", "0"], "must be a whole number that is 1 or more, but received '0'"),
         ([], "the following arguments are required: COMMAND"),
     ],
@@ -112,3 +115,34 @@ def test_bad_arguments(tmp_path: Path, arguments: list[str], message: str) -> No
     code, _, errors = run(*arguments, cwd=tmp_path)
     assert code == 2
     assert message in errors
+
+
+@pytest.mark.slow
+def test_demo_learns_the_same_on_each_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker, because the in-process engine runs one rank; one thread, as a worker with one CPU has."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    digests = set()
+    for engine in ("local", "inprocess"):
+        code, out, errors = run("demo", "--quiet", "--epochs", "2", "--workers", "1", "--engine", engine, cwd=tmp_path)
+        assert (code, errors) == (0, "")
+        digests.add(read_value(out, "weights"))
+    assert len(digests) == 1
+
+
+@pytest.mark.slow
+def test_demo_learns_the_same_on_a_cluster(tmp_path: Path) -> None:
+    """Two workers, bit for bit."""
+    pytest.importorskip("ray", reason="needs Ray: pip install 'hocket[ray]'")
+    digests = []
+    for engine in ("local", "ray"):
+        code, out, errors = run("demo", "--quiet", "--epochs", "3", "--seed", "5", "--engine", engine, cwd=tmp_path)
+        assert code == 0, errors
+        digests.append((read_value(out, "weights"), read_value(out, "final loss"), read_value(out, "test accuracy")))
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+def test_demo_on_an_engine_that_cannot(tmp_path: Path) -> None:
+    code, _, errors = run("demo", "--quiet", "--engine", "inprocess", cwd=tmp_path)
+    assert code == 1
+    assert "hocket demo: The in-process engine runs one rank, but num_workers is 2." in errors

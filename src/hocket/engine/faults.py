@@ -27,11 +27,20 @@ POINTS: dict[str, str] = {
     "guardian.before_report": "the guardian has reaped a worker and not yet told why it died",
     "hub.before_flush": "the driver is about to send to a worker",
     "hub.in_handle": "the driver has a worker's messages before it",
+    "train.in_upload": "a rank hands on bytes of a checkpoint's file, and the driver has not seen them",
+    "train.in_download": "a rank has received bytes of a checkpoint's file, and not yet looked at them",
 }
 """Every address, and what holds there."""
 
-ACTIONS = ("kill", "exit", "raise", "stop")
-"""SIGKILL to itself; exit at once with status 3; `InjectedFaultError`; SIGSTOP to itself."""
+DATA_POINTS = frozenset({"train.in_upload", "train.in_download"})
+"""Those at which bytes pass, which a fault may damage."""
+
+ACTIONS = ("kill", "exit", "raise", "stop", "flip", "cut")
+"""SIGKILL to itself; exit at once with status 3; `InjectedFaultError`; SIGSTOP to itself; change a bit of the bytes that pass; lose the
+last of them."""
+
+DAMAGES = frozenset({"flip", "cut"})
+"""The actions that damage bytes, and so need bytes."""
 
 EXIT_CODE = 3
 
@@ -86,6 +95,18 @@ class Plan:
         for fault in self.faults:
             if fault.point == point and fault.note_hit():
                 _fire(fault)
+
+    def pass_bytes(self, point: str, data: bytes) -> bytes:
+        """A process has come to the point with bytes, of which there is at least one; return what is left of them."""
+        for fault in self.faults:
+            if fault.point == point and fault.note_hit():
+                if fault.action == "flip":
+                    data = bytes([data[0] ^ 1]) + data[1:]
+                elif fault.action == "cut":
+                    data = data[:-1]
+                else:
+                    _fire(fault)
+        return data
 
 
 def _fire(fault: Fault) -> None:

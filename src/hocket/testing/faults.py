@@ -20,7 +20,7 @@ class fail_at:  # noqa: N801 (it reads as a verb: `with fail_at(...)`)
     Args:
         point: Where: one of `fail_at.points`, which says what holds at each.
         action: ``"kill"`` (SIGKILL), ``"exit"`` (at once, with status 3), ``"raise"`` (an `InjectedFaultError`) or ``"stop"``
-            (SIGSTOP).
+            (SIGSTOP); at points where bytes pass also ``"flip"`` (one bit of them changes) or ``"cut"`` (the last of them is lost).
         hit: The first pass of the point that fires, counted from 1 over all processes.
         times: How many passes from there on fire.
 
@@ -42,6 +42,10 @@ class fail_at:  # noqa: N801 (it reads as a verb: `with fail_at(...)`)
             raise ValueError(f"point must be one of {sorted(faults.POINTS)}, but received {point!r}.")
         if action not in faults.ACTIONS:
             raise ValueError(f"action must be one of {list(faults.ACTIONS)}, but received {action!r}.")
+        if action in faults.DAMAGES and point not in faults.DATA_POINTS:
+            raise ValueError(
+                f"action {action!r} damages bytes, and none pass at {point!r}. Choose one of {sorted(faults.DATA_POINTS)}."
+            )
         for name, number in (("hit", hit), ("times", times)):
             if number < 1:
                 raise ValueError(f"{name} must be 1 or more, but received {number!r}.")

@@ -1,7 +1,8 @@
 """Training on many workers: one function, run by every rank of a gang.
 
-`data_parallel_trainer` is the entry; `controller` starts a `worker_group`, follows its reports and applies the failure policy;
-`context` is what the training function calls; `checkpoint_manager` and `storage` keep what it saved. Adapters for frameworks are
+`data_parallel_trainer` is the entry; `controller` starts a `worker_group`, has a `follower` take its reports, and applies the failure policy;
+`context` is what the training function calls; `checkpoint_manager` and `storage` keep what it saved, `parcels` and `copies` bring it
+there from other machines, and back. Adapters for frameworks are
 folders of their own, such as `hocket.train.torch`; nothing here imports a framework.
 """
 
@@ -18,5 +19,6 @@ from hocket.train.context import get_context as get_context
 from hocket.train.context import report as report
 from hocket.train.data_parallel_trainer import DataParallelTrainer as DataParallelTrainer
 from hocket.train.errors import TrainingFailedError as TrainingFailedError
+from hocket.train.errors import TransferError as TransferError
 from hocket.train.errors import WorkerGroupError as WorkerGroupError
 from hocket.train.result import Result as Result

@@ -50,7 +50,7 @@ class CheckpointManager:
         score = self._get_score(metrics)
         number = self._next_number
         name = next((report.dir_name for report in row if report.dir_name), f"checkpoint_{number:06d}")
-        parts = [report.staged for report in row if report.staged is not None]
+        parts = [report.staged for report in row if isinstance(report.staged, storage.Staged)]
         manifest = {"number": number, "score": score, "metrics": metrics}
         disputed = storage.commit(self._storage, name, parts, manifest)
         if disputed:

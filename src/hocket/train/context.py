@@ -25,15 +25,15 @@ class TrainContext:
 
     def get_local_rank(self) -> int:
         """Return this rank's index among those on its machine."""
-        return self._info.rank
+        return self._info.local_rank
 
     def get_local_world_size(self) -> int:
         """Return how many ranks there are on this rank's machine."""
-        return self._info.world_size
+        return self._info.local_world_size
 
     def get_node_rank(self) -> int:
         """Return the index of this rank's machine among those of the group."""
-        return 0
+        return self._info.node_rank
 
     def get_experiment_name(self) -> str:
         """Return the run's name."""
@@ -56,6 +56,8 @@ def get_context() -> TrainContext:
 def get_checkpoint() -> checkpoint_module.Checkpoint | None:
     """Return the latest committed checkpoint of the run: what to resume from; None at a fresh start.
 
+    On a machine that does not share the run's folder its files arrive when they are first used (`Checkpoint.path`).
+
     Raises:
         RuntimeError: It is called outside a training function.
     """
@@ -72,8 +74,9 @@ def report(
     Every rank must call it the same number of times. The n-th reports of all ranks belong together: rank 0's metrics go into the
     `Result`, callbacks see those of all, and the files of all ranks that gave a checkpoint become one checkpoint.
 
-    Without a checkpoint it returns at once. With one, the files are copied and it returns when the checkpoint is committed,
-    which takes the reports of all ranks: whatever dies afterwards, training can resume from it.
+    Without a checkpoint it returns at once. With one, the files are copied, or sent to the driver if this machine does not share the
+    run's folder, and it returns when the checkpoint is committed, which takes the reports of all ranks: whatever dies afterwards,
+    training can resume from it.
 
     Args:
         metrics: Plain values by name. Tensors are refused.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from hocket import exceptions
 from hocket.core import api
 from hocket.engine import contract
 from hocket.train import (
@@ -14,11 +16,17 @@ from hocket.train import (
     checkpoint_manager,
     configs,
     errors,
+    follower,
+    places,
     report_book,
     storage,
     worker_group,
     worker_session,
 )
+
+ALWAYS_SENDS = os.environ.get("HOCKET_TRAIN_SEND_FILES", "0") == "1"
+"""Whether files travel through the driver even between ranks and a folder that they see: for file systems that many nodes see but that are
+slower, or less to be trusted, than the way to the driver. Default: no."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +69,7 @@ class Controller:
         work = api.put((self._run.function, self._run.args))  # pickled once, and before anything is started
         most = self._run.config.failure_config.max_failures
         attempt = 0
+        failure: errors.WorkerGroupError | None = None
         while True:
             try:
                 return self._attempt(work, attempt)
@@ -69,6 +78,11 @@ class Controller:
                     callback.after_exception(self._run.context, error.worker_failures)
                 if most != -1 and attempt >= most:
                     raise
+                failure = error
+            except exceptions.HocketError as error:
+                if failure is None:
+                    raise
+                raise error from failure  # there may be too few nodes left because of it
             attempt += 1
 
     def _attempt(self, work: contract.ObjectRef[Any], attempt: int) -> Any:
@@ -77,48 +91,30 @@ class Controller:
         try:
             run.backend_config.on_start(group)
             self._book.begin_attempt(len(group))
-            returned = self._follow(
-                group,
-                [handle.run.remote(work, self._build_info(rank, attempt)) for rank, handle in enumerate(group.actors)],
-            )
+            token = storage.leave_token(run.run_storage)
+            shown = "" if ALWAYS_SENDS else token
+            runs = [
+                handle.run.remote(work, self._build_info(rank, attempt, place, shown))
+                for rank, (handle, place) in enumerate(zip(group.actors, group.places, strict=True))
+            ]
+            returned = follower.Follower(group, runs, self._book, run.run_storage, attempt, token).follow()
             run.backend_config.on_shutdown(group)
             return returned
         finally:
             group.shutdown()
 
-    def _build_info(self, rank: int, attempt: int) -> worker_session.RankInfo:
+    def _build_info(self, rank: int, attempt: int, place: places.Place, token: str) -> worker_session.RankInfo:
         scaling = self._run.scaling
         return worker_session.RankInfo(
             rank=rank,
             world_size=scaling.num_workers,
+            local_rank=place.local_rank,
+            local_world_size=place.local_world_size,
+            node_rank=place.node_rank,
             attempt=attempt,
+            token=token,
             run_storage=self._run.run_storage,
             use_gpu=scaling.use_gpu,
             num_cpus=scaling.bundle.get("CPU", 0.0),
             start_checkpoint=self._manager.latest,
         )
-
-    def _follow(self, group: worker_group.WorkerGroup, runs: list[contract.ObjectRef[Any]]) -> Any:
-        """Take reports until the training function has returned in all ranks.
-
-        A rank's last reports come just before its function's end. If that end is an error, it is the error to raise, and
-        not what is missing among the reports because of it; so the function's value is taken first.
-        """
-        waiting = set(runs)
-        polls = {handle.take_reports.remote(): rank for rank, handle in enumerate(group.actors)}
-        while waiting or polls:
-            ref = api.wait([*waiting, *polls], num_returns=1)[0][0]
-            if ref in waiting:
-                waiting.remove(ref)
-                group.get(runs.index(ref), ref)
-                continue
-            rank = polls.pop(ref)
-            batch, has_ended = group.get(rank, ref)
-            if has_ended:
-                group.get(rank, runs[rank])
-            else:
-                polls[group.actors[rank].take_reports.remote()] = rank
-            for done in self._book.add(rank, batch, has_ended=has_ended):
-                for handle in group.actors:
-                    handle.acknowledge.remote(done.index, done.checkpoint)
-        return group.get(0, runs[0])

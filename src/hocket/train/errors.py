@@ -4,7 +4,8 @@
 
     HocketError
     └── TrainingFailedError         training did not reach its end; the message says why
-        └── WorkerGroupError        ranks failed: read ``.worker_failures``
+        ├── WorkerGroupError        ranks failed: read ``.worker_failures``
+        └── TransferError           files of a checkpoint did not arrive as they were sent
 """
 
 from __future__ import annotations
@@ -33,3 +34,11 @@ class WorkerGroupError(TrainingFailedError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class TransferError(TrainingFailedError):
+    """Files of a checkpoint, sent between a rank and the driver because they share no folder, did not arrive as they were sent.
+
+    On the way to the driver it is the failure of the rank, in ``WorkerGroupError.worker_failures``. On the way to a rank it is raised
+    there, where the checkpoint is first used.
+    """

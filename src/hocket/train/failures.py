@@ -7,46 +7,88 @@ after an error of the training function the other ranks are asked whether they l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hocket import exceptions
 from hocket.core import actor, api
-from hocket.train import errors
+from hocket.engine import contract
+from hocket.train import errors, places
+
+DEATHS = (exceptions.ActorDiedError, exceptions.NodeDiedError)
+"""What a call on a rank raises that is gone."""
 
 PING_SECONDS = 1.0
 """How long a living rank may take to say so; milliseconds, unless it holds the GIL. A dead one is known without waiting."""
 
+NODE_SECONDS = 30.0
+"""How much longer is waited for the first rank that has not answered, if there are several nodes and no death is known. Ray finds a dead node
+after some 15 seconds, by itself; this is a guess that leaves room for it."""
 
-def explain(rank: int, error: Exception, actors: Sequence[actor.ActorHandle]) -> errors.WorkerGroupError:
-    """Return the error of the group, after a call on a rank failed with `error`."""
+
+def explain(
+    rank: int, error: Exception, actors: Sequence[actor.ActorHandle], ranks_places: Sequence[places.Place]
+) -> errors.WorkerGroupError:
+    """Return the error of the group, after a call on a rank failed with `error`.
+
+    Args:
+        rank: Whose call it was.
+        error: What it raised.
+        actors: The ranks.
+        ranks_places: Where they are; empty if that is not known yet.
+    """
     if isinstance(error, errors.WorkerGroupError):
         return error
     failed = {rank: error}
-    if not isinstance(error, exceptions.ActorDiedError):
-        failed = {**_find_dead(rank, actors), **failed}
-    return errors.WorkerGroupError(_build_message(failed, len(actors)), failed)
+    if not isinstance(error, DEATHS):
+        failed = {**_find_dead(rank, actors, len({place.node_id for place in ranks_places})), **failed}
+    return errors.WorkerGroupError(_build_message(failed, len(actors), _name_nodes(ranks_places)), failed)
 
 
-def _find_dead(asking: int, actors: Sequence[actor.ActorHandle]) -> dict[int, Exception]:
+def _find_dead(asking: int, actors: Sequence[actor.ActorHandle], num_nodes: int) -> dict[int, Exception]:
     pings = {handle.get_pid.remote(): rank for rank, handle in enumerate(actors) if rank != asking}
     if not pings:
         return {}
-    answered, _ = api.wait(list(pings), num_returns=len(pings), timeout=PING_SECONDS)
-    dead: dict[int, Exception] = {}
+    answered, silent = api.wait(list(pings), num_returns=len(pings), timeout=PING_SECONDS)
+    dead = _list_errors(answered)
+    if silent and not dead and num_nodes > 1:
+        dead = _list_errors(api.wait(silent, num_returns=1, timeout=NODE_SECONDS)[0])
+    return {pings[ref]: error for ref, error in dead.items()}
+
+
+def _list_errors(answered: Sequence[contract.ObjectRef[Any]]) -> dict[contract.ObjectRef[Any], Exception]:
+    """Return which pings were answered by a death."""
+    dead: dict[contract.ObjectRef[Any], Exception] = {}
     for ref in answered:
         try:
             api.get(ref)
-        except exceptions.ActorDiedError as error:
-            dead[pings[ref]] = error
+        except (*DEATHS, exceptions.ActorUnavailableError) as error:  # it is not built again, so it will not be back
+            dead[ref] = error
     return dead
 
 
-def _build_message(failed: dict[int, Exception], world_size: int) -> str:
-    parts = [_describe(rank, error, world_size) for rank, error in failed.items()]
+def _name_nodes(ranks_places: Sequence[places.Place]) -> dict[int, str]:
+    """Return what to say of each rank's node: nothing where there is one."""
+    if len({place.node_id for place in ranks_places}) < 2:
+        return {}
+    nodes = {node["NodeID"]: node for node in api.nodes()}
+    return {rank: _name_node(place.node_id, nodes.get(place.node_id)) for rank, place in enumerate(ranks_places)}
+
+
+def _name_node(node_id: str, node: dict[str, Any] | None) -> str:
+    if node is None:
+        return f" (node {node_id}, which is gone)"
+    where = f"node {node_id} at {node['NodeManagerAddress']}"
+    return f" ({where})" if node["Alive"] else f" ({where}, which is dead)"
+
+
+def _build_message(failed: dict[int, Exception], world_size: int, nodes: dict[int, str]) -> str:
+    parts = [_describe(f"Rank {rank} of {world_size}{nodes.get(rank, '')}", error) for rank, error in failed.items()]
     return "\n\nAfter it, also:\n".join([parts[0], *parts[1:]])
 
 
-def _describe(rank: int, error: Exception, world_size: int) -> str:
-    who = f"Rank {rank} of {world_size}"
+def _describe(who: str, error: Exception) -> str:
+    if isinstance(error, exceptions.NodeDiedError):
+        return f"{who} died with its node: {error}"
     if isinstance(error, exceptions.ActorDiedError):
         if error.death is None:
             return f"{who} died: {error}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from hocket.train import checkpoint, reports, worker_session
+from hocket.core import api
+from hocket.train import checkpoint, copies, parcels, places, reports, storage, worker_session
 
-MAX_CONCURRENCY = 4
-"""Calls that run at once in a rank: the training function, the wait for its reports, an acknowledgement, a ping."""
+MAX_CONCURRENCY = 6
+"""Calls that run at once in a rank: the training function, the wait for its reports, files sent, a parcel received, an acknowledgement,
+a ping."""
 
 
 class RankActor:
@@ -18,10 +20,17 @@ class RankActor:
     def __init__(self) -> None:
         self._reports = worker_session.ReportQueue()
         self._session: worker_session.WorkerSession | None = None
+        self._copies: copies.Copies | None = None
 
     def get_pid(self) -> int:
         """Return the process's id. Also tells that the process lives."""
         return os.getpid()
+
+    def introduce(self) -> places.Introduction:
+        """Tell where this process is."""
+        context = api.get_runtime_context()
+        gpu_ids = tuple(context.get_accelerator_ids().get("GPU", ()))
+        return places.Introduction(context.get_node_id(), os.getpid(), gpu_ids, copies.find_temporary())
 
     def execute(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function here."""
@@ -30,7 +39,9 @@ class RankActor:
     def run(self, work: tuple[Callable[..., Any], tuple[Any, ...]], info: worker_session.RankInfo) -> Any:
         """Run the training function, and return what it returns if this is rank 0."""
         function, args = work
-        self._session = worker_session.WorkerSession(info, self._reports.put)
+        if not storage.sees_token(info.run_storage, info.token):
+            self._copies = copies.Copies(self._reports.put)
+        self._session = worker_session.WorkerSession(info, self._reports.put, self._copies)
         try:
             with worker_session.open_session(self._session):
                 returned = function(*args)
@@ -38,9 +49,24 @@ class RankActor:
             self._reports.end()
         return returned if info.rank == 0 else None
 
-    def take_reports(self) -> tuple[list[reports.Report], bool]:
-        """Wait for the next reports; return them, and whether they were the last."""
+    def take_reports(self) -> tuple[list[reports.Report | copies.Request], bool]:
+        """Wait for the next reports and requests; return them, and whether they were the last."""
         return self._reports.take_batch()
+
+    def send_files(self, index: int) -> Iterator[parcels.Parcel]:
+        """Give the files of a checkpoint that was reported."""
+        assert self._session is not None, "files are asked for after a report"
+        yield from self._session.pack_offer(index)
+
+    def receive(self, request: copies.Request, folder: str, parcel: parcels.Parcel) -> copies.Receipt:
+        """Take files of a checkpoint that this rank has asked for."""
+        assert self._copies is not None, "files are sent after a request"
+        return self._copies.take(request, folder, parcel)
+
+    def settle(self, request: copies.Request, outcome: str | Exception) -> None:
+        """Learn where on this node a checkpoint is that this rank has asked for, or why it is not."""
+        assert self._copies is not None, "an outcome is sent after a request"
+        self._copies.settle(request, outcome)
 
     def acknowledge(self, index: int, committed: checkpoint.Checkpoint) -> None:
         """Pass on that a checkpoint was committed."""

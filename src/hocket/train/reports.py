@@ -19,8 +19,8 @@ class Report:
     """How many reports the rank had made before it."""
     metrics_blob: bytes
     """The metrics, pickled at once: what the rank does to its dict afterwards does not matter."""
-    staged: storage.Staged | None
-    """The files of its checkpoint, already in the run's storage but not committed."""
+    staged: storage.Staged | storage.Offered | None
+    """The files of its checkpoint, already in the run's storage but not committed; or that they have to be fetched."""
     dir_name: str | None
     """The name that the rank wants the checkpoint to have."""
 

@@ -1,9 +1,13 @@
 """Where a run's files are, and how a checkpoint comes to be there whole or not at all.
 
-A rank copies its files into a folder of its own below ``.staging`` in the run's folder, synced, with their sizes and digests
+A rank that shares the run's folder with the driver copies its files into a folder of its own below ``.staging`` in the run's folder, synced, with their sizes and digests
 (`stage`). When every rank has reported, the controller moves them together, adds a manifest, and renames the folder to its final
 name (`commit`). Whoever lists the run's folder sees only whole checkpoints; a kill in between leaves files below ``.staging``,
 which the next run of that name removes.
+
+A rank finds out by itself whether it shares the folder (`sees_token`): the driver leaves a file of a random name there, and who can read
+it looks at the same disk. That holds over NFS, and where the same path is another disk on each machine; nothing is configured. Files of
+a rank that does not share it arrive through `hocket.train.parcels`, and are committed in the same way.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,6 +60,11 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Offered:
+    """One rank's part of a checkpoint that is on its own node, and waits to be fetched by the driver."""
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """One rank's part of a checkpoint that is not committed."""
 
@@ -82,6 +92,23 @@ def discard_empty(storage: Storage) -> None:
         storage.path.rmdir()
 
 
+def leave_token(storage: Storage) -> str:
+    """Leave a file by which others recognise the run's folder; return what to give to `sees_token`."""
+    token = secrets.token_hex(16)
+    storage.staging_path.mkdir(parents=True, exist_ok=True)
+    (storage.staging_path / f".token-{token}").write_text(token)
+    return token
+
+
+def sees_token(storage: Storage, token: str) -> bool:
+    """Tell whether this process sees the folder where the token was left, and may write there."""
+    try:
+        found = (storage.staging_path / f".token-{token}").read_text()
+    except (OSError, ValueError):
+        return False
+    return found == token and os.access(storage.staging_path, os.W_OK | os.X_OK)
+
+
 def stage(storage: Storage, label: str, source: str) -> Staged:
     """Copy a folder's files beside the run's checkpoints.
 
@@ -93,29 +120,48 @@ def stage(storage: Storage, label: str, source: str) -> Staged:
     Raises:
         FileNotFoundError: There is no such folder.
     """
+    check_source(source)
+    target = storage.staging_path / label
+    folders, names = list_contents(source)
+    for inner in folders:
+        (target / inner).mkdir(parents=True, exist_ok=True)
+    return Staged(str(target), {name: _copy(Path(source, name), target / name) for name in names})
+
+
+def check_source(source: str) -> None:
+    """Raise if the folder of a checkpoint that is reported does not exist."""
     if not Path(source).is_dir():
         raise FileNotFoundError(
             f"report() received a checkpoint whose folder {source!r} does not exist. Call report() before the temporary folder is "
             "closed."
         )
-    target = storage.staging_path / label
-    files: dict[str, FileRecord] = {}
-    for folder, _, names in os.walk(source, followlinks=True):
+
+
+def list_contents(source: str) -> tuple[list[str], list[str]]:
+    """Return the folders, outer ones first, and the files of a checkpoint, as paths relative to its folder.
+
+    Links are followed. The manifest of a committed checkpoint, which may be reported again, is left out.
+    """
+    folders: list[str] = []
+    files: list[str] = []
+    for folder, inner_folders, names in os.walk(source, followlinks=True):
+        inner_folders.sort()  # the walk follows them in this order
         inner = os.path.relpath(folder, source)
-        (target / inner).mkdir(parents=True, exist_ok=True)
-        for name in names:
-            if name == MANIFEST_NAME:  # of a committed checkpoint that is reported again
-                continue
-            relative = str(Path(inner, name))
-            files[relative] = _copy(Path(source, relative), target / relative)
-    return Staged(str(target), files)
+        folders.append(inner)
+        files += [str(Path(inner, name)) for name in sorted(names) if name != MANIFEST_NAME]
+    return folders, files
+
+
+def sync_file(file: BinaryIO) -> None:
+    """Have what was written to a file on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _copy(source: Path, target: Path) -> FileRecord:
     with source.open("rb") as reader, target.open("wb") as writer:
         record = _digest(reader, writer)
-        writer.flush()
-        os.fsync(writer.fileno())
+        sync_file(writer)
     return record
 
 
@@ -202,16 +248,25 @@ def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
+def read_records(manifest: Mapping[str, Any]) -> dict[str, FileRecord]:
+    """Return what a manifest says of files that do not change after the commit."""
+    return {
+        relative: FileRecord(record["size_bytes"], record["sha256"])
+        for relative, record in manifest["files"].items()
+        if relative != checkpoint_module.METADATA_NAME
+    }
+
+
 def find_damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
     """Compare a checkpoint's files with its manifest; return what is wrong, or None."""
-    for relative, record in manifest["files"].items():
-        if relative == checkpoint_module.METADATA_NAME:  # may be changed after the commit
-            continue
+    for relative, record in read_records(manifest).items():
         try:
             with (folder / relative).open("rb") as file:
                 found = _digest(file)
         except OSError as error:
             return f"{relative!r} cannot be read: {error}"
-        if found != FileRecord(record["size_bytes"], record["sha256"]):
-            return f"{relative!r} has changed since it was saved ({found.size_bytes} bytes now, {record['size_bytes']} then)"
+        if found != record:
+            return (
+                f"{relative!r} has changed since it was saved ({found.size_bytes} bytes now, {record.size_bytes} then)"
+            )
     return None

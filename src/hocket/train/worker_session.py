@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hocket.train import checkpoint as checkpoint_module
-from hocket.train import reports, storage
+from hocket.train import copies, parcels, reports, storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,15 @@ class RankInfo:
     world_size: int
     attempt: int
     """How often the group had been started before."""
+    local_rank: int = 0
+    """Its index among the ranks of its node."""
+    local_world_size: int = 1
+    """How many ranks there are on its node."""
+    node_rank: int = 0
+    """The index of its node among those of the group."""
     run_storage: storage.Storage
+    token: str = ""
+    """What `storage.sees_token` looks for; empty if the rank is the process that keeps the run."""
     use_gpu: bool
     num_cpus: float
     start_checkpoint: checkpoint_module.Checkpoint | None
@@ -37,13 +45,21 @@ class WorkerSession:
     Args:
         info: The rank's place.
         deliver: Takes each report to the controller; returns when it is on its way.
+        checkpoint_copies: Fetches checkpoints, in a rank that does not share the run's folder; None in one that does.
     """
 
-    def __init__(self, info: RankInfo, deliver: Callable[[reports.Report], None]) -> None:
+    def __init__(
+        self,
+        info: RankInfo,
+        deliver: Callable[[reports.Report], None],
+        checkpoint_copies: copies.Copies | None = None,
+    ) -> None:
         self.info = info
-        self.checkpoint = info.start_checkpoint
+        self._copies = checkpoint_copies
+        self.checkpoint = self._adapt(info.start_checkpoint)
         """The latest committed checkpoint that this rank knows of."""
         self._deliver = deliver
+        self._offers: dict[int, str] = {}
         self._count = 0
         self._lock = threading.Lock()
         self._changed = threading.Condition()
@@ -57,10 +73,12 @@ class WorkerSession:
         _check_checkpoint(checkpoint, checkpoint_dir_name)
         with self._lock:  # reports of several threads are numbered in the order in which they are delivered
             index, info = self._count, self.info
-            staged = None
-            if checkpoint is not None:
-                label = f"{info.attempt}-{index}-{info.rank}"
-                staged = storage.stage(info.run_storage, label, checkpoint.path)
+            staged: storage.Staged | storage.Offered | None = None
+            if checkpoint is not None and self._copies is None:
+                staged = storage.stage(info.run_storage, name_part(info.attempt, index, info.rank), checkpoint.path)
+            elif checkpoint is not None:
+                storage.check_source(checkpoint.path)
+                self._offers[index], staged = checkpoint.path, storage.Offered()
             self._deliver(reports.Report(index, blob, staged, checkpoint_dir_name))
             self._count += 1
         if staged is not None:
@@ -70,9 +88,27 @@ class WorkerSession:
     def acknowledge(self, index: int, checkpoint: checkpoint_module.Checkpoint) -> None:
         """Note that a checkpoint was committed with the report of that index."""
         with self._changed:
-            self.checkpoint = checkpoint
+            self._offers.pop(index, None)
+            self.checkpoint = self._adapt(checkpoint)
             self._acknowledged = index
             self._changed.notify_all()
+
+    def pack_offer(self, index: int) -> Iterator[parcels.Parcel]:
+        """Give the files of the report of that index, which the driver asks for. `report` waits until they are committed."""
+        source = self._offers[index]
+        for parcel in parcels.pack(source, *storage.list_contents(source), {}):
+            yield parcels.pass_point("train.in_upload", parcel)
+
+    def _adapt(self, checkpoint: checkpoint_module.Checkpoint | None) -> checkpoint_module.Checkpoint | None:
+        """Return the handle with which this rank reads a committed checkpoint."""
+        if checkpoint is None or self._copies is None:
+            return checkpoint
+        return checkpoint_module.build(checkpoint.origin, self._copies.fetch)
+
+
+def name_part(attempt: int, index: int, rank: int) -> str:
+    """Return the name under which a rank's part of a checkpoint is staged."""
+    return f"{attempt}-{index}-{rank}"
 
 
 def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
@@ -88,19 +124,19 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
 
 
 class ReportQueue:
-    """Reports of a rank on their way to the controller, which takes them in batches from another thread."""
+    """Reports and requests of a rank on their way to the controller, which takes them in batches from another thread."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[reports.Report | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[reports.Report | copies.Request | None] = queue.SimpleQueue()
         self.put = self._queue.put
 
     def end(self) -> None:
         """Say that no more will come."""
         self._queue.put(None)
 
-    def take_batch(self) -> tuple[list[reports.Report], bool]:
-        """Wait for the next report; return all that are there, and whether there will be no more."""
-        batch: list[reports.Report] = []
+    def take_batch(self) -> tuple[list[reports.Report | copies.Request], bool]:
+        """Wait for the next one; return all that are there, and whether there will be no more."""
+        batch: list[reports.Report | copies.Request] = []
         item = self._queue.get()
         while item is not None:
             batch.append(item)

@@ -11,7 +11,7 @@ from hocket.cli.demo import curves, digits, display, training
 from hocket.train import torch as hocket_torch
 
 
-def run(*, num_workers: int, num_epochs: int, seed: int, output: Path, is_quiet: bool) -> None:
+def run(*, num_workers: int, num_epochs: int, seed: int, engine: str, output: Path, is_quiet: bool) -> None:
     """Train, save, and say where everything is."""
     output.mkdir(parents=True, exist_ok=True)
     arrays = digits.load_digits()
@@ -30,7 +30,7 @@ def run(*, num_workers: int, num_epochs: int, seed: int, output: Path, is_quiet:
         trainer = hocket_torch.TorchTrainer(
             training.train_digits,
             train_loop_config={"epochs": num_epochs, "seed": seed, **arrays},
-            scaling_config=_build_scaling(num_workers),
+            scaling_config=_build_scaling(num_workers, engine),
             run_config=train.RunConfig(name=_pick_name(output), storage_path=output, callbacks=[live]),
         )
         result = trainer.fit()
@@ -39,11 +39,11 @@ def run(*, num_workers: int, num_epochs: int, seed: int, output: Path, is_quiet:
     _print_summary(result, picture, num_workers, num_epochs)
 
 
-def _build_scaling(num_workers: int) -> train.ScalingConfig:
+def _build_scaling(num_workers: int, engine: str) -> train.ScalingConfig:
     """Give each rank a CPU, or its share where there are more ranks than CPUs."""
     if num_workers == 0:
         return train.ScalingConfig(num_workers=0)
-    hocket.init(ignore_reinit_error=True)
+    hocket.init(engine=engine, ignore_reinit_error=True)
     share = hocket.cluster_resources().get("CPU", 1.0) / num_workers
     return train.ScalingConfig(
         num_workers=num_workers, resources_per_worker={"CPU": min(1.0, math.floor(share * 1000) / 1000)}
@@ -66,6 +66,7 @@ def _print_summary(result: train.Result, picture: Path, num_workers: int, num_ep
     display.OUT.print(f"test accuracy {metrics['accuracy']:.4f}")
     display.OUT.print(f"final loss    {metrics['loss']:.6f}")
     display.OUT.print(f"checkpoint    {checkpoint.path}")
+    display.OUT.print(f"weights       sha256 {training.digest_weights(checkpoint)}")
     display.OUT.print(f"curves        {picture}")
     display.OUT.print(
         "\nTry next:\n"

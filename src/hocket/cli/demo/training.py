@@ -5,6 +5,7 @@ What is ours in it: `prepare_model`, `prepare_data_loader`, `report`. The rest i
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import time
 from pathlib import Path
@@ -109,3 +110,17 @@ def report_with_checkpoint(metrics: dict[str, Any], model: nn.Module) -> None:
     with tempfile.TemporaryDirectory() as folder:
         torch.save(module.state_dict(), Path(folder, "model.pt"))
         train.report(metrics, checkpoint=train.Checkpoint.from_directory(folder))
+
+
+def digest_weights(checkpoint: train.Checkpoint) -> str:
+    """Return the SHA-256 of the weights that were saved: of each tensor's name, shape, type and bytes, in their order.
+
+    Two runs with the same one have learned the same, bit for bit. The file itself also holds what does not matter.
+    """
+    digest = hashlib.sha256()
+    with checkpoint.as_directory() as folder:
+        state = torch.load(Path(folder, "model.pt"), weights_only=True)
+    for name, tensor in state.items():
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()

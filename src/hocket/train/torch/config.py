@@ -1,23 +1,21 @@
 """Joins the ranks into a torch process group.
 
-The ranks find each other through torch's `FileStore`, so nothing listens for that. The file has no name: it is a memfd of the
-process that called `fit`, which the ranks open below ``/proc``. It is gone when that process is, however it ends. What gloo
-itself opens, a socket a rank, is bound to the loopback interface unless the user's GLOO_SOCKET_IFNAME says otherwise.
+How the ranks find each other is the matter of `rendezvous`. What gloo itself opens, a socket a rank, is bound to the loopback interface if all
+ranks are on one machine, else to the interface that has the node's address, unless the user's GLOO_SOCKET_IFNAME says otherwise.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import os
-import sys
 from dataclasses import dataclass
 from typing import final
 
 import torch
 import torch.distributed as dist
 
-from hocket.train import backend, worker_group
-from hocket.train.torch import devices
+from hocket.train import backend, places, worker_group
+from hocket.train.torch import devices, rendezvous
 
 
 @final
@@ -44,14 +42,14 @@ class TorchConfig(backend.BackendConfig):
         """Join the ranks, and set torch up in each."""
         name = self.backend or ("nccl" if group.scaling.use_gpu else "gloo")
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
-        descriptor = os.memfd_create("hocket-rendezvous")
-        group.resources.callback(os.close, descriptor)
-        path = f"/proc/{os.getpid()}/fd/{descriptor}"  # where other processes of the same user open it
+        meeting = rendezvous.arrange(group, self.timeout_s)
+        is_apart = len({place.node_id for place in group.places}) > 1
+        addresses = rendezvous.get_addresses(group) if is_apart else [rendezvous.LOOPBACK] * len(group)
         group.execute(
             _join,
             [
-                (path, name, self.timeout_s, rank, len(group), num_threads, group.scaling.use_gpu)
-                for rank in range(len(group))
+                (meeting, name, self.timeout_s, rank, len(group), place, address, num_threads, group.scaling.use_gpu)
+                for rank, (place, address) in enumerate(zip(group.places, addresses, strict=True))
             ],
         )
 
@@ -60,22 +58,36 @@ class TorchConfig(backend.BackendConfig):
         group.execute(_leave, [()] * len(group))
 
 
-def _join(path: str, name: str, timeout_s: float, rank: int, world_size: int, num_threads: int, use_gpu: bool) -> None:
+def _join(
+    meeting: rendezvous.Meeting,
+    name: str,
+    timeout_s: float,
+    rank: int,
+    world_size: int,
+    place: places.Place,
+    address: str,
+    num_threads: int,
+    use_gpu: bool,
+) -> None:
     """Called in each rank. Sets the environment variables that torchrun sets, but for the address of its store."""
     os.environ.update(
         RANK=str(rank),
-        LOCAL_RANK=str(rank),
+        LOCAL_RANK=str(place.local_rank),
         WORLD_SIZE=str(world_size),
-        LOCAL_WORLD_SIZE=str(world_size),
-        GROUP_RANK="0",
+        LOCAL_WORLD_SIZE=str(place.local_world_size),
+        GROUP_RANK=str(place.node_rank),
     )
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform.startswith("linux") else "lo0")
+    interface = rendezvous.choose_interface(address)
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        if address != rendezvous.LOOPBACK:  # inside a machine NCCL needs no network
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     torch.set_num_threads(num_threads)
     if use_gpu:
         torch.cuda.set_device(devices.pick_cuda_device())
     dist.init_process_group(
         name,
-        store=dist.FileStore(path, world_size),  # type: ignore[attr-defined]  # exported at run time
+        store=rendezvous.open_store(meeting, world_size, timeout_s),
         rank=rank,
         world_size=world_size,
         timeout=dt.timedelta(seconds=timeout_s),

@@ -1,0 +1,248 @@
+"""Follows the ranks of a group while the training function runs in them: one thread, which serves whoever has something, in turn.
+
+It waits for everything at once: each rank's function, each rank's next reports, the next parcel of files that a rank sends, the answer of a
+rank to a parcel that it was sent. Whoever was served goes to the end of the row, so that no rank keeps another from being served, however
+much it reports or sends. The reports of one rank keep their order: one whose files are still under way holds back those after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hocket.core import api, generators
+from hocket.engine import contract
+from hocket.train import (
+    copies,
+    errors,
+    parcels,
+    report_book,
+    reports,
+    storage,
+    worker_group,
+    worker_session,
+)
+
+Source = contract.ObjectRef[Any] | generators.ObjectRefGenerator
+"""What can be waited for."""
+
+
+class _Line:
+    """What a rank has reported and the book has not taken yet."""
+
+    def __init__(self) -> None:
+        self.reports: deque[reports.Report] = deque()
+        self.has_ended = False
+        self.unpacker: parcels.Unpacker | None = None
+        """Takes the files of the first report, if they are under way."""
+
+
+class _Delivery:
+    """A committed checkpoint on its way to a node, or there.
+
+    Args:
+        origin: The checkpoint's folder.
+        folder: The node's, which the copy is put into.
+        parcels_left: What is still to be sent.
+    """
+
+    def __init__(self, origin: str, folder: str, parcels_left: Iterator[parcels.Parcel]) -> None:
+        self.origin = origin
+        self.folder = folder
+        self.is_there = False
+        self.waiting: list[tuple[int, copies.Request]] = []
+        """Ranks of the node that have asked for it, and were not answered; the first one receives it."""
+        self._parcels_left = parcels_left
+
+    @property
+    def target(self) -> str:
+        """Where the copy is, or will be."""
+        return str(Path(self.folder, Path(self.origin).name))
+
+    def read(self) -> parcels.Parcel | Exception | None:
+        """Return the next parcel, or None after the last; or why it cannot be read."""
+        try:
+            return next(self._parcels_left, None)
+        except OSError as error:
+            return error
+
+
+class Follower:
+    """Follows one attempt. Used once, by one thread.
+
+    Args:
+        group: The ranks.
+        runs: The training function's call in each.
+        book: Takes the reports.
+        run_storage: Where the run is kept.
+        attempt: How often the group had been started before.
+        token: What the attempt's nodes name their folders by.
+    """
+
+    def __init__(
+        self,
+        group: worker_group.WorkerGroup,
+        runs: list[contract.ObjectRef[Any]],
+        book: report_book.ReportBook,
+        run_storage: storage.Storage,
+        attempt: int,
+        token: str,
+    ) -> None:
+        self._group = group
+        self._runs = runs
+        self._book = book
+        self._storage = run_storage
+        self._attempt = attempt
+        self._token = token
+        self._waiting: dict[Source, Callable[[Any], None]] = {}
+        self._lines = [_Line() for _ in runs]
+        self._deliveries: dict[tuple[str, str, str], _Delivery] = {}
+
+    def follow(self) -> Any:
+        """Return what rank 0's function returned, when all have returned and all that they reported is done.
+
+        A rank's last reports come just before its function's end. If that end is an error, it is the error to raise, and
+        not what is missing among the reports because of it; so the function's value is taken first.
+
+        Raises:
+            WorkerGroupError: A rank failed, or its files did not arrive.
+            TrainingFailedError: The ranks' reports do not fit together.
+        """
+        for rank, ref in enumerate(self._runs):
+            self._waiting[ref] = functools.partial(self._group.get, rank)
+            self._poll(rank)
+        with contextlib.ExitStack() as stack:
+            for line in self._lines:
+                stack.callback(self._close, line)
+            while self._waiting:
+                source = api.wait(list(self._waiting), num_returns=1)[0][0]
+                self._waiting.pop(source)(source)
+        return self._group.get(0, self._runs[0])
+
+    @staticmethod
+    def _close(line: _Line) -> None:
+        if line.unpacker is not None:
+            line.unpacker.close()
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    def _poll(self, rank: int) -> None:
+        ref = self._group.actors[rank].take_reports.remote()
+        self._waiting[ref] = functools.partial(self._take_batch, rank)
+
+    def _take_batch(self, rank: int, ref: contract.ObjectRef[Any]) -> None:
+        batch, has_ended = self._group.get(rank, ref)
+        if has_ended:
+            self._group.get(rank, self._runs[rank])
+        else:
+            self._poll(rank)
+        line = self._lines[rank]
+        line.has_ended = has_ended
+        for item in batch:
+            if isinstance(item, copies.Request):
+                self._answer(rank, item)
+            else:
+                line.reports.append(item)
+        if line.unpacker is None:
+            self._enter(rank)
+
+    def _enter(self, rank: int) -> None:
+        """Give the book what the rank has reported, up to the first report whose files must be fetched."""
+        line = self._lines[rank]
+        ready: list[reports.Report] = []
+        while line.reports and not isinstance(line.reports[0].staged, storage.Offered):
+            ready.append(line.reports.popleft())
+        acknowledgements = self._book.add(rank, ready, has_ended=line.has_ended and not line.reports)
+        for done in acknowledgements:
+            for handle in self._group.actors:
+                handle.acknowledge.remote(done.index, done.checkpoint)
+        if line.reports:
+            self._fetch(rank, line)
+
+    # --- files from a rank --------------------------------------------------------------------------------------------
+
+    def _fetch(self, rank: int, line: _Line) -> None:
+        index = line.reports[0].index
+        target = self._storage.staging_path / worker_session.name_part(self._attempt, index, rank)
+        line.unpacker = parcels.Unpacker(target, f"rank {rank}'s part of a checkpoint", is_durable=True)
+        send = self._group.actors[rank].send_files.options(_generator_backpressure_num_objects=parcels.PARCELS_AHEAD)
+        stream: generators.ObjectRefGenerator = send.remote(index)
+        self._waiting[stream] = functools.partial(self._take_parcel, rank)
+
+    def _take_parcel(self, rank: int, stream: generators.ObjectRefGenerator) -> None:
+        line = self._lines[rank]
+        assert line.unpacker is not None, "there is one as long as files are under way"
+        ref = next(stream, None)
+        try:
+            if ref is not None:
+                line.unpacker.take(self._group.get(rank, ref))
+                self._waiting[stream] = functools.partial(self._take_parcel, rank)
+                return
+            staged = line.unpacker.finish()
+        except errors.TransferError as error:
+            raise self._group.explain(rank, error) from error
+        line.unpacker = None
+        line.reports[0] = dataclasses.replace(line.reports[0], staged=staged)
+        self._enter(rank)
+
+    # --- files to a node ----------------------------------------------------------------------------------------------
+
+    def _answer(self, rank: int, request: copies.Request) -> None:
+        """See to it that the rank gets the path of a copy on its node."""
+        folder = self._group.claim_folder(rank, self._token)
+        key = (request.origin, folder, self._group.places[rank].node_id)
+        delivery = self._deliveries.get(key)
+        if delivery is None:
+            delivery = self._deliveries[key] = _Delivery(request.origin, folder, self._pack(request.origin))
+            delivery.waiting.append((rank, request))
+            self._send(delivery, delivery.read())
+        elif delivery.is_there:
+            self._group.actors[rank].settle.remote(request, delivery.target)
+        else:
+            delivery.waiting.append((rank, request))
+
+    def _pack(self, origin: str) -> Iterator[parcels.Parcel]:
+        """Give the files of a committed checkpoint, with what its manifest says of them."""
+        path = Path(origin)
+        manifest = storage.get_optional_manifest(path) if path.parent == self._storage.path else None
+        if manifest is None:
+            raise FileNotFoundError(
+                f"The checkpoint {origin!r} is not there any more, so it cannot be sent to a rank that asks for it. Read it before "
+                "report() commits newer ones, or keep more of them: CheckpointConfig(num_to_keep=...)."
+            )
+        records = storage.read_records(manifest)
+        folders, names = storage.list_contents(origin)
+        missing = sorted(records.keys() - set(names))
+        if missing:
+            raise FileNotFoundError(f"The checkpoint {origin!r} has lost files since its commit: {missing}.")
+        yield from parcels.pack(origin, folders, [*names, storage.MANIFEST_NAME], records)
+
+    def _send(self, delivery: _Delivery, parcel: parcels.Parcel | Exception | None) -> None:
+        """Send a parcel, and read the one after it while it is under way. At an error, or when there is none, end the delivery."""
+        if isinstance(parcel, parcels.Parcel):
+            rank, request = delivery.waiting[0]
+            ref = self._group.actors[rank].receive.remote(request, delivery.folder, parcel)
+            following = delivery.read()
+            self._waiting[ref] = lambda ref: self._send(delivery, self._group.get(rank, ref).error or following)
+        elif parcel is None:
+            delivery.is_there = True
+            for rank, request in delivery.waiting:
+                self._group.actors[rank].settle.remote(request, delivery.target)
+        else:
+            self._fail(delivery, parcel)
+
+    def _fail(self, delivery: _Delivery, error: Exception) -> None:
+        """End a delivery that has failed. The rank that received it has the error; each other one gets a try of its own.
+
+        The first of them may be the same rank, which had the error before we did, and has asked again.
+        """
+        self._deliveries = {key: other for key, other in self._deliveries.items() if other is not delivery}
+        (rank, request), *others = delivery.waiting
+        self._group.actors[rank].settle.remote(request, error)
+        for other, asked in others:
+            self._answer(other, asked)

@@ -1,0 +1,66 @@
+"""Where the ranks of a group are: which node, and the how-manieth there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a rank's process tells of itself when it has started."""
+
+    node_id: str
+    pid: int
+    gpu_ids: tuple[str, ...]
+    temporary: str
+    """Where temporary files of its node lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is."""
+
+    introduction: Introduction
+    local_rank: int
+    """Its index among the ranks of its node."""
+    local_world_size: int
+    """How many ranks its node has."""
+    node_rank: int
+    """The index of its node."""
+
+    @property
+    def node_id(self) -> str:
+        """Its node."""
+        return self.introduction.node_id
+
+
+def sort_by_node(found: Sequence[Introduction]) -> list[int]:
+    """Return the order in which processes become ranks: those of a node one after the other, by GPU, the first process's node first.
+
+    As in Ray Train, so that frameworks may take neighbours for ranks of one machine.
+    """
+    nodes = list(dict.fromkeys(one.node_id for one in found))
+
+    def rank(index: int) -> tuple[int, list[tuple[int, str]]]:
+        one = found[index]
+        return nodes.index(one.node_id), [(int(gpu) if gpu.isdecimal() else 0, gpu) for gpu in one.gpu_ids]
+
+    return sorted(range(len(found)), key=rank)
+
+
+def assign(found: Sequence[Introduction]) -> tuple[Place, ...]:
+    """Return the places of ranks, by rank, from what they told."""
+    nodes = list(dict.fromkeys(one.node_id for one in found))
+    by_node: dict[str, list[int]] = {node_id: [] for node_id in nodes}
+    for rank, one in enumerate(found):
+        by_node[one.node_id].append(rank)
+    return tuple(
+        Place(
+            introduction=one,
+            local_rank=by_node[one.node_id].index(rank),
+            local_world_size=len(by_node[one.node_id]),
+            node_rank=nodes.index(one.node_id),
+        )
+        for rank, one in enumerate(found)
+    )

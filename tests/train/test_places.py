@@ -1,0 +1,193 @@
+"""Ranks on several nodes: their numbers, where they meet, and what is said of one whose node died."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch.distributed as dist
+
+import hocket
+from hocket import exceptions, train
+from hocket.train import errors, failures, places
+from hocket.train import torch as hocket_torch
+from hocket.train.torch import rendezvous
+
+
+def introduce(node_id: str, *gpu_ids: str, pid: int = 1) -> places.Introduction:
+    return places.Introduction(node_id, pid, gpu_ids, "/tmp")
+
+
+def test_ranks_of_a_node_are_neighbours() -> None:
+    found = [introduce(node) for node in ("b", "a", "c", "b", "a", "b")]
+    order = places.sort_by_node(found)
+    assert order == [0, 3, 5, 1, 4, 2]
+    placed = places.assign([found[index] for index in order])
+    assert [place.node_id for place in placed] == ["b", "b", "b", "a", "a", "c"]
+    assert [place.local_rank for place in placed] == [0, 1, 2, 0, 1, 0]
+    assert [place.local_world_size for place in placed] == [3, 3, 3, 2, 2, 1]
+    assert [place.node_rank for place in placed] == [0, 0, 0, 1, 1, 2]
+
+
+def test_ranks_of_a_node_are_in_the_order_of_their_gpus() -> None:
+    found = [introduce("a", "10"), introduce("b", "0"), introduce("a", "2"), introduce("a", "1", "0")]
+    assert places.sort_by_node(found) == [3, 2, 0, 1]
+
+
+def tell_place() -> None:
+    context = train.get_context()
+    train.report(
+        {
+            "local": (context.get_local_rank(), context.get_local_world_size(), context.get_node_rank()),
+            "rank": context.get_world_rank(),
+        }
+    )
+
+
+class Collect(train.UserCallback):
+    def __init__(self) -> None:
+        self.rows: list[list[dict[str, Any]]] = []
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        self.rows.append(metrics)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("strategy", ["PACK", "SPREAD", "STRICT_PACK"])
+def test_ranks_of_one_node_know_it(tmp_path: Path, strategy: str) -> None:
+    collect = Collect()
+    train.DataParallelTrainer(
+        tell_place,
+        scaling_config=train.ScalingConfig(num_workers=2, placement_strategy=strategy),
+        run_config=train.RunConfig(storage_path=tmp_path, callbacks=[collect]),
+    ).fit()
+    assert [row["local"] for row in collect.rows[0]] == [(0, 2, 0), (1, 2, 0)]
+    assert [row["rank"] for row in collect.rows[0]] == [0, 1]
+
+
+@pytest.mark.usefixtures("session")
+def test_more_nodes_than_there_are(tmp_path: Path) -> None:
+    trainer = train.DataParallelTrainer(
+        tell_place,
+        scaling_config=train.ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD"),
+        run_config=train.RunConfig(storage_path=tmp_path),
+    )
+    with pytest.raises(exceptions.InfeasibleResourcesError, match="STRICT_SPREAD on 2 nodes, but the session has 1"):
+        trainer.fit()
+
+
+# --- a node that died -------------------------------------------------------------------------------------------------
+
+
+def test_the_node_that_died_is_named() -> None:
+    with hocket.init(num_cpus=1, engine="inprocess"):
+        here = hocket.nodes()[0]["NodeID"]
+        placed = places.assign([introduce(here), introduce("gone")])
+        actors: Any = [None, None]  # nobody is asked: who died is known
+        error = failures.explain(1, exceptions.NodeDiedError("no heartbeat for 10 s"), actors, placed)
+        assert str(error) == "Rank 1 of 2 (node gone, which is gone) died with its node: no heartbeat for 10 s"
+        assert list(error.worker_failures) == [1]
+        error = failures.explain(0, exceptions.ActorDiedError("its process ended"), actors, placed)
+        assert str(error) == f"Rank 0 of 2 (node {here} at 127.0.0.1) died: its process ended"
+
+
+class Lose(train.UserCallback):
+    """Ends training in the first attempt; there is room for no second one."""
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        self.held = hocket.remote(num_cpus=2)(Holder).remote()
+        assert hocket.get(self.held.ping.remote()) == "here"
+
+
+class Holder:
+    def ping(self) -> str:
+        return "here"
+
+
+def fail(config: dict[str, Any]) -> None:
+    raise ValueError("the first cause")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+def test_no_room_for_another_attempt_keeps_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hocket.train.worker_group.START_SECONDS", 0.2)
+    trainer = train.DataParallelTrainer(
+        fail,
+        train_loop_config={},
+        run_config=train.RunConfig(
+            storage_path=tmp_path, failure_config=train.FailureConfig(max_failures=1), callbacks=[Lose()]
+        ),
+    )
+    with pytest.raises(train.TrainingFailedError, match="were not free for 0 s") as caught:
+        trainer.fit()
+    assert isinstance(caught.value.__cause__, errors.WorkerGroupError)
+    assert "the first cause" in str(caught.value.__cause__)
+
+
+# --- where they meet --------------------------------------------------------------------------------------------------
+
+
+def look_like_a_machine(path: str) -> tuple[str, int, int]:
+    """Every process takes itself for a machine of its own."""
+    return f"machine {os.getpid()}", 0, 0
+
+
+def look_at_store(config: dict[str, Any]) -> None:
+    store: Any = dist.distributed_c10d._get_default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    ranks: list[Any] = [None, None]
+    dist.all_gather_object(ranks, dist.get_rank())
+    mine = [found for found in psutil.Process().net_connections("inet") if found.status == psutil.CONN_LISTEN]
+    train.report(
+        {"store": type(store).__name__, "ranks": ranks, "listens_on": sorted({found.laddr.ip for found in mine})}
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_ranks_that_are_not_with_the_driver_meet_at_rank_0(
+    tmp_path: Path, is_apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_apart:
+        monkeypatch.setattr(rendezvous, "identify", look_like_a_machine)
+    metrics = (
+        hocket_torch.TorchTrainer(
+            look_at_store,
+            train_loop_config={},
+            scaling_config=train.ScalingConfig(num_workers=2),
+            run_config=train.RunConfig(storage_path=tmp_path),
+        )
+        .fit()
+        .metrics
+    )
+    assert metrics is not None
+    assert metrics["store"] == ("TCPStore" if is_apart else "FileStore")
+    assert metrics["ranks"] == [0, 1]
+    assert metrics["listens_on"] == ["127.0.0.1"]
+
+
+def test_the_interface_is_that_of_the_address() -> None:
+    known = psutil.net_if_addrs()
+    for address in ("127.0.0.1", "192.0.2.1", *(entry.address for entries in known.values() for entry in entries)):
+        name = rendezvous.choose_interface(address)
+        if address == "192.0.2.1":  # reserved for documentation
+            assert name is None
+        else:
+            assert name is not None
+            assert address in [entry.address for entry in known[name]]
+
+
+def test_a_file_is_told_from_all_others(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.touch()
+    second.touch()
+    assert rendezvous.identify(str(first)) == rendezvous.identify(str(first))
+    assert rendezvous.identify(str(first)) != rendezvous.identify(str(second))
+    assert rendezvous.identify(str(tmp_path / "none")) is None
