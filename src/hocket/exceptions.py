@@ -247,7 +247,7 @@ class Death:
     exit_code: int | None = None
     """The exit code; None if a signal ended it."""
     peak_rss_bytes: int = 0
-    """The most memory that it ever held."""
+    """The most memory that it ever held; 0 if unknown."""
     out_of_memory: bool = False
     """Whether the kernel's out-of-memory killer was at work when it died."""
     stderr_tail: str = ""
@@ -259,7 +259,8 @@ class Death:
 
     def describe(self) -> str:
         """Return one sentence on the cause, followed by the evidence."""
-        parts = [f"{self.reason()}; peak memory {self.peak_rss_bytes / 2**20:,.0f} MiB."]
+        peak = f"; peak memory {self.peak_rss_bytes / 2**20:,.0f} MiB" if self.peak_rss_bytes else ""
+        parts = [f"{self.reason()}{peak}."]
         if self.out_of_memory:
             parts.append("The kernel's out-of-memory killer ended it: use less memory, or run fewer tasks at once.")
         if self.stack:

@@ -9,6 +9,7 @@ request is refused at the call: Ray would wait for a node that might come, and i
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import operator
 import re
@@ -102,6 +103,8 @@ class RayEngine(contract.Engine):
         self._removed: set[int] = set()
         self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[Any], int] = weakref.WeakKeyDictionary()
         arrays.install()
+        if self.is_closable:
+            atexit.register(self.close)  # Ray has registered its own end, which would come before that of the session
         #: Ids of objects that this process held before, by sessions that are over.
         self._earlier: frozenset[bytes | str] = frozenset([*listing.list_objects(), *listing.list_living_actors()])
 
@@ -463,6 +466,7 @@ class RayEngine(contract.Engine):
                 return
             self._is_closed = True
             callbacks, self._callbacks = self._callbacks, set()
+        atexit.unregister(self.close)
         for callback in callbacks:
             callback()
         if self.connection.is_attached:

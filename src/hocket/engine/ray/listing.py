@@ -6,6 +6,7 @@ part of its dashboard.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import os
@@ -50,11 +51,17 @@ def build_context(session_id: str, namespace: str) -> contract.WorkContext:
         gpu_ids=tuple(_parse_index(name) for name in found.get_accelerator_ids().get("GPU", ())) if is_work else (),
         placement_group_id=found.get_placement_group_id(),
         namespace=namespace,
-        actor_attempt=int(bool(actor_id) and found.was_current_actor_reconstructed),
+        actor_attempt=_count_restarts(actor_id) if actor_id else 0,
         is_canceled=is_work and _is_canceled(found),
         environment=_format_environment(found),
         captures_children=found.should_capture_child_tasks_in_placement_group,
     )
+
+
+@functools.cache  # of this process: it has one actor, and one life of it
+def _count_restarts(actor_id: str) -> int:
+    found = ray._private.state.actors(actor_id)
+    return int(found["NumRestarts"]) if found else 0
 
 
 def _name_function(found: Any) -> str | None:
