@@ -86,7 +86,7 @@ class RayEngine(contract.Engine):
         self.connection = connection
         self.is_closable = connection is not None
         self._namespace = namespace
-        self._session_id = session_id
+        self.session_id = session_id
         self._is_closed = False
         self._handles: weakref.WeakValueDictionary[int, contract.ObjectRef[Any]] = weakref.WeakValueDictionary()
         self._functions: dict[tuple[bytes, records.TaskOptions], Any] = {}
@@ -188,7 +188,7 @@ class RayEngine(contract.Engine):
         code = self._codes.get(function.id)
         if code is None:
             buffers = ray.put([bytes(buffer) for buffer in function.buffers]) if function.buffers else None
-            home = (open_in_worker, (self._namespace, self._session_id))
+            home = (open_in_worker, (self._namespace, self.session_id))
             code = self._codes[function.id] = runner.Code(function, buffers, home)
         return code
 
@@ -429,10 +429,10 @@ class RayEngine(contract.Engine):
     # --- looking, and the end -----------------------------------------------------------------------------------------
 
     def get_context(self) -> contract.WorkContext:
-        return listing.build_context(self._session_id, self._namespace)
+        return listing.build_context(self.session_id, self._namespace)
 
     def list_errors(self) -> list[exceptions.ErrorRecord]:
-        return notes.list_failures(self._session_id)
+        return notes.list_failures(self.session_id)
 
     def list_records(
         self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
@@ -447,11 +447,11 @@ class RayEngine(contract.Engine):
     def send_news(self) -> None:
         """Write what this worker has noted; the runner calls it before a result leaves."""
         with self.metrics_lock:
-            notes.publish(self._session_id, self.metrics)
+            notes.publish(self.session_id, self.metrics)
 
     def collect_metrics(self) -> metrics.MetricStore:
         with self.metrics_lock:
-            return notes.collect_metrics(self._session_id, self.metrics)
+            return notes.collect_metrics(self.session_id, self.metrics)
 
     def statistics(self) -> dict[str, Any]:
         return listing.count(self._earlier)
@@ -472,7 +472,7 @@ class RayEngine(contract.Engine):
         if self.connection.is_attached:
             self._end_own()
         arrays.uninstall()
-        notes.clear(self._session_id)
+        notes.clear(self.session_id)
         self._functions.clear()
         self._codes.clear()
         self._groups.clear()
@@ -539,7 +539,11 @@ class _Rebuilder:
 
 
 def open_in_worker(namespace: str, session_id: str) -> None:
-    """Open this worker's side of a session. A worker of Ray's runs work of one driver only."""
+    """Open this worker's side of a session. A worker of Ray's runs work of one driver only, but that may open one session after another."""
+    known = contract.get_optional_current_engine()
+    if isinstance(known, RayEngine) and known.session_id == session_id:
+        return
+    notes.failures.clear()
     ray._private.worker.blocking_get_inside_async_warned = True  # an awaited reference is looked up when it is there
     engine = RayEngine(None, namespace=namespace, session_id=session_id)
     runner.send_news = engine.send_news

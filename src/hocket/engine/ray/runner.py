@@ -33,7 +33,7 @@ class Code:
     Args:
         function: What travels.
         buffers: Ray's reference on the memory of its large arrays; None if there is none.
-        home: What `open_home` needs in a worker.
+        home: A function that opens a worker's side of the session, and what it is called with.
     """
 
     def __init__(self, function: contract.RemoteFunction, buffers: Any, home: Any) -> None:
@@ -47,7 +47,8 @@ class Code:
     def load(self) -> Any:
         """Return the function or class; the first time in a process, open its side of the session and unpickle it."""
         if self._value is None:
-            open_home(self._home)
+            enter, args = self._home
+            enter(*args)
             buffers = [] if self._buffers is None else ray.get(self._buffers)
             self._value = values.decode(self._blob, [bytearray(buffer) for buffer in buffers], self._captured)
         return self._value
@@ -60,13 +61,6 @@ def _rebuild_code(blob: bytes, captured: list[contract.ObjectRef[Any]], buffers:
     code = Code.__new__(Code)
     code._blob, code._captured, code._buffers, code._home, code._value = blob, captured, buffers, home, None
     return code
-
-
-def open_home(home: Any) -> None:
-    """Open this process's side of a session, unless one is open: ``home`` is a function and what it is called with."""
-    if contract.get_optional_current_engine() is None:
-        enter, args = home
-        enter(*args)
 
 
 # --- functions --------------------------------------------------------------------------------------------------------
