@@ -1677,6 +1677,7 @@ class ProcessEngineContract(LineContract, EngineContract):
         read = api.remote(num_cpus=cpus)(lambda: os.environ.get("OMP_NUM_THREADS"))
         assert api.get(read.remote()) == os.environ.get("OMP_NUM_THREADS", threads)
 
+    @pytest.mark.needs("deadlock_search")
     def test_wait_in_a_circle_is_found(self) -> None:
         class Node:
             def set_peer(self, peer: Any) -> None:
