@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import ray
@@ -11,6 +12,9 @@ from ray.util.placement_group import PlacementGroup
 
 from hocket.engine.ray import environments
 from hocket.kernel import records, resources
+
+
+_NODE_ID = re.compile(f"[0-9a-f]{{{2 * ray.NodeID.size()}}}")
 
 
 def build_task_keywords(options: records.TaskOptions) -> dict[str, Any]:
@@ -118,6 +122,10 @@ def _build_choice(choice: dict[str, Any]) -> dict[str, Any]:
         case "strategy":
             return {"scheduling_strategy": choice["name"]}
         case "node":
+            if not _NODE_ID.fullmatch(
+                choice["node_id"]
+            ):  # no node at all, which a soft choice may name and Ray refuses
+                return {}
             strategy = scheduling_strategies.NodeAffinitySchedulingStrategy(choice["node_id"], choice["soft"])
             return {"scheduling_strategy": strategy}
         case "labels":
