@@ -31,7 +31,7 @@ Builders = dict[str, Callable[[int], Measured]]
 def open_session(name: str) -> Iterator[Builders]:
     """A session of Ray or of ours, alike in all that both can be told."""
     ray_like = importlib.import_module(name)
-    quiet = {} if name == OURS else {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}  # Ray's: on one machine without meaning
     ray_like.init(num_cpus=NUM_CPUS, resources={"custom": 100}, **quiet)
 
     def bind(build: Build) -> Callable[[int], Measured]:

@@ -13,7 +13,6 @@ from ray.util.placement_group import PlacementGroup
 from hocket.engine.ray import environments
 from hocket.kernel import records, resources
 
-
 _NODE_ID = re.compile(f"[0-9a-f]{{{2 * ray.NodeID.size()}}}")
 
 

@@ -1,0 +1,226 @@
+"""What is said and done on Ray beyond the contract suite: interplay with plain Ray, texts of errors, impossible requests, sessions on one Ray."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket import exceptions, testing
+from hocket.engine.ray import adapter, arrays, connection, engine, errors
+from hocket.testing.contract import wait_until
+from tests.engine.ray import conftest
+
+pytestmark = [pytest.mark.timeout(120), conftest.UNTIDY]
+
+ray = adapter.ray
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _started_ray() -> Iterator[None]:
+    opened = connection.connect(connection.Request(address="local", num_cpus=2))
+    yield
+    opened.close()
+
+
+@pytest.fixture
+def ray_session(_started_ray: None) -> Iterator[hocket.SessionContext]:
+    with hocket.init(engine="ray") as context:
+        yield context
+
+
+class Counter:
+    def __init__(self, start: int = 0) -> None:
+        self.value = start
+
+    def add(self, amount: int = 1) -> int:
+        self.value += amount
+        return self.value
+
+    def count(self, n: int) -> Iterator[int]:
+        yield from range(n)
+
+    @hocket.method(num_returns=2)
+    def split(self) -> tuple[int, int]:
+        return self.value, -self.value
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_an_actor_of_plain_ray_is_found_and_called(ray_session: hocket.SessionContext) -> None:
+    theirs = ray.remote(Counter).options(name="theirs", namespace="shop").remote(3)
+    found = hocket.get_actor("theirs", "shop")
+    assert hocket.get(found.add.remote(4)) == 7
+    assert hocket.get(hocket.remote(lambda counter: hocket.get(counter.add.remote())).remote(found)) == 8
+    ray.kill(theirs)
+
+
+def test_plain_ray_finds_and_calls_our_actor(ray_session: hocket.SessionContext) -> None:
+    ours = hocket.remote(Counter).options(name="ours", namespace="shop").remote(5)
+    assert ray.get(ray.get_actor("ours", namespace="shop").add.remote()) == 6
+    found = hocket.get_actor("ours", "shop")
+    assert found == ours
+    assert hocket.get(found.split.remote()) == [6, -6]
+    assert [hocket.get(item) for item in found.count.remote(2)] == [0, 1]
+
+
+def test_error_of_plain_ray_code_is_a_task_error(ray_session: hocket.SessionContext) -> None:
+    @ray.remote
+    class Broken:
+        def fail(self) -> None:
+            raise KeyError("theirs")
+
+    theirs = Broken.options(name="broken", namespace="shop").remote()
+    with pytest.raises(KeyError, match="theirs") as caught:
+        hocket.get(hocket.get_actor("broken", "shop").fail.remote())
+    assert isinstance(caught.value, exceptions.TaskError)
+    ray.kill(theirs)
+
+
+def test_a_dead_actor_is_named_with_its_process(ray_session: hocket.SessionContext) -> None:
+    counter = hocket.remote(Counter).remote()
+    pid = hocket.get(counter.__ray_call__.remote(lambda self: os.getpid()))
+    counter.die.remote()
+    with pytest.raises(
+        exceptions.ActorDiedError, match=rf"Actor `Counter` is dead: its process \(pid {pid}, on "
+    ) as caught:
+        hocket.get(counter.add.remote())
+    assert caught.value.death is not None
+    assert caught.value.death.pid == pid
+    assert caught.value.actor_id == counter._ref.hex()
+
+
+def test_a_constructor_that_raises_is_told_with_its_traceback(ray_session: hocket.SessionContext) -> None:
+    class Unborn:
+        def __init__(self) -> None:
+            raise KeyError("no such thing")
+
+        def use(self) -> None: ...
+
+    with pytest.raises(
+        exceptions.ActorDiedError, match=r"is dead: its constructor raised(.|\n)*no such thing"
+    ) as caught:
+        hocket.get(hocket.remote(Unborn).remote().use.remote())
+    assert caught.value.actor_init_failed
+
+
+def test_a_dead_worker_is_told_of(ray_session: hocket.SessionContext) -> None:
+    die = hocket.remote(max_retries=0)(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(exceptions.WorkerCrashedError, match="worker that ran the task died.*Ray keeps no signal"):
+        hocket.get(die.remote())
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (lambda: ray.exceptions.ObjectLostError("ab", b"", ""), exceptions.ObjectLostError),
+        (lambda: ray.exceptions.NodeDiedError("gone"), exceptions.NodeDiedError),
+        (lambda: ray.exceptions.OutOfMemoryError("too much"), exceptions.OutOfMemoryError),
+        (lambda: ray.exceptions.TaskCancelledError(), exceptions.TaskCancelledError),
+        (lambda: ray.exceptions.RuntimeEnvSetupError("no pip"), exceptions.RuntimeEnvSetupError),
+        (lambda: ray.exceptions.ObjectStoreFullError("full"), exceptions.ObjectStoreFullError),
+        (lambda: ray.exceptions.LocalRayletDiedError(), exceptions.LocalEngineDiedError),
+        (lambda: ray.exceptions.RaySystemError("what"), exceptions.SystemError),
+    ],
+)
+def test_every_error_of_rays_has_one_of_ours(theirs: Callable[[], Any], ours: type[BaseException]) -> None:
+    error = theirs()
+    assert type(errors.translate(error)) is ours
+    assert str(errors.translate(error))
+
+
+def test_arrays_are_read_only_where_that_is_asked_for(
+    ray_session: hocket.SessionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = np.arange(200_000.0)
+    assert hocket.get(hocket.put(array)).flags.writeable
+    hocket.shutdown()
+    monkeypatch.setenv(arrays.VARIABLE, "1")
+    hocket.init(engine="ray")
+    found = hocket.get(hocket.put(array))
+    assert not found.flags.writeable
+    assert (found == array).all()
+
+
+def test_arrays_of_all_layouts_come_back(ray_session: hocket.SessionContext) -> None:
+    grid = np.arange(60.0).reshape(3, 4, 5)
+    for array in (grid, np.asfortranarray(grid), grid[:, ::2], grid.T, np.array("text"), np.array([{"a": 1}], object)):
+        found = hocket.get(hocket.put(array))
+        assert found.dtype == array.dtype
+        assert (found == array).all()
+
+
+def test_sessions_on_one_ray_follow_each_other(ray_session: hocket.SessionContext) -> None:
+    counter = hocket.remote(Counter).options(name="short-lived", namespace="shop").remote()
+    assert hocket.get(counter.add.remote()) == 1
+    fail = hocket.remote(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        hocket.get(fail.remote())
+    assert len(hocket.error_info()) == 1
+    hocket.shutdown()
+    with pytest.raises(exceptions.ActorHandleNotFoundError, match="belonged to a session that was shut down"):
+        counter.add.remote()
+    hocket.init(engine="ray")
+    wait_until(
+        lambda: not [row for row in hocket.util.list_named_actors(all_namespaces=True) if row["name"] == "short-lived"]
+    )
+    assert hocket.error_info() == []
+    with pytest.raises(ZeroDivisionError):
+        hocket.get(fail.remote())
+    assert len(hocket.error_info()) == 1
+
+
+def test_a_closed_session_settles_its_futures(ray_session: hocket.SessionContext) -> None:
+    class Gate:
+        async def wait(self) -> None:
+            import asyncio
+
+            await asyncio.Event().wait()
+
+    future = hocket.remote(Gate).remote().wait.remote().future()
+    hocket.shutdown()
+    with pytest.raises(exceptions.SessionClosedError, match="shut down"):
+        future.result(timeout=20)
+
+
+def test_a_group_that_another_process_removes_fails_what_waits(ray_session: hocket.SessionContext) -> None:
+    group = hocket.util.placement_group([{"CPU": 1}])
+    assert group.wait(20)
+    strategy = hocket.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+
+    class Holder:
+        def hold(self) -> int:
+            return 1
+
+    holder = hocket.remote(num_cpus=1, scheduling_strategy=strategy)(Holder).remote()
+    assert hocket.get(holder.hold.remote()) == 1
+    waiting = hocket.remote(num_cpus=1, scheduling_strategy=strategy)(lambda: 1).remote()
+    hocket.get(hocket.remote(hocket.util.remove_placement_group).remote(group))
+    with pytest.raises(exceptions.TaskPlacementGroupRemoved, match="removed"):
+        hocket.get(waiting, timeout=60)
+
+
+def test_a_program_that_does_not_shut_down_ends_quietly(run_driver: Any) -> None:
+    done: subprocess.CompletedProcess[str] = run_driver(
+        "import hocket\nhocket.init(num_cpus=1, engine='ray')\nprint(hocket.get(hocket.remote(lambda: 41).remote()))\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "41\n", "")
+
+
+def test_every_limit_is_asked_for_by_a_test() -> None:
+    folders = [Path(testing.__file__).parent, Path(__file__).parents[2]]
+    texts = [path.read_text() for folder in folders for path in folder.rglob("*.py")]
+    asked = {
+        name
+        for text in texts
+        for names in re.findall(r"\.needs\(([^)]*)\)", text)
+        for name in re.findall(r'"(\w+)"', names)
+    }
+    assert set(engine.RayEngine.limits) <= asked
