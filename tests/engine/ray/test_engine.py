@@ -15,6 +15,7 @@ import hocket
 from hocket import exceptions, testing
 from hocket.engine.ray import adapter, arrays, connection, engine, errors
 from hocket.testing.contract import wait_until
+from hocket.util import scheduling_strategies
 from tests.engine.ray import conftest
 
 pytestmark = [pytest.mark.timeout(120), conftest.UNTIDY]
@@ -72,12 +73,11 @@ def test_plain_ray_finds_and_calls_our_actor(ray_session: hocket.SessionContext)
 
 
 def test_error_of_plain_ray_code_is_a_task_error(ray_session: hocket.SessionContext) -> None:
-    @ray.remote
     class Broken:
         def fail(self) -> None:
             raise KeyError("theirs")
 
-    theirs = Broken.options(name="broken", namespace="shop").remote()
+    theirs = ray.remote(Broken).options(name="broken", namespace="shop").remote()
     with pytest.raises(KeyError, match="theirs") as caught:
         hocket.get(hocket.get_actor("broken", "shop").fail.remote())
     assert isinstance(caught.value, exceptions.TaskError)
@@ -113,7 +113,7 @@ def test_a_constructor_that_raises_is_told_with_its_traceback(ray_session: hocke
 
 def test_a_dead_worker_is_told_of(ray_session: hocket.SessionContext) -> None:
     die = hocket.remote(max_retries=0)(lambda: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(exceptions.WorkerCrashedError, match="worker that ran the task died.*Ray keeps no signal"):
+    with pytest.raises(exceptions.WorkerCrashedError, match=r"worker that ran the task died.*Ray keeps no signal"):
         hocket.get(die.remote())
 
 
@@ -123,10 +123,10 @@ def test_a_dead_worker_is_told_of(ray_session: hocket.SessionContext) -> None:
         (lambda: ray.exceptions.ObjectLostError("ab", b"", ""), exceptions.ObjectLostError),
         (lambda: ray.exceptions.NodeDiedError("gone"), exceptions.NodeDiedError),
         (lambda: ray.exceptions.OutOfMemoryError("too much"), exceptions.OutOfMemoryError),
-        (lambda: ray.exceptions.TaskCancelledError(), exceptions.TaskCancelledError),
+        (ray.exceptions.TaskCancelledError, exceptions.TaskCancelledError),
         (lambda: ray.exceptions.RuntimeEnvSetupError("no pip"), exceptions.RuntimeEnvSetupError),
         (lambda: ray.exceptions.ObjectStoreFullError("full"), exceptions.ObjectStoreFullError),
-        (lambda: ray.exceptions.LocalRayletDiedError(), exceptions.LocalEngineDiedError),
+        (ray.exceptions.LocalRayletDiedError, exceptions.LocalEngineDiedError),
         (lambda: ray.exceptions.RaySystemError("what"), exceptions.SystemError),
     ],
 )
@@ -193,7 +193,7 @@ def test_a_closed_session_settles_its_futures(ray_session: hocket.SessionContext
 def test_a_group_that_another_process_removes_fails_what_waits(ray_session: hocket.SessionContext) -> None:
     group = hocket.util.placement_group([{"CPU": 1}])
     assert group.wait(20)
-    strategy = hocket.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+    strategy = scheduling_strategies.PlacementGroupSchedulingStrategy(group)
 
     class Holder:
         def hold(self) -> int:

@@ -39,6 +39,8 @@ def install() -> None:
     """Have Ray's pickler in this process write arrays so, and use the user's own reducers."""
     if os.environ.get(VARIABLE, "") not in ("1", "true"):
         _table[np.ndarray] = _reduce_array
+    else:
+        _table.clear()
     tables = ray.cloudpickle.CloudPickler.dispatch_table.maps
     tables[:] = [
         values.reducers,

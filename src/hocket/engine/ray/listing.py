@@ -289,9 +289,9 @@ def _list_spans() -> Iterator[Row]:
 
 _LISTERS: dict[str, Callable[[], Iterator[Row]]] = {
     **{
-        kind: (lambda kind=kind: _ask(kind))
+        kind: functools.partial(_ask, kind)
         for kind in ("actors", "cluster_events", "jobs", "objects", "runtime_envs", "tasks", "workers")
-    },  # type: ignore[misc]
+    },
     "placement_groups": lambda: iter(list_groups()),
     "nodes": _list_nodes,
     "spans": _list_spans,

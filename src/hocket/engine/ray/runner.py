@@ -156,7 +156,9 @@ class Shell:
             self.hocket_instance = self.hocket_code.load()(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return repr(self.hocket_instance)
+        if hasattr(self, "hocket_instance"):
+            return repr(self.hocket_instance)
+        return f"{self.hocket_options.class_name}()"  # Ray asks for it when the constructor has raised
 
 
 current_options: records.ActorOptions | None = None
