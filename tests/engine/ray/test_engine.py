@@ -15,7 +15,7 @@ import hocket
 from hocket import exceptions, testing
 from hocket.engine.ray import adapter, arrays, connection, engine, errors
 from hocket.testing.contract import wait_until
-from hocket.util import scheduling_strategies
+from hocket.util import scheduling_strategies, state
 from tests.engine.ray import conftest
 
 pytestmark = [pytest.mark.timeout(120), conftest.UNTIDY]
@@ -224,3 +224,19 @@ def test_every_limit_is_asked_for_by_a_test() -> None:
         for name in re.findall(r'"(\w+)"', names)
     }
     assert set(engine.RayEngine.limits) <= asked
+
+
+def test_tasks_are_listed_without_a_dashboard(ray_session: hocket.SessionContext) -> None:
+    fail = hocket.remote(name="fails here")(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        hocket.get(fail.remote())
+    filters = [("name", "=", "fails here")]
+    wait_until(lambda: [task.state for task in state.list_tasks(filters=filters)] == ["FAILED"])
+    (task,) = state.list_tasks(filters=filters, detail=True)
+    assert (task.error_type, task.error_message) == ("ZeroDivisionError", "division by zero")
+    assert "fails here" in [event["name"] for event in hocket.timeline() or ()]
+
+
+def test_what_only_the_dashboard_knows_is_asked_for_by_name(ray_session: hocket.SessionContext) -> None:
+    with pytest.raises(exceptions.HocketError, match=r"workers cannot be listed .*include_dashboard=True"):
+        state.list_workers()

@@ -24,7 +24,7 @@ import ray
 
 from hocket import exceptions
 from hocket.engine import contract, rules, values
-from hocket.engine.ray import arrays, errors, keywords, listing, natives, notes, runner
+from hocket.engine.ray import arrays, errors, keywords, listing, natives, notes, runner, tables
 from hocket.kernel import metrics, records, resources
 
 _MOST_PENDING = re.compile(r"more than (\d+) tasks")
@@ -437,7 +437,7 @@ class RayEngine(contract.Engine):
     def list_records(
         self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
     ) -> list[dict[str, Any]]:
-        return listing.list_records(kind, filters, limit)
+        return tables.list_records(kind, filters, limit, notes.list_failures(self.session_id))
 
     def record_metrics(self, batch: metrics.Batch) -> None:
         super().record_metrics(batch)

@@ -1,34 +1,26 @@
-"""What Ray knows: of where code runs, of its nodes and groups, and of its tasks, actors and workers as rows.
-
-Rows have the names of `hocket.engine.inspection`, which are Ray's own. Those of tasks, objects and workers come from Ray's state service, which is
-part of its dashboard.
-"""
+"""What Ray knows of where code runs, of its nodes and groups, and of what this process holds."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 import os
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
 from ray.experimental import internal_kv
 
 from hocket import exceptions
-from hocket.engine import contract, inspection, node
+from hocket.engine import contract, node
 from hocket.engine.ray import keywords, natives
 from hocket.kernel import records, resources
 
 Row = dict[str, Any]
 
 _KV_NAMESPACE = b"hocket"
-_MOST_ROWS = 10_000
-"""How many rows Ray's state service gives at most."""
-
 
 # --- where code runs --------------------------------------------------------------------------------------------------
 
@@ -214,89 +206,7 @@ def _get_key(native: Any) -> bytes:
     return f"actor:{natives.format_id(native)}".encode()
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
-
-
-def list_records(kind: str, filters: Sequence[tuple[str, str, Any]], limit: int | None) -> list[Row]:
-    """Return the rows of a kind that pass all filters.
-
-    Raises:
-        ValueError: The kind is unknown.
-        HocketError: Ray's state service is not there.
-    """
-    lister = _LISTERS.get(kind)
-    if lister is None:
-        raise ValueError(f"kind must be one of {list(inspection.KINDS)}, but received {kind!r}.")
-    found: Iterable[Row] = (row for row in lister() if all(inspection.matches(row, one) for one in filters))
-    return list(itertools.islice(found, limit))
-
-
-def _ask(kind: str) -> Iterator[Row]:
-    from ray.util import state  # slow to import, and part of ray[default] only
-
-    try:
-        found = getattr(state, f"list_{kind}")(
-            address=ray.get_runtime_context().gcs_address, detail=True, limit=_MOST_ROWS, raise_on_missing_output=False
-        )
-    except Exception as error:
-        raise exceptions.HocketError(
-            f"Ray's state service does not answer, so {kind} cannot be listed ({type(error).__name__}: {error}). It is part of Ray's "
-            "dashboard: start with hocket.init(engine='ray', include_dashboard=True), or a cluster with its dashboard."
-        ) from error
-    for row in found:
-        yield row.asdict()
-
-
-def _list_nodes() -> Iterator[Row]:
-    for found in ray.nodes():
-        yield {
-            "node_id": found["NodeID"],
-            "node_ip": found["NodeManagerAddress"],
-            "node_name": found["NodeName"],
-            "is_head_node": "node:__internal_head__" in found["Resources"],
-            "state": "ALIVE" if found["Alive"] else "DEAD",
-            "state_message": found.get("DeathReasonMessage") or None,
-            "resources_total": dict(found["Resources"]),
-            "labels": dict(found["Labels"]),
-        }
-
-
-def _count_tasks() -> Iterator[Row]:
-    counts = Counter((row["func_or_class_name"], row["type"], row["state"]) for row in _ask("tasks"))
-    for (name, kind, state), count in counts.items():
-        yield {"func_or_class_name": name, "type": kind, "state": state, "count": count}
-
-
-def _list_spans() -> Iterator[Row]:
-    numbers: dict[str, int] = {}
-    for row in _ask("tasks"):
-        if not row.get("start_time_ms") or not row.get("worker_id"):
-            continue
-        end = row.get("end_time_ms") or row["start_time_ms"]
-        yield {
-            "name": row["name"],
-            "type": row["type"],
-            "worker_id": numbers.setdefault(row["worker_id"], len(numbers) + 1),
-            "pid": row.get("worker_pid") or 0,
-            "started": row["start_time_ms"] / 1e3,
-            "seconds": (end - row["start_time_ms"]) / 1e3,
-            "task_id": row["task_id"],
-            "attempt_number": row["attempt_number"],
-            "state": row["state"],
-            "error_type": row.get("error_type"),
-        }
-
-
-_LISTERS: dict[str, Callable[[], Iterator[Row]]] = {
-    **{
-        kind: functools.partial(_ask, kind)
-        for kind in ("actors", "cluster_events", "jobs", "objects", "runtime_envs", "tasks", "workers")
-    },
-    "placement_groups": lambda: iter(list_groups()),
-    "nodes": _list_nodes,
-    "spans": _list_spans,
-    "task_counts": _count_tasks,
-}
+# --- counts ----------------------------------------------------------------------------------------------------------
 
 
 def list_living_actors() -> list[str]:

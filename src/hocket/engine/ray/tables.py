@@ -1,0 +1,209 @@
+"""What Ray knows of its tasks, actors and nodes, as rows with the names of `hocket.engine.inspection`, which are Ray's own.
+
+Most of it lies with Ray's control service (GCS) and needs nothing else. Objects, workers, runtime environments and events of a cluster are known to Ray's
+state service alone, which is part of its dashboard.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.util.state.common import protobuf_to_task_state_dict
+
+from hocket import exceptions
+from hocket.engine import inspection
+from hocket.engine.ray import listing
+
+Row = dict[str, Any]
+
+_MOST_ROWS = 10_000
+"""How many rows Ray's state service gives at most."""
+
+_TASK_FIELDS = (
+    "task_id",
+    "attempt_number",
+    "name",
+    "state",
+    "job_id",
+    "actor_id",
+    "type",
+    "func_or_class_name",
+    "parent_task_id",
+    "node_id",
+    "worker_id",
+    "worker_pid",
+    "error_type",
+    "required_resources",
+    "placement_group_id",
+    "start_time_ms",
+    "end_time_ms",
+    "error_message",
+)
+
+
+def list_records(
+    kind: str, filters: Sequence[tuple[str, str, Any]], limit: int | None, failures: Iterable[exceptions.ErrorRecord]
+) -> list[Row]:
+    """Return the rows of a kind that pass all filters; what lives comes before what is over.
+
+    Args:
+        kind: One of `inspection.KINDS`.
+        filters: See `inspection.Filter`.
+        limit: The most rows; None is all.
+        failures: What the session's workers say of tasks that failed, which Ray knows only as text.
+
+    Raises:
+        ValueError: The kind is unknown.
+        HocketError: It is known to Ray's state service alone, and that is not there.
+    """
+    lister = _LISTERS.get(kind)
+    if lister is None:
+        raise ValueError(f"kind must be one of {list(inspection.KINDS)}, but received {kind!r}.")
+    known = {failure.task_id: failure for failure in failures}
+    found = (row for row in lister(known) if all(inspection.matches(row, one) for one in filters))
+    return list(itertools.islice(found, limit))
+
+
+Failures = Mapping[str, exceptions.ErrorRecord]
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def _list_tasks(failures: Failures) -> Iterator[Row]:
+    found = [protobuf_to_task_state_dict(event) for event in ray._private.state.state._get_all_task_events()]
+    rows = [_build_task(row, failures) for row in found if row["type"] != "DRIVER_TASK"]
+    yield from (row for row in rows if row["state"] not in _OVER)
+    yield from sorted((row for row in rows if row["state"] in _OVER), key=lambda row: -(row["end_time_ms"] or 0))
+
+
+_OVER = ("FINISHED", "FAILED")
+
+
+def _build_task(row: Row, failures: Failures) -> Row:
+    built = {name: row.get(name) for name in _TASK_FIELDS}
+    failure = failures.get(row["task_id"])
+    if failure is not None and row["state"] == "FAILED":
+        built |= {"error_type": failure.error_type, "error_message": failure.message}
+    return built
+
+
+def _count_tasks(failures: Failures) -> Iterator[Row]:
+    counts = Counter((row["func_or_class_name"], row["type"], row["state"]) for row in _list_tasks(failures))
+    for (name, kind, state), count in counts.items():
+        yield {"func_or_class_name": name, "type": kind, "state": state, "count": count}
+
+
+def _list_spans(failures: Failures) -> Iterator[Row]:
+    numbers: dict[str, int] = {}
+    for row in _list_tasks(failures):
+        if not row["start_time_ms"] or not row["worker_id"]:
+            continue
+        end = row["end_time_ms"] or row["start_time_ms"]
+        yield {
+            "name": row["name"],
+            "type": row["type"],
+            "worker_id": numbers.setdefault(row["worker_id"], len(numbers) + 1),
+            "pid": row["worker_pid"] or 0,
+            "started": row["start_time_ms"] / 1e3,
+            "seconds": (end - row["start_time_ms"]) / 1e3,
+            "task_id": row["task_id"],
+            "attempt_number": row["attempt_number"],
+            "state": row["state"],
+            "error_type": row["error_type"],
+        }
+
+
+# --- actors, nodes, groups, jobs --------------------------------------------------------------------------------------
+
+
+def _list_actors(_: Failures) -> Iterator[Row]:
+    namespaces = {found["name"]: found["namespace"] for found in ray.util.list_named_actors(all_namespaces=True)}
+    found = list(ray._private.state.actors().values())
+    for actor in sorted(found, key=lambda actor: actor["State"] == "DEAD"):
+        is_dead = actor["State"] == "DEAD"
+        yield {
+            "actor_id": actor["ActorID"],
+            "class_name": actor["ActorClassName"],
+            "state": actor["State"],
+            "job_id": actor["JobID"],
+            "name": actor["Name"],
+            "node_id": actor["Address"]["NodeID"],
+            "pid": actor["Pid"],
+            "namespace": namespaces.get(actor["Name"], ""),
+            "death_cause": {"error_message": str(actor["DeathCause"])} if is_dead else None,
+            "is_detached": actor["IsDetached"],
+            "num_restarts": actor["NumRestarts"],
+        }
+
+
+def _list_nodes(_: Failures) -> Iterator[Row]:
+    for found in ray.nodes():
+        yield {
+            "node_id": found["NodeID"],
+            "node_ip": found["NodeManagerAddress"],
+            "node_name": found["NodeName"],
+            "is_head_node": "node:__internal_head__" in found["Resources"],
+            "state": "ALIVE" if found["Alive"] else "DEAD",
+            "state_message": found.get("DeathReasonMessage") or None,
+            "resources_total": dict(found["Resources"]),
+            "labels": dict(found["Labels"]),
+        }
+
+
+def _list_groups(_: Failures) -> Iterator[Row]:
+    for found in listing.list_groups():
+        yield {**found, "creator_job_id": ""}
+
+
+def _list_jobs(_: Failures) -> Iterator[Row]:
+    for found in ray._private.state.jobs():
+        yield {
+            "job_id": found["JobID"],
+            "submission_id": None,
+            "entrypoint": found["Entrypoint"],
+            "type": "DRIVER",
+            "status": "SUCCEEDED" if found["IsDead"] else "RUNNING",
+            "message": None,
+            "error_type": None,
+            "driver_info": {"pid": str(found["DriverPid"]), "node_ip_address": found["DriverIPAddress"]},
+            "start_time_ms": found["StartTime"],
+        }
+
+
+# --- what the dashboard knows -----------------------------------------------------------------------------------------
+
+
+def _ask(kind: str, _: Failures) -> Iterator[Row]:
+    from ray.util import state  # slow to import
+
+    try:
+        if not ray._private.worker.get_dashboard_url():
+            raise ConnectionError("there is no dashboard")
+        found = getattr(state, f"list_{kind}")(
+            address=ray.get_runtime_context().gcs_address, detail=True, limit=_MOST_ROWS, raise_on_missing_output=False
+        )
+    except Exception as error:
+        raise exceptions.HocketError(
+            f"Ray's state service does not answer, so {kind} cannot be listed ({type(error).__name__}: {error}). It is part of Ray's "
+            "dashboard: start with hocket.init(engine='ray', include_dashboard=True), or a cluster with its dashboard."
+        ) from error
+    for row in found:
+        yield row.asdict()
+
+
+_LISTERS: dict[str, Callable[[Failures], Iterator[Row]]] = {
+    **{kind: functools.partial(_ask, kind) for kind in ("cluster_events", "objects", "runtime_envs", "workers")},
+    "actors": _list_actors,
+    "jobs": _list_jobs,
+    "nodes": _list_nodes,
+    "placement_groups": _list_groups,
+    "spans": _list_spans,
+    "task_counts": _count_tasks,
+    "tasks": _list_tasks,
+}
