@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.util.state.common import protobuf_to_task_state_dict
 
 from hocket import exceptions
 from hocket.engine import inspection
@@ -76,6 +75,8 @@ Failures = Mapping[str, exceptions.ErrorRecord]
 
 
 def _list_tasks(failures: Failures) -> Iterator[Row]:
+    from ray.util.state.common import protobuf_to_task_state_dict  # takes half a second, which every worker would pay
+
     found = [protobuf_to_task_state_dict(event) for event in ray._private.state.state._get_all_task_events()]
     rows = [_build_task(row, failures) for row in found if row["type"] != "DRIVER_TASK"]
     yield from (row for row in rows if row["state"] not in _OVER)
