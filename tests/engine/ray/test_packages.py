@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import json
 import sys
 import sysconfig
 from pathlib import Path
@@ -51,6 +52,17 @@ def test_environment_of_a_session(tmp_path: Path) -> None:
     made = packages.build_environment(given, Path("/package"), tmp_path)
     assert made == {**given, "py_modules": ["/mine", "/package"]}
     assert given["py_modules"] == ["/mine"]
+
+
+def test_environment_of_a_job_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(packages.JOB_VARIABLE, raising=False)
+    assert packages.read_job_environment() == {}
+    job = {"working_dir": "gcs://work.zip", "py_modules": ["gcs://theirs.zip"], "env_vars": {"A": "1"}}
+    monkeypatch.setenv(packages.JOB_VARIABLE, json.dumps({"runtime_env": job, "metadata": {}}))
+    assert packages.read_job_environment() == job
+    made = packages.build_environment({"py_modules": ["/mine"]}, Path("/package"), tmp_path, job)
+    assert made == {"py_modules": ["gcs://theirs.zip", "/mine", "/package"]}
+    assert packages.build_environment({"working_dir": "/w"}, Path("/package"), tmp_path, job)["working_dir"] == "/w"
 
 
 def write(path: Path, size: int) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+from ray import job_submission
 
 from hocket import exceptions, version
 from hocket.engine.ray import access, connection, sweeper
@@ -128,6 +130,42 @@ def test_job_submission_needs_the_token(started: connection.Connection) -> None:
     assert submit_job(started.dashboard_url, "") == 401
     assert submit_job(started.dashboard_url, token[::-1]) == 403
     assert submit_job(started.dashboard_url, token) == 200
+
+
+JOB = """
+import os, helper
+import hocket
+
+@hocket.remote
+def work():
+    return helper.answer(), os.environ["COLOUR"], os.environ["SHAPE"]
+
+with hocket.init(runtime_env={"env_vars": {"SHAPE": "round"}}) as context:
+    print(context["address"], *hocket.get(work.remote()))
+"""
+
+
+@pytest.mark.parametrize("modules", [(), (str(connection.PACKAGE),)])
+def test_a_submitted_program_joins_with_what_the_job_brought(
+    started: connection.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...]
+) -> None:
+    """Ray refuses a program that names a field of the job's runtime environment again, and ours names two of them."""
+    (tmp_path / "main.py").write_text(JOB)
+    (tmp_path / "helper.py").write_text("def answer(): return 42")
+    monkeypatch.setenv(access.MODE_VARIABLE, "token")
+    monkeypatch.setenv(access.TOKEN_VARIABLE, ray.get(look.remote())["token"])
+    environment = {
+        "working_dir": str(tmp_path),
+        "env_vars": {"HOCKET_ADDRESS": started.address, "COLOUR": "red", "PYTHONPATH": str(connection.PACKAGE.parent)},
+        **({"py_modules": list(modules)} if modules else {}),
+    }
+    jobs = job_submission.JobSubmissionClient(started.dashboard_url)
+    job_id = jobs.submit_job(entrypoint=f"{sys.executable} main.py", runtime_env=environment)
+    while not (status := jobs.get_job_status(job_id)).is_terminal():
+        time.sleep(0.2)
+    log = jobs.get_job_logs(job_id)
+    assert status == job_submission.JobStatus.SUCCEEDED, log
+    assert f"{started.address} 42 red round" in log
 
 
 def test_stranger_without_the_token(started: connection.Connection, tmp_path: Path) -> None:

@@ -296,7 +296,11 @@ def _find_running() -> str:
 
 
 def _join(address: addresses.Address, request: Request) -> Connection:
-    settings = {"RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "0")}
+    settings = {
+        "RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "0"),
+        # In a job that was submitted, the program may say more than the job did. Ray would refuse each field that both name.
+        "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
+    }
     with access.settings(settings, loopback=address.is_loopback() and not address.by_client):
         _check_token(address)
         if not address.by_client:
@@ -359,10 +363,10 @@ def _build_token_error(address: addresses.Address, what: str) -> exceptions.Conn
 
 def _build_environment(request: Request) -> dict[str, Any]:
     """Return the runtime environment that carries this package and the driver's modules to the nodes."""
-    script_folder = packages.find_script_folder(sys.modules.get("__main__"))
-    if script_folder is not None and "working_dir" not in request.environment:
+    script_folder, job = packages.find_script_folder(sys.modules.get("__main__")), packages.read_job_environment()
+    if script_folder is not None and not {"working_dir"} & {*request.environment, *job}:
         packages.check_size(script_folder, request.environment.get("excludes", ()), access.walk_package)
-    return packages.build_environment(request.environment, PACKAGE, script_folder)
+    return packages.build_environment(request.environment, PACKAGE, script_folder, job)
 
 
 def _format_url(text: str | None) -> str:

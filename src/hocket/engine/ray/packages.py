@@ -6,17 +6,21 @@ module, the script's folder as the working directory. A Ray on this machine need
 
 from __future__ import annotations
 
+import json
 import os
 import site
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 LIMIT_BYTES = 100 * 2**20
 """How large the folder of a script may be. A guess: a folder of programs is far smaller, and one with data is larger and travels for minutes."""
+
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Where Ray leaves, for a program that was handed over with ``ray job submit``, what was said there."""
 
 Walk = Callable[[Path, Iterable[str]], Iterable[Path]]
 """Returns the files of a folder that would travel, given what is left out."""
@@ -48,11 +52,22 @@ def list_import_folders() -> list[str]:
     return [folder for folder in dict.fromkeys(found) if not _is_installed(Path(folder))]
 
 
-def build_environment(given: Mapping[str, Any], package: Path, script_folder: Path | None) -> dict[str, Any]:
-    """Return the runtime environment of a whole session on a cluster: the user's, this package, and the script's folder if they name none."""
+def read_job_environment() -> dict[str, Any]:
+    """Return the runtime environment with which this program was handed over as a job; empty if it was not."""
+    return dict(json.loads(os.environ.get(JOB_VARIABLE) or "{}").get("runtime_env") or {})
+
+
+def build_environment(
+    given: Mapping[str, Any], package: Path, script_folder: Path | None, job: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the runtime environment of a whole session on a cluster: the user's, this package, and the script's folder if they name none.
+
+    What `job` says holds on beside it: its modules are taken over, and its working directory is the script's folder already.
+    """
     made = dict(given)
-    made["py_modules"] = [*given.get("py_modules", ()), str(package)]
-    if "working_dir" not in made and script_folder is not None:
+    modules = [*job.get("py_modules", ()), *given.get("py_modules", ()), str(package)]
+    made["py_modules"] = list(dict.fromkeys(modules))
+    if not {"working_dir"} & {*given, *job} and script_folder is not None:
         made["working_dir"] = str(script_folder)
     return made
 
