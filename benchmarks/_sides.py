@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import OURS
 from _operations import MANY, OPERATIONS, Body, Build, Measured, NotAvailableError, measure
 from _remote import small_value
 
@@ -31,7 +30,11 @@ Builders = dict[str, Callable[[int], Measured]]
 def open_session(name: str) -> Iterator[Builders]:
     """A session of Ray or of ours, alike in all that both can be told."""
     ray_like = importlib.import_module(name)
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}  # Ray's: on one machine without meaning
+    quiet = {
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+    }  # Ray's: on one machine without meaning
     ray_like.init(num_cpus=NUM_CPUS, resources={"custom": 100}, **quiet)
 
     def bind(build: Build) -> Callable[[int], Measured]:
