@@ -1,0 +1,109 @@
+"""Drivers outside of the cluster: those of ``ray://host:port``, which have Ray Client in the place of Ray.
+
+The real driver is then a process on the cluster, Ray Client's server. It unpickles what passes and pickles it again, so our handles are rebuilt
+there, by an engine like that of a worker. Ray's handles have other classes here, and what Ray keeps in tables of the process is not here at all.
+Most of it can be asked for on the cluster. A handle has its id when the server has answered, so each call takes a round trip, and says at once
+what the server has against it.
+
+What cannot be had is refused at the call, and listed in `LIMITS`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+import ray
+from ray._private import client_mode_hook
+from ray.util import client
+from ray.util.client import common
+
+from hocket import exceptions
+from hocket.engine import values
+
+T = TypeVar("T")
+
+ActorHandle: Any = common.ClientActorHandle
+ObjectRef: Any = common.ClientObjectRef
+
+LIMITS: Final[Mapping[str, str]] = {
+    "client_generators": "Through ray://, tasks and methods that yield their items one by one are refused. num_returns='dynamic', and generators that "
+    "tasks on the cluster read, work.",
+    "client_serializers": "Through ray://, values whose classes have a serializer of register_serializer are refused; give such a class a __reduce__.",
+    "client_statistics": "Through ray://, statistics() counts handles, and no tasks.",
+    "client_pace": "Through ray://, each call waits for the server's word, which takes one round trip over the network.",
+}
+"""What is less through Ray Client: further entries of an engine's `limits`."""
+
+_REMEDY = "Run the driver on the cluster: with hocket.init(address='auto') on one of its machines, or with `ray job submit -- python script.py`."
+
+_ANYTHING = inspect.signature(lambda *args, **kwargs: None)
+
+
+def is_outside() -> bool:
+    """Tell whether this process speaks with its Ray through Ray Client."""
+    return bool(client_mode_hook.client_mode_should_convert())
+
+
+def build_refusal(what: str) -> exceptions.HocketError:
+    """Return the error for what Ray Client does not have."""
+    return exceptions.HocketError(f"{what} cannot be had through ray://, since Ray Client does not have it. {_REMEDY}")
+
+
+def ask(function: Callable[..., T], *args: Any) -> T:
+    """Call a function of this package where Ray's tables are: in this process, or in a task on the cluster if it is outside."""
+    if not is_outside():
+        return function(*args)
+    try:
+        found: T = ray.get(ray.remote(num_cpus=0)(function).remote(*args))
+    except ray.exceptions.RayTaskError as error:
+        cause: BaseException = error.cause
+    else:
+        return found
+    raise cause
+
+
+def get_method(actor: Any, name: str) -> Any:
+    """Return a method of an actor. Ray Client's handle would look for it in its own class first, and on the cluster then."""
+    if isinstance(actor, ActorHandle):
+        return common.ClientRemoteMethod(actor, name, 1, _ANYTHING)
+    return getattr(actor, name)
+
+
+def list_objects() -> dict[bytes, dict[str, int]]:
+    """Return the counts of each object that this process refers to, by id. Actors are counted too, under their own, shorter ids."""
+    counts = client.ray.get_context().client_worker.reference_count
+    size = ray.ObjectID.size()
+    return {object_id: {"local": count, "submitted": 0} for object_id, count in list(counts.items()) if len(object_id) == size}
+
+
+def list_functions(tasks: Iterable[Any]) -> frozenset[bytes]:
+    """Return the ids of the objects in which Ray Client keeps functions; none in a process that has Ray itself."""
+    return frozenset(task._ref.id for task in tasks if isinstance(task, common.ClientRemoteFunc) and task._ref is not None)
+
+
+class Kept(list[Any]):
+    """A list that goes through `pickle` as Ray pickles values: classes of the driver's script included, of which the server has no module.
+
+    Ray Client uses `pickle` itself for options.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ray.cloudpickle.loads, (ray.cloudpickle.dumps(list(self)),)
+
+
+class _Refusing(dict[type, Any]):
+
+    def __missing__(self, kind: type) -> Any:
+        if kind not in values.reducers:
+            raise KeyError(kind)
+        return _refuse
+
+
+refusing = _Refusing()
+"""A table of reducers in which those of the user refuse: the server does not have them, and could not send such a value on."""
+
+
+def _refuse(value: Any) -> Any:
+    raise build_refusal(f"A serializer of your own, as {type(value).__qualname__!r} has one by register_serializer,")
