@@ -184,7 +184,7 @@ class RayEngine(contract.Engine):
             self._functions.pop(next(iter(self._functions)))
         run = runner.build_function(self._build_code(function), options)
         run.__module__ = getattr(function.value, "__module__", None) or run.__module__
-        task = ray.remote(**keywords.build_task_keywords(options))(run)
+        task = outside.build_remote(run, keywords.build_task_keywords(options))
         self._functions[function.id, options] = task
         return task
 
@@ -210,7 +210,8 @@ class RayEngine(contract.Engine):
         shell.__module__ = getattr(actor_class.value, "__module__", shell.__module__)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
         try:
-            native = ray.remote(**keywords.build_actor_keywords(options))(shell).remote(*native_args, **native_kwargs)
+            remote = outside.build_remote(shell, keywords.build_actor_keywords(options))
+            native = remote.remote(*native_args, **native_kwargs)
             ref = self.wrap_known(native)
         except Exception as error:
             if "already taken" in str(error) or isinstance(error, ray.exceptions.ActorAlreadyExistsError):
@@ -237,9 +238,10 @@ class RayEngine(contract.Engine):
             rules.raise_ended(exceptions.SessionClosedError(), options.name)
         _check_returning(options)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
-        call = outside.get_method(actor._native, runner.CALL_FUNCTION if method == "__ray_call__" else method)
+        name = runner.CALL_FUNCTION if method == "__ray_call__" else method
+        given = keywords.build_call_keywords(options)
         try:
-            found = call._remote(native_args, native_kwargs, **keywords.build_call_keywords(options))
+            found = outside.call_method(actor._native, name, native_args, native_kwargs, given)
             return self._wrap_returns(found, options.num_returns)
         except Exception as error:
             raise _explain_submission(error, args, kwargs, options.name) from error

@@ -66,7 +66,7 @@ def get_awaitable(ref: contract.ObjectRef[Any]) -> Any:
     if is_group(native):
         return native.ready()
     if isinstance(native, _ACTORS):
-        return outside.get_method(native, "__ray_ready__").remote()
+        return outside.call_method(native, "__ray_ready__", (), {}, {})
     return native.completed()
 
 

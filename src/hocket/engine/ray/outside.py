@@ -30,7 +30,9 @@ ObjectRef: Any = common.ClientObjectRef
 LIMITS: Final[Mapping[str, str]] = {
     "client_generators": "Through ray://, tasks and methods that yield their items one by one are refused. num_returns='dynamic', and generators that "
     "tasks on the cluster read, work.",
+    "client_task_folders": "Through ray://, a folder can be sent for the whole session only, not in the runtime_env of a task or an actor.",
     "client_serializers": "Through ray://, values whose classes have a serializer of register_serializer are refused; give such a class a __reduce__.",
+    "client_captures": "Through ray://, what functions and actor classes capture stays on the cluster until the session ends.",
     "client_statistics": "Through ray://, statistics() counts handles, and no tasks.",
     "client_pace": "Through ray://, each call waits for the server's word, which takes one round trip over the network.",
 }
@@ -51,12 +53,32 @@ def build_refusal(what: str) -> exceptions.HocketError:
     return exceptions.HocketError(f"{what} cannot be had through ray://, since Ray Client does not have it. {_REMEDY}")
 
 
+def build_remote(target: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
+    """Return what `ray.remote` makes of a function or class; outside its counterpart, which is not kept on for longer than it is used."""
+    found: Any = client.ray if is_outside() else ray
+    return found.remote(**keywords)(target)
+
+
+def check_environment(given: Mapping[str, Any]) -> None:
+    """Refuse folders of a single task or actor: Ray Client cannot tell the cluster to keep what is sent for them.
+
+    Raises:
+        HocketError: There is one.
+    """
+    named = [name for name in ("working_dir", "py_modules") if name in given]
+    if named and is_outside():
+        raise exceptions.HocketError(
+            f"runtime_env={dict(given)} of a task or actor has {' and '.join(named)}, which cannot be had through ray://. Name it for the whole session: "
+            f"hocket.init(runtime_env={{{named[0]!r}: ...}}). Or: {_REMEDY}"
+        )
+
+
 def ask(function: Callable[..., T], *args: Any) -> T:
     """Call a function of this package where Ray's tables are: in this process, or in a task on the cluster if it is outside."""
     if not is_outside():
         return function(*args)
     try:
-        found: T = ray.get(ray.remote(num_cpus=0)(function).remote(*args))
+        found: T = ray.get(build_remote(function, {"num_cpus": 0}).remote(*args))
     except ray.exceptions.RayTaskError as error:
         cause: BaseException = error.cause
     else:
@@ -64,23 +86,34 @@ def ask(function: Callable[..., T], *args: Any) -> T:
     raise cause
 
 
-def get_method(actor: Any, name: str) -> Any:
-    """Return a method of an actor. Ray Client's handle would look for it in its own class first, and on the cluster then."""
-    if isinstance(actor, ActorHandle):
-        return common.ClientRemoteMethod(actor, name, 1, _ANYTHING)
-    return getattr(actor, name)
+def call_method(actor: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], keywords: dict[str, Any]) -> Any:
+    """Call a method of an actor and return what Ray does.
+
+    Ray Client's handle would look for the method in its own class first, and knows fewer keywords than the server, which checks them too.
+    """
+    if not isinstance(actor, ActorHandle):
+        return getattr(actor, name)._remote(args, kwargs, **keywords)
+    call = common.OptionWrapper(common.ClientRemoteMethod(actor, name, 1, _ANYTHING), None)
+    call._options = keywords
+    return call.remote(*args, **kwargs)
 
 
 def list_objects() -> dict[bytes, dict[str, int]]:
     """Return the counts of each object that this process refers to, by id. Actors are counted too, under their own, shorter ids."""
     counts = client.ray.get_context().client_worker.reference_count
     size = ray.ObjectID.size()
-    return {object_id: {"local": count, "submitted": 0} for object_id, count in list(counts.items()) if len(object_id) == size}
+    return {
+        object_id: {"local": count, "submitted": 0}
+        for object_id, count in list(counts.items())
+        if len(object_id) == size
+    }
 
 
 def list_functions(tasks: Iterable[Any]) -> frozenset[bytes]:
     """Return the ids of the objects in which Ray Client keeps functions; none in a process that has Ray itself."""
-    return frozenset(task._ref.id for task in tasks if isinstance(task, common.ClientRemoteFunc) and task._ref is not None)
+    return frozenset(
+        task._ref.id for task in tasks if isinstance(task, common.ClientRemoteFunc) and task._ref is not None
+    )
 
 
 class Kept(list[Any]):
@@ -94,7 +127,6 @@ class Kept(list[Any]):
 
 
 class _Refusing(dict[type, Any]):
-
     def __missing__(self, kind: type) -> Any:
         if kind not in values.reducers:
             raise KeyError(kind)
