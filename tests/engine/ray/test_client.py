@@ -184,7 +184,7 @@ def test_classes_of_the_script(cluster: Cluster, run_driver: conftest.RunDriver,
     """No module of the cluster has them; what comes back is an instance of the script's own class."""
     done = run_driver(PROGRAM, HOCKET_ADDRESS=str(ADDRESS) if is_outer else cluster.address)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["done", "caught True"]
+    assert {"done", "caught True"} <= set(done.stdout.splitlines())
 
 
 def test_impossible_requests() -> None:
@@ -208,8 +208,6 @@ def test_environment_of_a_task() -> None:
 
 
 def test_waiting_and_cancelling() -> None:
-    never = Counter.options(max_concurrency=1).remote()
-
     @hocket.remote(max_retries=0)
     def hang() -> None:
         threading.Event().wait()
@@ -223,7 +221,7 @@ def test_waiting_and_cancelling() -> None:
         hocket.get(late)
     hocket.cancel(hocket.put(1))  # nothing to stop
     with pytest.raises(ValueError, match="force=True"):
-        hocket.cancel(never.add.remote(), force=True)
+        hocket.cancel(Counter.remote().add.remote(), force=True)
 
 
 def test_futures() -> None:
@@ -271,20 +269,19 @@ def test_actors() -> None:
 
 def test_concurrency_groups() -> None:
     class Gate:
-        async def wait(self) -> str:
-            self.event = asyncio.Event()
-            await self.event.wait()
+        def __init__(self) -> None:
+            self.event = threading.Event()
+
+        def wait(self) -> str:
+            self.event.wait()
             return "through"
 
-        async def open(self) -> bool:
-            found = hasattr(self, "event")
-            if found:
-                self.event.set()
-            return found
+        def open(self) -> None:
+            self.event.set()
 
-    gate = hocket.remote(concurrency_groups={"side": 1}, max_concurrency=1)(Gate).remote()
+    gate = hocket.remote(concurrency_groups={"side": 1})(Gate).remote()
     waiting = gate.wait.remote()
-    wait_until(lambda: hocket.get(gate.open.options(concurrency_group="side").remote()))
+    hocket.get(gate.open.options(concurrency_group="side").remote())
     assert hocket.get(waiting) == "through"
 
 

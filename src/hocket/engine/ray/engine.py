@@ -278,6 +278,8 @@ class RayEngine(contract.Engine):
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
         self._check_open()
         native = ref._native if not isinstance(ref._native, natives.Head) else ref._native.generator
+        if force and outside.is_call(native):
+            raise ValueError(rules.explain_unforcible("a call of an actor"))
         try:
             ray.cancel(native, force=force, recursive=recursive)
         except ValueError as error:

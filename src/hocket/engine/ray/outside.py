@@ -53,6 +53,14 @@ def build_refusal(what: str) -> exceptions.HocketError:
     return exceptions.HocketError(f"{what} cannot be had through ray://, since Ray Client does not have it. {_REMEDY}")
 
 
+def is_call(native: Any) -> bool:
+    """Tell whether a reference of Ray Client's is on what a call of an actor returns. Its server would keep a refusal to itself."""
+    if not isinstance(native, ObjectRef):
+        return False
+    actor_id: bytes = native.task_id().actor_id().binary()
+    return set(actor_id[: -ray.JobID.size()]) != {0xFF}
+
+
 def build_remote(target: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
     """Return what `ray.remote` makes of a function or class; outside its counterpart, which is not kept on for longer than it is used."""
     found: Any = client.ray if is_outside() else ray
