@@ -342,8 +342,12 @@ def test_the_cluster_and_where_this_is(cluster: Cluster, outer: hocket.SessionCo
     assert hocket.cluster_resources()["camera"] == 1
     wait_until(lambda: hocket.available_resources().get("CPU") == CPUS)
     assert [row["state"] for row in session.get_engine().list_records("nodes")] == ["ALIVE"]
-    with pytest.raises(exceptions.HocketError, match=r"state service does not answer, so tasks .*ServerUnavailable"):
-        session.get_engine().list_records("tasks")
+    hocket.get(square.remote(1))
+    wait_until(lambda: any(row["name"] == "square" for row in session.get_engine().list_records("tasks")))
+    with pytest.raises(ValueError, match="kind must be one of .*'shoes'"):
+        session.get_engine().list_records("shoes")
+    with pytest.raises(exceptions.HocketError, match=r"state service does not answer, so workers .*no dashboard"):
+        session.get_engine().list_records("workers")
 
 
 def test_metrics() -> None:
