@@ -16,6 +16,7 @@ import numpy as np
 import ray
 
 from hocket.engine import values
+from hocket.engine.ray import outside
 
 VARIABLE = "HOCKET_RAY_READ_ONLY_ARRAYS"
 
@@ -43,13 +44,18 @@ def install() -> None:
         _table.clear()
     tables = ray.cloudpickle.CloudPickler.dispatch_table.maps
     tables[:] = [
-        values.reducers,
+        outside.refusing if outside.is_outside() else values.reducers,
         _table,
-        *(table for table in tables if table is not values.reducers and table is not _table),
+        *_list_others(tables),
     ]
 
 
 def uninstall() -> None:
     """Leave Ray's pickler as it was."""
     tables = ray.cloudpickle.CloudPickler.dispatch_table.maps
-    tables[:] = [table for table in tables if table is not values.reducers and table is not _table]
+    tables[:] = _list_others(tables)
+
+
+def _list_others(tables: list[Any]) -> list[Any]:
+    ours = (values.reducers, outside.refusing, _table)
+    return [table for table in tables if all(table is not one for one in ours)]

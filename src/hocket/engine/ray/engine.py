@@ -24,7 +24,7 @@ import ray
 
 from hocket import exceptions
 from hocket.engine import contract, rules, values
-from hocket.engine.ray import arrays, errors, keywords, listing, natives, notes, runner, tables
+from hocket.engine.ray import arrays, classes, errors, keywords, listing, natives, notes, outside, runner, tables
 from hocket.kernel import metrics, records, resources
 
 _MOST_PENDING = re.compile(r"more than (\d+) tasks")
@@ -77,6 +77,7 @@ class RayEngine(contract.Engine):
             "before it into each.",
             "generator_completion": "completed() of a generator that raised has the value None: its last item has the error.",
             "exact_statistics": "statistics() counts the references of this process, and nothing of others.",
+            **outside.LIMITS,
         }
     )
 
@@ -103,10 +104,13 @@ class RayEngine(contract.Engine):
         self._removed: set[int] = set()
         self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[Any], int] = weakref.WeakKeyDictionary()
         arrays.install()
+        classes.share_numbers()
         if self.is_closable:
             atexit.register(self.close)  # Ray has registered its own end, which would come before that of the session
         #: Ids of objects that this process held before, by sessions that are over.
-        self._earlier: frozenset[bytes | str] = frozenset([*listing.list_objects(), *listing.list_living_actors()])
+        self._earlier: frozenset[bytes | str] = frozenset()
+        if connection is None or connection.is_attached:
+            self._earlier = frozenset([*listing.list_objects(), *listing.list_living_actors()])
 
     # --- handles ------------------------------------------------------------------------------------------------------
 
@@ -159,10 +163,9 @@ class RayEngine(contract.Engine):
         self._check_open()
         native_args, native_kwargs = natives.replace_references(args, kwargs)
         try:
-            found = task.remote(*native_args, **native_kwargs)
+            refs = self._wrap_returns(task.remote(*native_args, **native_kwargs), options.num_returns)
         except Exception as error:
             raise _explain_submission(error, args, kwargs, options.name) from error
-        refs = self._wrap_returns(found, options.num_returns)
         if options.shape.group_id:
             for ref in refs:
                 self._in_groups[ref] = options.shape.group_id
@@ -175,12 +178,13 @@ class RayEngine(contract.Engine):
 
     def _build_task(self, function: contract.RemoteFunction, options: records.TaskOptions) -> Any:
         self._check_open()
+        _check_returning(options)
         self._check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
         if len(self._functions) >= MOST_FUNCTIONS:
             self._functions.pop(next(iter(self._functions)))
         run = runner.build_function(self._build_code(function), options)
         run.__module__ = getattr(function.value, "__module__", None) or run.__module__
-        task = ray.remote(**keywords.build_task_keywords(options))(run)
+        task = outside.build_remote(run, keywords.build_task_keywords(options))
         self._functions[function.id, options] = task
         return task
 
@@ -206,7 +210,9 @@ class RayEngine(contract.Engine):
         shell.__module__ = getattr(actor_class.value, "__module__", shell.__module__)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
         try:
-            native = ray.remote(**keywords.build_actor_keywords(options))(shell).remote(*native_args, **native_kwargs)
+            remote = outside.build_remote(shell, keywords.build_actor_keywords(options))
+            native = remote.remote(*native_args, **native_kwargs)
+            ref = self.wrap_known(native)
         except Exception as error:
             if "already taken" in str(error) or isinstance(error, ray.exceptions.ActorAlreadyExistsError):
                 raise exceptions.ActorAlreadyExistsError(
@@ -214,7 +220,6 @@ class RayEngine(contract.Engine):
                     f"name, or get the existing one with hocket.get_actor({options.name!r})."
                 ) from error
             raise _explain_submission(error, args, kwargs, options.class_name) from error
-        ref = self.wrap_known(native)
         if options.name:
             listing.publish_actor(native, options)
         if not options.detached:
@@ -231,13 +236,15 @@ class RayEngine(contract.Engine):
     ) -> list[contract.ObjectRef[Any]]:
         if self._is_closed:
             rules.raise_ended(exceptions.SessionClosedError(), options.name)
+        _check_returning(options)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
-        call = getattr(actor._native, runner.CALL_FUNCTION if method == "__ray_call__" else method)
+        name = runner.CALL_FUNCTION if method == "__ray_call__" else method
+        given = keywords.build_call_keywords(options)
         try:
-            found = call._remote(native_args, native_kwargs, **keywords.build_call_keywords(options))
+            found = outside.call_method(actor._native, name, native_args, native_kwargs, given)
+            return self._wrap_returns(found, options.num_returns)
         except Exception as error:
             raise _explain_submission(error, args, kwargs, options.name) from error
-        return self._wrap_returns(found, options.num_returns)
 
     def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
         self._check_open()
@@ -271,6 +278,8 @@ class RayEngine(contract.Engine):
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
         self._check_open()
         native = ref._native if not isinstance(ref._native, natives.Head) else ref._native.generator
+        if force and outside.is_call(native):
+            raise ValueError(rules.explain_unforcible("a call of an actor"))
         try:
             ray.cancel(native, force=force, recursive=recursive)
         except ValueError as error:
@@ -288,6 +297,8 @@ class RayEngine(contract.Engine):
             native = ray.put(value)
         except ray.exceptions.RayError as error:
             failure = errors.translate(error)
+        except exceptions.HocketError:
+            raise
         except Exception as error:
             raise exceptions.SerializationError(values.explain_failure(value, "value", error)) from error
         else:
@@ -363,7 +374,10 @@ class RayEngine(contract.Engine):
                 if callback not in self._callbacks:  # the session was closed
                     return
                 self._callbacks.discard(callback)
-            callback()
+            if outside.is_outside():  # in the thread that hears all answers, and a callback may wait for one
+                threading.Thread(target=callback, name="hocket-callback", daemon=True).start()
+            else:
+                callback()
 
         natives.get_awaitable(ref).future().add_done_callback(call_back)
 
@@ -437,7 +451,7 @@ class RayEngine(contract.Engine):
     def list_records(
         self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
     ) -> list[dict[str, Any]]:
-        return tables.list_records(kind, filters, limit, notes.list_failures(self.session_id))
+        return outside.ask(tables.list_records, kind, filters, limit, notes.list_failures(self.session_id))
 
     def record_metrics(self, batch: metrics.Batch) -> None:
         super().record_metrics(batch)
@@ -454,7 +468,7 @@ class RayEngine(contract.Engine):
             return notes.collect_metrics(self.session_id, self.metrics)
 
     def statistics(self) -> dict[str, Any]:
-        return listing.count(self._earlier)
+        return listing.count(self._earlier | outside.list_functions(self._functions.values()))
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -497,6 +511,11 @@ def _split_time(timeout_s: float | None) -> Iterator[float]:
             left_s -= part_s
         part_s = min(2 * part_s, LONGEST_WAIT_S)
     yield left_s
+
+
+def _check_returning(options: records.TaskOptions) -> None:
+    if options.num_returns == records.STREAMING and outside.is_outside():
+        raise outside.build_refusal(f"The items of the generator `{options.name}`, one by one,")
 
 
 def _explain_submission(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> Exception:

@@ -15,6 +15,8 @@ import ray
 from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
 from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
 
+from hocket.engine.ray import outside
+
 _log = logging.getLogger("hocket")
 
 _uploaded: dict[tuple[str, str], dict[str, Any]] = {}
@@ -27,7 +29,9 @@ def build_environment(text: str) -> dict[str, Any]:
     key = (context.get_job_id(), text)
     found = _uploaded.get(key)
     if found is None:
-        found = _uploaded[key] = _upload(json.loads(text), context.runtime_env.get("py_modules", ()))
+        given = json.loads(text)
+        outside.check_environment(given)
+        found = _uploaded[key] = _upload(given, context.runtime_env.get("py_modules", ()))
     return dict(found)
 
 

@@ -10,7 +10,7 @@ import ray
 from ray.util import scheduling_strategies
 from ray.util.placement_group import PlacementGroup
 
-from hocket.engine.ray import environments
+from hocket.engine.ray import environments, outside
 from hocket.kernel import records, resources
 
 _NODE_ID = re.compile(f"[0-9a-f]{{{2 * ray.NodeID.size()}}}")
@@ -34,7 +34,7 @@ def _build_returning(options: records.TaskOptions) -> dict[str, Any]:
     retried = options.retry_exceptions
     found: dict[str, Any] = {
         "num_returns": "streaming" if options.num_returns == records.STREAMING else options.num_returns,
-        "retry_exceptions": list(retried) if isinstance(retried, tuple) else retried,
+        "retry_exceptions": outside.Kept(retried) if isinstance(retried, tuple) else retried,
     }
     if options.backpressure:
         found["_generator_backpressure_num_objects"] = options.backpressure

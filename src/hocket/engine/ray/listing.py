@@ -15,7 +15,7 @@ from ray.experimental import internal_kv
 
 from hocket import exceptions
 from hocket.engine import contract, node
-from hocket.engine.ray import keywords, natives
+from hocket.engine.ray import keywords, natives, outside
 from hocket.kernel import records, resources
 
 Row = dict[str, Any]
@@ -41,7 +41,7 @@ def build_context(session_id: str, namespace: str) -> contract.WorkContext:
         actor_name=found.get_actor_name() if actor_id else None,
         resources=found.get_assigned_resources() if is_work else {},
         gpu_ids=tuple(_parse_index(name) for name in found.get_accelerator_ids().get("GPU", ())) if is_work else (),
-        placement_group_id=found.get_placement_group_id(),
+        placement_group_id=found.get_placement_group_id() if is_work else None,
         namespace=namespace,
         actor_attempt=_count_restarts(actor_id) if actor_id else 0,
         is_canceled=is_work and _is_canceled(found),
@@ -86,6 +86,10 @@ def _list_totals() -> list[dict[str, float]]:
 
 def can_grow() -> bool:
     """Tell whether an autoscaler may add nodes: then nothing is known to be impossible."""
+    return outside.ask(_can_grow)
+
+
+def _can_grow() -> bool:
     return bool(ray._private.state.state.get_max_resources_from_cluster_config())
 
 
@@ -189,9 +193,9 @@ def look_up_actor(native: Any, name: str, namespace: str) -> records.ActorOption
     if blob is not None:
         options: records.ActorOptions = pickle.loads(blob)
         return options
-    methods = tuple((method, records.MethodOptions()) for method in native._ray_method_signatures)
+    class_name, names = outside.ask(_describe_handle, native)
+    methods = tuple((method, records.MethodOptions()) for method in names)
     shape = records.DEFAULT_SHAPE
-    class_name = native._ray_actor_creation_function_descriptor.class_name
     return records.ActorOptions(
         class_name=class_name.rpartition(".")[2],
         creation=records.TaskOptions(name=f"{class_name}.__init__", shape=shape),
@@ -200,6 +204,10 @@ def look_up_actor(native: Any, name: str, namespace: str) -> records.ActorOption
         namespace=namespace,
         methods=methods,
     )
+
+
+def _describe_handle(native: Any) -> tuple[str, list[str]]:
+    return str(native._ray_actor_creation_function_descriptor.class_name), list(native._ray_method_signatures)
 
 
 def _get_key(native: Any) -> bytes:
@@ -211,6 +219,10 @@ def _get_key(native: Any) -> bytes:
 
 def list_living_actors() -> list[str]:
     """Return the ids of the actors of this driver's job that are not dead."""
+    return outside.ask(_list_living_actors)
+
+
+def _list_living_actors() -> list[str]:
     job_id = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
     found = ray._private.state.actors(job_id=job_id)
     return [actor_id for actor_id, actor in found.items() if actor["State"] != "DEAD"]
@@ -218,6 +230,8 @@ def list_living_actors() -> list[str]:
 
 def list_objects() -> dict[bytes, Row]:
     """Return the counts of each object that this process refers to, by id."""
+    if outside.is_outside():
+        return outside.list_objects()
     found: dict[bytes, Row] = ray._private.worker.global_worker.core_worker.get_all_reference_counts()
     return found
 

@@ -15,6 +15,7 @@ from ray.util.placement_group import PlacementGroup
 
 from hocket import exceptions
 from hocket.engine import contract
+from hocket.engine.ray import outside
 
 
 class Head:
@@ -39,7 +40,7 @@ def format_id(native: Any) -> str:
     """Return the id of a native handle in hexadecimal."""
     if isinstance(native, ray.ObjectRef):
         return str(native.hex())
-    if isinstance(native, ray.actor.ActorHandle):
+    if isinstance(native, _ACTORS):
         return str(native._actor_id.hex())
     if is_group(native):
         return str(native.id.hex())
@@ -64,8 +65,8 @@ def get_awaitable(ref: contract.ObjectRef[Any]) -> Any:
         return native.ref
     if is_group(native):
         return native.ready()
-    if isinstance(native, ray.actor.ActorHandle):
-        return native.__ray_ready__.remote()
+    if isinstance(native, _ACTORS):
+        return outside.call_method(native, "__ray_ready__", (), {}, {})
     return native.completed()
 
 
@@ -77,7 +78,8 @@ def list_awaitables(refs: Sequence[contract.ObjectRef[Any]]) -> list[Any]:
     return [get_awaitable(ref) for ref in refs]
 
 
-_OBJECTS = frozenset({ray.ObjectRef})
+_OBJECTS = frozenset({ray.ObjectRef, outside.ObjectRef})
+_ACTORS = (ray.actor.ActorHandle, outside.ActorHandle)
 
 
 def hide_groups(refs: Sequence[contract.ObjectRef[Any]], found: list[Any]) -> list[Any]:
@@ -105,7 +107,7 @@ def reduce_native(native: Any, rebuild: Callable[[Any], contract.ObjectRef[Any]]
     """
     if isinstance(native, Head):
         native = native.ref
-    elif not (isinstance(native, ray.ObjectRef | ray.actor.ActorHandle) or is_group(native)):
+    elif not (isinstance(native, (ray.ObjectRef, *_ACTORS)) or is_group(native)):
         raise exceptions.SerializationError(
             "A generator cannot be sent to another process: it belongs to one reader. Send the references that it gives, as a list."
         )
