@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.needs_processes("a task sleeps while the driver waits for it")
+pytestmark = pytest.mark.needs("parallelism")
 
 PROGRAM = """
 import pathlib, sys, time

@@ -92,7 +92,7 @@ def test_failed_tasks_say_what_failed(any_session: hocket.SessionContext) -> Non
     assert (after.state, after.error_type, after.start_time_ms) == ("FAILED", "KeyError", None), "it never ran"
 
 
-@pytest.mark.needs_processes("a task ends its process")
+@pytest.mark.needs("processes")
 def test_crashed_and_cancelled_tasks_are_told_apart(session: hocket.SessionContext) -> None:
     @hocket.remote(max_retries=0)
     def leave() -> None:
@@ -115,7 +115,7 @@ def test_crashed_and_cancelled_tasks_are_told_apart(session: hocket.SessionConte
     assert len(state.list_tasks(filters=[("state", "=", "PENDING_NODE_ASSIGNMENT")])) == 1
 
 
-@pytest.mark.needs_processes("a task waits for ever while the driver goes on")
+@pytest.mark.needs("parallelism")
 def test_waiting_tasks_say_for_what(session: hocket.SessionContext) -> None:
     @hocket.remote
     def wait_for_ever() -> int:
@@ -211,7 +211,7 @@ def test_actors_live_and_die(any_session: hocket.SessionContext) -> None:
     assert [one.state for one in state.list_actors(filters=[("class_name", "=", "Counter")])] == ["DEAD"]
 
 
-@pytest.mark.needs_processes("a task ends its process")
+@pytest.mark.needs("processes")
 def test_workers_live_and_die(session: hocket.SessionContext) -> None:
     @hocket.remote(max_retries=0)
     def leave() -> None:
@@ -401,7 +401,7 @@ def check_trace(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return spans
 
 
-@pytest.mark.needs_processes("each process has a row, and the driver waits")
+@pytest.mark.needs("parallelism")
 def test_timeline_is_a_trace(session: hocket.SessionContext, tmp_path: Path) -> None:
     counter = counters.options(max_concurrency=4).remote()
     before = time.perf_counter() * 1e6
@@ -449,7 +449,7 @@ def test_timeline_of_nested_calls_in_one_process() -> None:
     assert inner["tid"] == around["tid"] == 0
 
 
-@pytest.mark.needs_processes("a task waits for ever while the driver goes on")
+@pytest.mark.needs("parallelism")
 def test_running_task_is_on_the_timeline(session: hocket.SessionContext) -> None:
     @hocket.remote
     def wait_for_ever() -> None:
