@@ -183,7 +183,7 @@ def test_init() -> None:
     with pytest.raises(RuntimeError, match="engine='inprocess'"):
         hocket.init(local_mode=True)
     with pytest.raises(ValueError, match=r"runtime_env\['pip'\] needs a cluster: .* run on Ray"):
-        hocket.init(runtime_env={"pip": ["x"]})
+        hocket.init(engine="local", runtime_env={"pip": ["x"]})
     assert not hocket.is_initialized()
 
 

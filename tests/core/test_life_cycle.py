@@ -165,6 +165,7 @@ def test_interrupted_session_goes_on(session: hocket.SessionContext) -> None:
     assert interrupted == 20
 
 
+@pytest.mark.needs("instant_start")
 def test_init_starts_no_process() -> None:
     before = Leftovers.look()
     with hocket.init():
@@ -208,6 +209,7 @@ def test_first_use_opens_a_session_and_exit_closes_it(start_script: RunScript) -
     assert (out, err, driver.returncode) == ("42\n", "", 0)
 
 
+@pytest.mark.needs("plain_output")
 def test_what_tasks_print_comes_out_once_and_in_order(start_script: RunScript) -> None:
     driver = start_script("""
 import sys, hocket

@@ -14,6 +14,7 @@ import itertools
 import operator
 import re
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ import ray
 
 from hocket import exceptions
 from hocket.engine import contract, rules, values
-from hocket.engine.ray import arrays, errors, keywords, listing, natives, notes, runner, tables
+from hocket.engine.ray import arrays, errors, keywords, listing, natives, notes, results, runner, tables
 from hocket.kernel import metrics, records, resources
 
 _MOST_PENDING = re.compile(r"more than (\d+) tasks")
@@ -33,6 +34,9 @@ FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
 """How long Ray is waited for at once: the first time, and at most. While it waits Ray hears no signal but Ctrl-C. Guesses; each part doubles,
 so that what takes long to fetch is not begun again and again."""
+
+NEWS_S = 1.0
+"""How often a worker writes what it has counted, while a task goes on. A guess."""
 
 MOST_FUNCTIONS = 4096
 """How many functions are kept in the form that Ray submits. A guess; one takes some kilobytes."""
@@ -76,6 +80,10 @@ class RayEngine(contract.Engine):
             "long_chains": "The error of a task that heads a chain of hundreds of dependent tasks takes long to arrive: Ray writes the text of all "
             "before it into each.",
             "generator_completion": "completed() of a generator that raised has the value None: its last item has the error.",
+            "instant_start": "Ray's processes start with the session, which takes seconds.",
+            "plain_output": "What workers print comes with a worker's name and pid in front of each line, up to a second late.",
+            "exact_state": "The state API and the timeline tell what Ray's own do: a second or so late, with Ray's names for errors and causes, and "
+            "also of what was there before the session.",
             "exact_statistics": "statistics() counts the references of this process, and nothing of others.",
         }
     )
@@ -102,6 +110,8 @@ class RayEngine(contract.Engine):
         #: Placement groups that this process gave back, and the references of tasks that were to run in one.
         self._removed: set[int] = set()
         self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[Any], int] = weakref.WeakKeyDictionary()
+        #: When this worker last wrote what it had noted.
+        self._told_at = time.monotonic()
         arrays.install()
         if self.is_closable:
             atexit.register(self.close)  # Ray has registered its own end, which would come before that of the session
@@ -161,7 +171,7 @@ class RayEngine(contract.Engine):
         try:
             found = task.remote(*native_args, **native_kwargs)
         except Exception as error:
-            raise _explain_submission(error, args, kwargs, options.name) from error
+            raise _explain_submission(error, args, kwargs, function.name) from error
         refs = self._wrap_returns(found, options.num_returns)
         if options.shape.group_id:
             for ref in refs:
@@ -429,7 +439,9 @@ class RayEngine(contract.Engine):
     # --- looking, and the end -----------------------------------------------------------------------------------------
 
     def get_context(self) -> contract.WorkContext:
-        return listing.build_context(self.session_id, self._namespace)
+        actor = runner.current_options
+        namespace = actor.namespace if actor is not None and actor.name else self._namespace
+        return listing.build_context(self.session_id, namespace)
 
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         return notes.list_failures(self.session_id)
@@ -441,11 +453,15 @@ class RayEngine(contract.Engine):
 
     def record_metrics(self, batch: metrics.Batch) -> None:
         super().record_metrics(batch)
-        if not self.is_closable:
-            runner.has_news = True
+        if self.is_closable:
+            return
+        runner.has_news = True
+        if time.monotonic() - self._told_at > NEWS_S:  # the result may be far
+            self.send_news()
 
     def send_news(self) -> None:
         """Write what this worker has noted; the runner calls it before a result leaves."""
+        self._told_at = time.monotonic()
         with self.metrics_lock:
             notes.publish(self.session_id, self.metrics)
 
@@ -510,9 +526,9 @@ def _explain_submission(error: Exception, args: tuple[Any, ...], kwargs: dict[st
         return translated if isinstance(translated, Exception) else error
     if isinstance(error, exceptions.HocketError):
         return error
-    if "serialize" in str(error) or "pickle" in str(error):
-        return exceptions.SerializationError(values.explain_arguments((args, kwargs), what, _get_first(error)))
-    return error
+    if all(map(values.can_travel, (*args, *kwargs.values()))):
+        return error
+    return exceptions.SerializationError(values.explain_arguments((args, kwargs), what, _get_first(error)))
 
 
 def _get_first(error: Exception) -> Exception:
@@ -547,4 +563,5 @@ def open_in_worker(namespace: str, session_id: str) -> None:
     ray._private.worker.blocking_get_inside_async_warned = True  # an awaited reference is looked up when it is there
     engine = RayEngine(None, namespace=namespace, session_id=session_id)
     runner.send_news = engine.send_news
+    results.install()
     contract.set_current_engine(engine)
