@@ -299,13 +299,15 @@ class RayEngine(contract.Engine):
         except ray.exceptions.RayError as error:
             failure = errors.translate(error)
         except Exception as error:
-            raise exceptions.SerializationError(values.explain_failure(value, "value", error)) from error
+            raise exceptions.SerializationError(values.explain_failure(value, "value", _get_first(error))) from error
         else:
             return self.wrap(native)
         raise failure
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
         self._check_open()
+        if self.is_closable:
+            self._check_own(refs)
         wanted = natives.list_awaitables(refs)
         for part_s in _split_time(timeout_s):
             try:
@@ -471,6 +473,11 @@ class RayEngine(contract.Engine):
 
     def statistics(self) -> dict[str, Any]:
         return listing.count(self._earlier)
+
+    def _check_own(self, refs: Sequence[contract.ObjectRef[Any]]) -> None:
+        for ref in refs:
+            if ref._engine is not self:
+                raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
 
     def _check_open(self) -> None:
         if self._is_closed:
