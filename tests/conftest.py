@@ -81,7 +81,7 @@ class SharedRay:
     @contextlib.contextmanager
     def lend(self) -> Iterator[None]:
         """Have sessions that are opened inside take it over."""
-        connection = importlib.import_module("hocket.engine.ray.connection")
+        connection: Any = importlib.import_module("hocket.engine.ray.connection")
         if self._opened is None:
             request = connection.Request(
                 address="local", num_cpus=SESSION_CPUS, options={"include_dashboard": True}

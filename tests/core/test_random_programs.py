@@ -21,12 +21,10 @@ import pytest
 
 import hocket
 from hocket.exceptions import TaskCancelledError, WorkerCrashedError
-from tests.conftest import ENGINE
 
-pytestmark = pytest.mark.needs("processes")
+pytestmark = pytest.mark.needs("processes", "owner_deaths")
 
-SECONDS = 12.0 if ENGINE == "ray" else 3.0
-"""How long a program goes on: until each has tried most of what it can. Steps take longer on Ray."""
+SECONDS = 3.0
 
 
 @hocket.remote

@@ -12,7 +12,6 @@ import pytest
 import hocket
 from hocket.testing.contract import wait_until
 from hocket.util import state
-
 from tests.engine.ray.conftest import UNTIDY
 
 pytestmark = [pytest.mark.timeout(120), UNTIDY]
@@ -63,7 +62,7 @@ def test_actors_objects_nodes_and_groups() -> None:
     hocket.get(counter.add.remote(1))
     (actor,) = state.list_actors(filters=[("state", "=", "ALIVE")])
     assert (actor.class_name, actor.name) == ("Counter", "abacus")
-    assert [one.object_size for one in state.get_objects(large.hex())][0] >= 8_000_000
+    assert next(one.object_size for one in state.get_objects(large.hex())) >= 8_000_000
     (node,) = state.list_nodes()
     assert (node.state, node.resources_total["CPU"]) == ("ALIVE", 2.0)
     group = hocket.util.placement_group([{"CPU": 1}], name="pair")
@@ -75,6 +74,9 @@ def test_actors_objects_nodes_and_groups() -> None:
 def test_summary_and_timeline_count() -> None:
     hocket.get([double.remote(x) for x in range(5)])
     wait_until(
-        lambda: state.summarize_tasks()["cluster"]["summary"].get("double", {}).get("state_counts", {}).get("FINISHED", 0) >= 5
+        lambda: (
+            state.summarize_tasks()["cluster"]["summary"].get("double", {}).get("state_counts", {}).get("FINISHED", 0)
+            >= 5
+        )
     )
     wait_until(lambda: [event["ph"] for event in hocket.timeline() or () if event["name"] == "double"].count("X") >= 5)

@@ -183,7 +183,9 @@ def build_class(code: Code, cls: type, options: records.ActorOptions) -> type:
         for name, _ in options.methods
     }
     members |= {"hocket_code": code, "hocket_options": options, CALL_FUNCTION: _build_caller(options)}
-    if cls.__repr__ is not object.__repr__:  # Ray then calls the actor so, wherever it would name the class
+    if "__repr__" in {
+        name for kind in cls.__mro__[:-1] for name in vars(kind)
+    }:  # Ray then calls the actor so, wherever it would name the class
         members["__repr__"] = _format_instance
     if hasattr(cls, "__ray_shutdown__"):
         members["__ray_shutdown__"] = lambda self: self.hocket_instance.__ray_shutdown__()
