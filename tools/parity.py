@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from hocket.testing import contract
 
@@ -79,7 +79,7 @@ class Result(NamedTuple):
 
 def read_results(path: Path, engine: str) -> Iterator[Result]:
     """Yield the results of one file, without those of tests that ran on another engine, or that are the local engine's own."""
-    for case in ElementTree.parse(path).getroot().iter("testcase"):  # noqa: S314 (pytest wrote it)
+    for case in ET.parse(path).getroot().iter("testcase"):  # noqa: S314 (pytest wrote it)
         module, name = case.get("classname", ""), case.get("name", "")
         feature, runs_on = find_feature(module.removeprefix("tests."), name)
         asked = _ENGINE_PARAMETER.search(name)
@@ -101,7 +101,7 @@ def find_feature(module: str, test: str) -> tuple[str, str]:
     return FEATURES.get(module, module.rpartition(".test_")[2].replace("_", " ").capitalize()), ""
 
 
-def read_outcome(case: ElementTree.Element) -> tuple[str, str]:
+def read_outcome(case: ET.Element) -> tuple[str, str]:
     """Return how a test ended, and why it was left out."""
     left_out = case.find("skipped")
     if left_out is not None:
