@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -145,6 +146,14 @@ def any_session(request: pytest.FixtureRequest, shared_ray: SharedRay) -> Iterat
     """A session on two CPUs, on each engine, that leaves nothing behind."""
     with _open_session(request.param, shared_ray) as context:
         yield context
+
+
+def wait_until_cpus_are_free() -> None:
+    """Wait until all CPUs of the session are free again; fails after half a minute. Ray hears of it a moment later."""
+    deadline = time.monotonic() + 30
+    while hocket.available_resources().get("CPU") != hocket.cluster_resources()["CPU"]:
+        assert time.monotonic() < deadline, f"free are {hocket.available_resources()}"
+        hocket.wait([hocket.put(None)])
 
 
 @pytest.fixture
