@@ -52,7 +52,7 @@ def test_tasks_are_found_by_the_id_of_their_result() -> None:
     assert (task.name, task.state, task.type) == ("double", "FINISHED", "NORMAL_TASK")
     assert done.hex().startswith(task.task_id)
     assert found[failed.hex()].state == "FAILED"
-    assert "KeyError" in found[failed.hex()].error_message
+    assert found[failed.hex()].error_type == "KeyError"
     assert state.get_task("ff" * 28) is None
 
 

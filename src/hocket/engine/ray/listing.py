@@ -155,14 +155,10 @@ def _add_up(amounts: Iterable[Mapping[str, Any]]) -> Counter[str]:
 # --- placement groups -------------------------------------------------------------------------------------------------
 
 
-_UNTOLD: Row = {"creator_job_id": "", "is_detached": None}
-"""What our records of placement groups have and Ray's table does not tell."""
-
-
 def list_groups() -> list[Row]:
     """Return a description of each placement group."""
     return [
-        {name: found[name] for name in ("placement_group_id", "name", "bundles", "strategy", "state")} | _UNTOLD
+        {name: found[name] for name in ("placement_group_id", "name", "bundles", "strategy", "state")}
         for found in ray.util.placement_group_table().values()
     ]
 
