@@ -65,6 +65,9 @@ FEATURES = {
 }
 """Names of test modules for people; a module that is not here has its own name, with capitals."""
 
+OWN = "It tests what only the local engine has"
+"""How the reason begins for which tests/conftest.py leaves out what is `about_local`."""
+
 _ENGINE_PARAMETER = re.compile(r"\[(local|inprocess|ray)(?:-|\])")
 
 
@@ -78,15 +81,24 @@ class Result(NamedTuple):
 
 
 def read_results(path: Path, engine: str) -> Iterator[Result]:
-    """Yield the results of one file, without those of tests that ran on another engine, or that are the local engine's own."""
-    for case in ET.parse(path).getroot().iter("testcase"):  # noqa: S314 (pytest wrote it)
+    """Yield the results of one file, without those of tests that ran on another engine.
+
+    The fixture `any_session` runs a test on more than the engine that the run is for, and names it: ``test_x[inprocess]`` in the local engine's
+    results. A test that has an engine among parameters of its own has it in the results of every engine, Ray's too.
+    """
+    cases = list(ET.parse(path).getroot().iter("testcase"))  # noqa: S314 (pytest wrote it)
+    names = {(case.get("classname", ""), case.get("name", "")) for case in cases}
+    for case in cases:
         module, name = case.get("classname", ""), case.get("name", "")
         feature, runs_on = find_feature(module.removeprefix("tests."), name)
-        asked = _ENGINE_PARAMETER.search(name)
-        runs_on = runs_on or (asked.group(1) if asked else engine)
-        outcome, reason = read_outcome(case)
-        if runs_on == engine and not reason.startswith("It tests what only the local engine has"):
-            yield Result(feature, f"{module}::{_ENGINE_PARAMETER.sub('[', name)}", engine, outcome, reason)
+        found = _ENGINE_PARAMETER.search(name)
+        asked = found.group(1) if found else ""
+        if asked == engine:
+            name = _ENGINE_PARAMETER.sub("[", name, count=1)
+        elif asked and (module, name.replace(asked, engine, 1)) in names:
+            continue
+        if runs_on in {"", engine}:
+            yield Result(feature, f"{module}::{name}", engine, *read_outcome(case))
 
 
 def find_feature(module: str, test: str) -> tuple[str, str]:
@@ -172,6 +184,8 @@ def main() -> int:
         for path in sorted(given.folder.glob(f"{engine}*.xml"))
         for result in read_results(path, engine)
     ]
+    own = {name_alike(result.test) for result in results if result.reason.startswith(OWN)}
+    results = [result for result in results if name_alike(result.test) not in own]
     absent = set(ENGINES) - {result.engine for result in results}
     if absent:
         print(

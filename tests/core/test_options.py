@@ -143,7 +143,7 @@ def test_options_of_methods(options: dict[str, Any], error: type[Exception], mes
         ({"py_modules": ["s3://bucket/x.zip"]}, r"runtime_env\['py_modules'\] must be a folder on this machine"),
     ],
 )
-@pytest.mark.parametrize("engine", ["local", "inprocess"])
+@pytest.mark.parametrize("engine", ["local", "inprocess"], ids=["on the local engine", "in this process"])
 def test_environments_that_need_a_cluster(engine: str, environment: dict[str, Any], message: str) -> None:
     with hocket.init(num_cpus=1, engine=engine):
         check_environment_is_refused(environment, message)
