@@ -9,11 +9,14 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 INPROCESS_TESTS := tests/core tests/kernel tests/util
+RAY_TESTS := tests/core
+PARITY_TESTS := tests/core tests/util tests/train
+RESULTS ?= build/parity
 PAGES := README.md $(wildcard docs/*.md)
 NEWS_BASE ?= origin/main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format format-check lint types imports news docs doctest bench clean
+.PHONY: help demo test parity check format format-check lint types imports news docs doctest bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,9 +44,23 @@ $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
 demo: $(VENV)/.demo  ## train a real model on two workers
 	$(BIN)/hocket demo $(ARGS)
 
-test: $(VENV)/.dev  ## run the tests, then those of the core on the in-process engine
+test: $(VENV)/.dev  ## run the tests, then those of the core on the in-process engine and on Ray
 	$(BIN)/python -m pytest $(ARGS)
 	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(INPROCESS_TESTS) $(ARGS)
+	HOCKET_ENGINE=ray $(BIN)/python -m pytest $(RAY_TESTS) $(ARGS)
+
+parity: $(VENV)/.dev  ## run the suites on each engine and write docs/parity.md (a quarter of an hour)
+	@mkdir -p $(RESULTS) && rm -f $(RESULTS)/*.xml
+	-for engine in local inprocess ray; do \
+		for suite in $(PARITY_TESTS); do \
+			HOCKET_ENGINE=$$engine $(BIN)/python -m pytest $$suite -q -o junit_family=xunit2 \
+				--junit-xml=$(RESULTS)/$$engine-$$(basename $$suite).xml $(ARGS); \
+		done; \
+	done
+	-$(BIN)/python -m pytest tests/engine/test_contract.py -k TestLocal -q -o junit_family=xunit2 --junit-xml=$(RESULTS)/local-contract.xml
+	-$(BIN)/python -m pytest tests/engine/test_contract.py -k TestInProcess -q -o junit_family=xunit2 --junit-xml=$(RESULTS)/inprocess-contract.xml
+	-$(BIN)/python -m pytest tests/engine/ray/test_contract.py -q -o junit_family=xunit2 --junit-xml=$(RESULTS)/ray-contract.xml
+	$(BIN)/python tools/parity.py $(RESULTS) docs/parity.md
 
 check: format-check lint types imports news docs  ## everything but the tests
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 
 import hocket
-from hocket.testing import Leftovers
+from hocket.core import engines
+from hocket.testing import EngineContract, Leftovers
 
 ENGINE = os.environ.get("HOCKET_ENGINE") or "local"
 """On which engine the tests run that do not name one."""
@@ -24,35 +31,132 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what cannot pass on the in-process engine, by a marker that says why."""
-    left_out = []
+PATIENCE = 4
+"""How many times longer a test may take on Ray, where a worker takes a second to start. A guess."""
+
+SESSION_CPUS = 2
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what cannot pass on the engine, with the sentence that says why."""
+    limits = engines.get_limits(ENGINE)
     for item in items:
-        for marker in item.iter_markers("needs_processes"):
-            if len(marker.args) != 1 or marker.kwargs:
-                raise pytest.UsageError(f"{item.nodeid}: write needs_processes('why')")
-            left_out.append(item)
-    if ENGINE == "inprocess" and left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        reason = _find_reason(item, limits)
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+        if ENGINE == "ray":
+            _be_patient(item)
+
+
+def _find_reason(item: pytest.Item, limits: Mapping[str, str]) -> str | None:
+    for marker in item.iter_markers("about_local"):
+        if len(marker.args) != 1 or marker.kwargs:
+            raise pytest.UsageError(f"{item.nodeid}: write about_local('what of the local engine it tests')")
+        if ENGINE != "local":
+            return f"It tests what only the local engine has: {marker.args[0]}."
+    if issubclass(getattr(item, "cls", None) or object, EngineContract):  # it asks the engine that it is for
+        return None
+    abilities = [ability for marker in item.iter_markers("needs") for ability in marker.args]
+    return next((limits[ability] for ability in abilities if ability in limits), None)
+
+
+def _be_patient(item: pytest.Item) -> None:
+    given = item.get_closest_marker("timeout")
+    seconds = given.args[0] if given is not None else float(item.config.getini("timeout"))
+    item.add_marker(pytest.mark.timeout(PATIENCE * seconds), append=False)
+    # Ray leaves sockets, log files and processes that it has killed to the garbage collector.
+    item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+
+
+class SharedRay:
+    """The one Ray of all tests that do not start one themselves: to start one takes seconds.
+
+    Sessions take it over and leave it. It ends before anything else in this process starts or joins a Ray.
+    """
+
+    def __init__(self) -> None:
+        self._opened: Any = None
+        self._is_lent = False
+        self._restore = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[None]:
+        """Have sessions that are opened inside take it over."""
+        connection: Any = importlib.import_module("hocket.engine.ray.connection")
+        if self._opened is None:
+            request = connection.Request(
+                address="local", num_cpus=SESSION_CPUS, options={"include_dashboard": True}
+            )  # the state API is a part of the dashboard
+            self._opened = connection.connect(request)
+            connect = connection.connect
+
+            def close_and_connect(request: Any) -> Any:
+                if not self._is_lent:
+                    self.close()
+                return connect(request)
+
+            self._restore.callback(setattr, connection, "connect", connect)
+            connection.connect = close_and_connect
+        self._is_lent = True
+        try:
+            yield
+        finally:
+            self._is_lent = False
+
+    def close(self) -> None:
+        """End it, if there is one."""
+        self._restore.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+            with warnings.catch_warnings():  # what it has left open is closed before the next test comes across it
+                warnings.simplefilter("ignore", ResourceWarning)
+                gc.collect()
+
+
+@pytest.fixture(scope="session")
+def shared_ray() -> Iterator[SharedRay]:
+    shared = SharedRay()
+    yield shared
+    shared.close()
+
+
+@contextlib.contextmanager
+def _open_session(engine: str, shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
+    """Open a session and check that it leaves nothing behind. On a shared Ray that is not so: Ray keeps processes, threads and descriptors."""
+    if engine == "ray":
+        with shared_ray.lend(), hocket.init(num_cpus=SESSION_CPUS, engine=engine) as context:
+            yield context
+        return
+    before = Leftovers.look()
+    with hocket.init(num_cpus=SESSION_CPUS, engine=engine) as context:
+        yield context
+    assert before.list_new() == []
 
 
 @pytest.fixture
-def session() -> Iterator[hocket.SessionContext]:
+def session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
     """A session on two CPUs that leaves nothing behind."""
-    before = Leftovers.look()
-    with hocket.init(num_cpus=2) as context:
+    with _open_session(ENGINE, shared_ray) as context:
         yield context
-    assert before.list_new() == []
 
 
-@pytest.fixture(params=["inprocess"] if ENGINE == "inprocess" else ["local", "inprocess"])
-def any_session(request: pytest.FixtureRequest) -> Iterator[hocket.SessionContext]:
+@pytest.fixture(params=["local", "inprocess"] if ENGINE == "local" else [ENGINE])
+def any_session(request: pytest.FixtureRequest, shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
     """A session on two CPUs, on each engine, that leaves nothing behind."""
-    before = Leftovers.look()
-    with hocket.init(num_cpus=2, engine=request.param) as context:
+    with _open_session(request.param, shared_ray) as context:
         yield context
-    assert before.list_new() == []
+
+
+def wait_until_cpus_are_free() -> None:
+    """Make sure that nothing is held any more. Ray hears of it a moment later: there it is waited for, and fails after half a minute."""
+    if ENGINE != "ray":
+        assert hocket.available_resources() == hocket.cluster_resources()
+        return
+    deadline = time.monotonic() + 30
+    while hocket.available_resources().get("CPU") != hocket.cluster_resources()["CPU"]:
+        assert time.monotonic() < deadline, f"free are {hocket.available_resources()}"
+        hocket.wait([hocket.put(None)])
 
 
 @pytest.fixture

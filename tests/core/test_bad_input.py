@@ -183,7 +183,7 @@ def test_init() -> None:
     with pytest.raises(RuntimeError, match="engine='inprocess'"):
         hocket.init(local_mode=True)
     with pytest.raises(ValueError, match=r"runtime_env\['pip'\] needs a cluster: .* run on Ray"):
-        hocket.init(runtime_env={"pip": ["x"]})
+        hocket.init(engine="local", runtime_env={"pip": ["x"]})
     assert not hocket.is_initialized()
 
 
@@ -202,7 +202,7 @@ def test_looking_without_a_session() -> None:
 def test_references_of_an_earlier_session(session: hocket.SessionContext) -> None:
     ref = hocket.put(1)
     hocket.shutdown()
-    hocket.init(num_cpus=1)
+    hocket.init(num_cpus=2)
     with pytest.raises(hocket.exceptions.ObjectLostError, match="session that is closed"):
         hocket.get(ref)
 

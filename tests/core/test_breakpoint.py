@@ -14,7 +14,7 @@ import pytest
 
 import hocket
 
-pytestmark = pytest.mark.needs_processes("a worker stops at a breakpoint while the driver goes on")
+pytestmark = pytest.mark.about_local("the prompt at a breakpoint of a worker")
 
 PROGRAM = """
 import hocket

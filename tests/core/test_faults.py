@@ -16,7 +16,7 @@ from hocket.testing import Leftovers, fail_at
 from tests.conftest import RunScript
 from tests.core.test_life_cycle import wait_gone
 
-pytestmark = pytest.mark.needs_processes("processes are made to fail")
+pytestmark = pytest.mark.about_local("the named points where its processes can fail")
 
 SECONDS = 30
 """A wait that does not end is a failure; the tests themselves take a fraction of a second."""

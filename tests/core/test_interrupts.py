@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.needs_processes("a task sleeps while the driver waits for it")
+pytestmark = pytest.mark.needs("parallelism")
 
 PROGRAM = """
 import pathlib, sys, time
@@ -31,6 +31,7 @@ hocket.init(num_cpus=2)
 print(hocket.get(add.remote(0)), flush=True)
 first = sleep.remote(0)
 second = add.remote(first)
+print("submitted", flush=True)
 try:
     hocket.get(second)
 except KeyboardInterrupt:
@@ -45,11 +46,18 @@ print(outcomes, len(hocket.wait([first, second], num_returns=2, timeout=0)[0]), 
 """
 
 
-@pytest.mark.parametrize(("interactive", "outcome"), [(True, "['cancelled', 'cancelled'] 2 2"), (False, "[] 0 2")])
+@pytest.mark.parametrize(
+    ("interactive", "outcome"),
+    [
+        pytest.param(True, "['cancelled', 'cancelled'] 2 2", marks=pytest.mark.needs("interrupted_sleep")),
+        (False, "[] 0 2"),
+    ],
+)
 def test_interrupt(start_script: Callable[[str], subprocess.Popen[str]], interactive: bool, outcome: str) -> None:
     process = start_script(PROGRAM.format(interactive=interactive))
     assert process.stdout is not None
     assert process.stdout.readline() == "1\n"
+    assert process.stdout.readline() == "submitted\n"
     wait_until_asleep(process.pid)
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)

@@ -75,7 +75,7 @@ def list_shared_memory() -> set[str]:
     return {path.name for path in Path("/dev/shm").iterdir()}
 
 
-@pytest.mark.needs_processes("it counts the processes of the session")
+@pytest.mark.about_local("its guardian and what that leaves behind")
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_driver_leaves_nothing(start_script: RunScript, signal_number: int) -> None:
@@ -90,7 +90,7 @@ def test_killed_driver_leaves_nothing(start_script: RunScript, signal_number: in
     assert list_shared_memory() == shared_memory
 
 
-@pytest.mark.needs_processes("it counts the processes of the session")
+@pytest.mark.about_local("its guardian and what that leaves behind")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "last",
@@ -103,7 +103,7 @@ def test_ended_driver_leaves_nothing(start_script: RunScript, last: str) -> None
     assert wait_gone(pids, 2.0) == set()
 
 
-@pytest.mark.needs_processes("there is no guardian")
+@pytest.mark.about_local("its guardian")
 @pytest.mark.slow
 def test_killed_guardian_ends_the_session_with_an_error(session: hocket.SessionContext) -> None:
     @hocket.remote
@@ -121,7 +121,7 @@ def test_killed_guardian_ends_the_session_with_an_error(session: hocket.SessionC
     assert wait_gone(set(pids), 2.0) == set()
 
 
-@pytest.mark.needs_processes("a task sleeps for ever while the driver goes on")
+@pytest.mark.about_local("its guardian and what that leaves behind")
 @pytest.mark.slow
 def test_interrupt_in_get_raises_at_once_and_leaves_nothing(start_script: RunScript) -> None:
     last = """
@@ -165,6 +165,7 @@ def test_interrupted_session_goes_on(session: hocket.SessionContext) -> None:
     assert interrupted == 20
 
 
+@pytest.mark.needs("instant_start")
 def test_init_starts_no_process() -> None:
     before = Leftovers.look()
     with hocket.init():
@@ -173,7 +174,7 @@ def test_init_starts_no_process() -> None:
         assert Leftovers.look().processes == before.processes
 
 
-@pytest.mark.needs_processes("it looks at the processes of the session")
+@pytest.mark.about_local("its processes and their sockets")
 def test_nothing_listens_while_tasks_and_actors_run(session: hocket.SessionContext) -> None:
     class Actor:
         def ready(self) -> int:
@@ -208,6 +209,7 @@ def test_first_use_opens_a_session_and_exit_closes_it(start_script: RunScript) -
     assert (out, err, driver.returncode) == ("42\n", "", 0)
 
 
+@pytest.mark.needs("plain_output")
 def test_what_tasks_print_comes_out_once_and_in_order(start_script: RunScript) -> None:
     driver = start_script("""
 import sys, hocket
@@ -275,7 +277,7 @@ while True:
 """
 
 
-@pytest.mark.needs_processes("it looks at the processes of the session")
+@pytest.mark.about_local("its processes and their sockets")
 @pytest.mark.slow
 def test_driver_killed_at_random_moments_leaves_nothing(start_script: RunScript) -> None:
     seed = random.randrange(10**6)

@@ -143,9 +143,13 @@ def test_options_of_methods(options: dict[str, Any], error: type[Exception], mes
         ({"py_modules": ["s3://bucket/x.zip"]}, r"runtime_env\['py_modules'\] must be a folder on this machine"),
     ],
 )
-def test_environments_that_need_a_cluster(
-    any_session: hocket.SessionContext, environment: dict[str, Any], message: str
-) -> None:
+@pytest.mark.parametrize("engine", ["local", "inprocess"], ids=["on the local engine", "in this process"])
+def test_environments_that_need_a_cluster(engine: str, environment: dict[str, Any], message: str) -> None:
+    with hocket.init(num_cpus=1, engine=engine):
+        check_environment_is_refused(environment, message)
+
+
+def check_environment_is_refused(environment: dict[str, Any], message: str) -> None:
     function = hocket.remote(runtime_env=environment)(add)  # on which engine it will run is not known here
     with pytest.raises(ValueError, match=message):
         function.remote(1, 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.needs_processes("the kernel ends processes")
+pytestmark = pytest.mark.about_local("what its guardian knows of a process that the kernel ended")
 
 LIMIT = 300 << 20
 

@@ -22,7 +22,7 @@ import pytest
 import hocket
 from hocket.exceptions import TaskCancelledError, WorkerCrashedError
 
-pytestmark = pytest.mark.needs_processes("workers are killed in the middle of it")
+pytestmark = pytest.mark.needs("processes", "owner_deaths")
 
 SECONDS = 3.0
 

@@ -21,7 +21,7 @@ from hocket.cli import status
 from hocket.engine.local import channel, window
 from tests.conftest import RunScript
 
-pytestmark = pytest.mark.needs_processes("it looks at the processes and sockets of a session")
+pytestmark = pytest.mark.about_local("its processes and their sockets")
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None,

@@ -65,6 +65,7 @@ def find_kernel() -> Any:
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("exact_state")
 def test_finished_tasks_are_remembered(any_session: hocket.SessionContext) -> None:
     ref = double.remote(4)
     before = time.time()
@@ -81,6 +82,7 @@ def test_finished_tasks_are_remembered(any_session: hocket.SessionContext) -> No
     assert state.get_task("ffff") is None
 
 
+@pytest.mark.needs("exact_state")
 def test_failed_tasks_say_what_failed(any_session: hocket.SessionContext) -> None:
     ref = fail.remote(3)
     dependent = double.remote(ref)
@@ -92,7 +94,7 @@ def test_failed_tasks_say_what_failed(any_session: hocket.SessionContext) -> Non
     assert (after.state, after.error_type, after.start_time_ms) == ("FAILED", "KeyError", None), "it never ran"
 
 
-@pytest.mark.needs_processes("a task ends its process")
+@pytest.mark.needs("processes", "exact_state")
 def test_crashed_and_cancelled_tasks_are_told_apart(session: hocket.SessionContext) -> None:
     @hocket.remote(max_retries=0)
     def leave() -> None:
@@ -115,7 +117,7 @@ def test_crashed_and_cancelled_tasks_are_told_apart(session: hocket.SessionConte
     assert len(state.list_tasks(filters=[("state", "=", "PENDING_NODE_ASSIGNMENT")])) == 1
 
 
-@pytest.mark.needs_processes("a task waits for ever while the driver goes on")
+@pytest.mark.needs("parallelism", "exact_state")
 def test_waiting_tasks_say_for_what(session: hocket.SessionContext) -> None:
     @hocket.remote
     def wait_for_ever() -> int:
@@ -130,12 +132,14 @@ def test_waiting_tasks_say_for_what(session: hocket.SessionContext) -> None:
     hocket.cancel(gate, force=True)
 
 
+@pytest.mark.needs("exact_state")
 def test_worker_sees_itself_running(any_session: hocket.SessionContext) -> None:
     counter = counters.remote()
     pid = hocket.get(counter.get_pid.remote())
     assert hocket.get(counter.list_running.remote()) == [("Counter.list_running", "RUNNING", pid)]
 
 
+@pytest.mark.needs("exact_state")
 def test_waiting_coroutines_run(any_session: hocket.SessionContext) -> None:
     @hocket.remote
     class Gate:
@@ -159,6 +163,7 @@ def test_waiting_coroutines_run(any_session: hocket.SessionContext) -> None:
     assert all(task is not None and task.start_time_ms for task in found)
 
 
+@pytest.mark.needs("exact_state")
 def test_only_the_last_tasks_are_kept(any_session: hocket.SessionContext, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = find_kernel()
     kernel.closed_tasks = type(kernel.closed_tasks)(maxlen=3)
@@ -168,6 +173,7 @@ def test_only_the_last_tasks_are_kept(any_session: hocket.SessionContext, monkey
     assert {task.task_id for task in state.list_tasks()} == {ref.hex() for ref in refs}
 
 
+@pytest.mark.needs("exact_state")
 def test_many_short_runs_are_all_counted_and_not_all_remembered(session: hocket.SessionContext) -> None:
     for _ in range(3):
         hocket.get([double.remote(x) for x in range(1000)])
@@ -183,6 +189,7 @@ def test_many_short_runs_are_all_counted_and_not_all_remembered(session: hocket.
     assert function.runs == 4000
 
 
+@pytest.mark.needs("exact_statistics")
 def test_remembered_tasks_keep_no_arguments(session: hocket.SessionContext) -> None:
     @hocket.remote
     def measure(array: np.ndarray) -> int:
@@ -195,6 +202,7 @@ def test_remembered_tasks_keep_no_arguments(session: hocket.SessionContext) -> N
 # --- the other kinds --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("exact_state")
 def test_actors_live_and_die(any_session: hocket.SessionContext) -> None:
     counter = counters.options(name="abacus").remote(5)
     assert hocket.get(counter.add.remote(1)) == 6
@@ -211,7 +219,7 @@ def test_actors_live_and_die(any_session: hocket.SessionContext) -> None:
     assert [one.state for one in state.list_actors(filters=[("class_name", "=", "Counter")])] == ["DEAD"]
 
 
-@pytest.mark.needs_processes("a task ends its process")
+@pytest.mark.needs("processes", "exact_state")
 def test_workers_live_and_die(session: hocket.SessionContext) -> None:
     @hocket.remote(max_retries=0)
     def leave() -> None:
@@ -226,6 +234,7 @@ def test_workers_live_and_die(session: hocket.SessionContext) -> None:
     assert state.get_worker(dead[0].worker_id) == dead[0]
 
 
+@pytest.mark.needs("exact_state")
 def test_objects_have_a_size_and_a_state(any_session: hocket.SessionContext) -> None:
     large = hocket.put(np.zeros(1_000_000))
     (found,) = state.get_objects(large.hex())
@@ -239,6 +248,7 @@ def test_objects_have_a_size_and_a_state(any_session: hocket.SessionContext) -> 
     assert state.list_objects() == []
 
 
+@pytest.mark.needs("exact_state")
 def test_node_job_and_groups(any_session: hocket.SessionContext) -> None:
     (node,), (job,) = state.list_nodes(), state.list_jobs()
     assert (node.state, node.resources_total["CPU"], node.is_head_node) == ("ALIVE", 2.0, True)
@@ -253,12 +263,14 @@ def test_node_job_and_groups(any_session: hocket.SessionContext) -> None:
     assert state.list_runtime_envs() == []
 
 
+@pytest.mark.needs("exact_state")
 def test_failures_are_events(any_session: hocket.SessionContext) -> None:
     hocket.wait([fail.remote(1)])
     (event,) = state.list_cluster_events()
     assert (event.severity, event.source_type, event.message) == ("WARNING", "TASK", "fail: KeyError: 'no 1'")
 
 
+@pytest.mark.needs("exact_state")
 def test_summaries_count(any_session: hocket.SessionContext) -> None:
     counter = counters.remote()
     hocket.get([double.remote(1), double.remote(2), counter.add.remote(1)])
@@ -279,6 +291,7 @@ def test_summaries_count(any_session: hocket.SessionContext) -> None:
 # --- records and filters ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("exact_state")
 def test_record_is_also_a_mapping(any_session: hocket.SessionContext) -> None:
     hocket.get(double.remote(1))
     (task,) = state.list_tasks()
@@ -291,6 +304,7 @@ def test_record_is_also_a_mapping(any_session: hocket.SessionContext) -> None:
         task.name = "other"  # type: ignore[misc]
 
 
+@pytest.mark.needs("exact_state")
 def test_filters_and_limit(any_session: hocket.SessionContext) -> None:
     hocket.get([double.remote(x) for x in range(5)])
     hocket.wait([fail.remote(1)])
@@ -350,6 +364,7 @@ def test_unknown_kind_is_refused(any_session: hocket.SessionContext) -> None:
         hocket.core.session.get_engine().list_records("colors")
 
 
+@pytest.mark.needs("exact_state")
 def test_records_have_the_fields_that_rows_bring(any_session: hocket.SessionContext) -> None:
     """Each row of the engine fills its record, so that nothing is None by mistake."""
     counter = counters.remote()
@@ -401,7 +416,7 @@ def check_trace(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return spans
 
 
-@pytest.mark.needs_processes("each process has a row, and the driver waits")
+@pytest.mark.needs("parallelism", "exact_state")
 def test_timeline_is_a_trace(session: hocket.SessionContext, tmp_path: Path) -> None:
     counter = counters.options(max_concurrency=4).remote()
     before = time.perf_counter() * 1e6
@@ -449,7 +464,7 @@ def test_timeline_of_nested_calls_in_one_process() -> None:
     assert inner["tid"] == around["tid"] == 0
 
 
-@pytest.mark.needs_processes("a task waits for ever while the driver goes on")
+@pytest.mark.needs("parallelism", "exact_state")
 def test_running_task_is_on_the_timeline(session: hocket.SessionContext) -> None:
     @hocket.remote
     def wait_for_ever() -> None:

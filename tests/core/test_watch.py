@@ -14,7 +14,7 @@ import hocket
 from hocket.core import session as sessions
 from hocket.engine.local import watch
 
-pytestmark = pytest.mark.needs_processes("the in-process engine has no workers to look after")
+pytestmark = pytest.mark.about_local("how it looks after its workers")
 
 
 @pytest.fixture

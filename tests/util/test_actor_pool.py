@@ -107,7 +107,7 @@ def test_an_error_frees_the_actor(any_session: hocket.SessionContext) -> None:
     assert pool.get_next() == 4
 
 
-@pytest.mark.needs_processes("calls wait while the driver goes on")
+@pytest.mark.needs("parallelism")
 def test_time_outs(session: hocket.SessionContext) -> None:
     actor = build_gated()
     pool = ActorPool([actor])
@@ -123,7 +123,7 @@ def test_time_outs(session: hocket.SessionContext) -> None:
     assert not pool.has_next()
 
 
-@pytest.mark.needs_processes("calls wait while the driver goes on")
+@pytest.mark.needs("parallelism")
 def test_ignoring_all_that_is_pending(session: hocket.SessionContext) -> None:
     actors = [build_gated(), build_gated()]
     pool = ActorPool(actors)
@@ -136,7 +136,7 @@ def test_ignoring_all_that_is_pending(session: hocket.SessionContext) -> None:
     hocket.get([actor.open.remote() for actor in actors])
 
 
-@pytest.mark.needs_processes("calls wait while the driver goes on")
+@pytest.mark.needs("parallelism")
 def test_no_order_after_a_later_result(session: hocket.SessionContext) -> None:
     late, early = build_gated(), build_gated()
     pool = ActorPool([early, late])

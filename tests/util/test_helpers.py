@@ -45,7 +45,7 @@ def test_values(any_session: hocket.SessionContext) -> None:
     assert list(as_completed([])) == []
 
 
-@pytest.mark.needs_processes("a task waits while the driver goes on")
+@pytest.mark.needs("parallelism")
 def test_a_result_does_not_wait_for_a_chunk(session: hocket.SessionContext) -> None:
     gate = Gate.remote()
     late = gate.wait.remote()

@@ -32,7 +32,7 @@ def test_parallel(any_session: hocket.SessionContext, name: str) -> None:
         assert list(results) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.needs_processes("it looks at their pids")
+@pytest.mark.needs("processes")
 def test_it_runs_in_other_processes(session: hocket.SessionContext) -> None:
     with joblib.parallel_config("hocket", n_jobs=2):
         pids = set(joblib.Parallel(batch_size=1)(joblib.delayed(os.getpid)() for _ in range(20)))

@@ -119,7 +119,7 @@ def test_what_coroutines_and_threads_of_actors_record(session: hocket.SessionCon
     assert list_lines("threads_of_actor")[1] == "threads_of_actor 50.0"
 
 
-@pytest.mark.needs_processes("a task runs while the driver goes on")
+@pytest.mark.needs("parallelism")
 def test_a_running_task_tells_now_and_then(session: hocket.SessionContext) -> None:
     @hocket.remote
     def work() -> None:

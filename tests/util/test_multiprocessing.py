@@ -56,7 +56,7 @@ def die(_: object = None) -> None:
     os._exit(3)
 
 
-in_processes = pytest.mark.needs_processes("it is about the processes of the pool")
+in_processes = pytest.mark.needs("processes")
 
 
 @pytest.fixture
@@ -341,7 +341,7 @@ def test_an_exception_that_cannot_travel(local_pool: Pool) -> None:
         local_pool.apply(raise_lock)
 
 
-@pytest.mark.needs_processes("the threads of the pool run while the task waits for them")
+@pytest.mark.needs("parallelism")
 def test_pool_inside_a_task(session: hocket.SessionContext) -> None:
     @hocket.remote(num_cpus=0)
     def use_pool() -> list[int]:

@@ -50,6 +50,14 @@ def open_ray(**request: Any) -> contract.Engine:
     return engine
 
 
+def get_limits(kind: str) -> Mapping[str, str]:
+    """Return what an engine cannot do, by the name of the ability, without opening it."""
+    if kind == "ray":
+        limits: Mapping[str, str] = importlib.import_module("hocket.engine.ray.engine").RayEngine.limits
+        return limits
+    return inprocess_engine.InProcessEngine.limits if kind == "inprocess" else hub.Hub.limits
+
+
 def name_engine(engine: contract.Engine) -> str:
     """Return the name under which an engine was opened."""
     return engine.name

@@ -234,7 +234,7 @@ def test_tasks_are_listed_without_a_dashboard(ray_session: hocket.SessionContext
     wait_until(lambda: [task.state for task in state.list_tasks(filters=filters)] == ["FAILED"])
     (task,) = state.list_tasks(filters=filters, detail=True)
     assert (task.error_type, task.error_message) == ("ZeroDivisionError", "division by zero")
-    assert "fails here" in [event["name"] for event in hocket.timeline() or ()]
+    wait_until(lambda: "fails here" in [event["name"] for event in hocket.timeline() or ()])
 
 
 def test_what_only_the_dashboard_knows_is_asked_for_by_name(ray_session: hocket.SessionContext) -> None:

@@ -24,7 +24,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from hocket import exceptions
 from hocket.engine import contract, inspection, interrupts, node, rules, values
@@ -41,6 +41,12 @@ class InProcessEngine(contract.Engine):
     """The engine of ``hocket.init(engine="inprocess")``."""
 
     name = "inprocess"
+    limits: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "parallelism": "A task runs in the thread of whoever asks for it, so the driver cannot do something else while it runs or waits.",
+            "processes": "There are no worker processes, which could be told apart, looked at, killed, or given what a process has.",
+        }
+    )
 
     def __init__(
         self, node_demand: resources.Demand, *, namespace: str, labels: Mapping[str, str] = MappingProxyType({})

@@ -14,6 +14,7 @@ import itertools
 import operator
 import re
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,19 @@ import ray
 
 from hocket import exceptions
 from hocket.engine import contract, rules, values
-from hocket.engine.ray import arrays, classes, errors, keywords, listing, natives, notes, outside, runner, tables
+from hocket.engine.ray import (
+    arrays,
+    classes,
+    errors,
+    keywords,
+    listing,
+    natives,
+    notes,
+    outside,
+    results,
+    runner,
+    tables,
+)
 from hocket.kernel import metrics, records, resources
 
 _MOST_PENDING = re.compile(r"more than (\d+) tasks")
@@ -33,6 +46,9 @@ FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
 """How long Ray is waited for at once: the first time, and at most. While it waits Ray hears no signal but Ctrl-C. Guesses; each part doubles,
 so that what takes long to fetch is not begun again and again."""
+
+NEWS_S = 1.0
+"""How often a worker writes what it has counted, while a task goes on. A guess."""
 
 MOST_FUNCTIONS = 4096
 """How many functions are kept in the form that Ray submits. A guess; one takes some kilobytes."""
@@ -76,6 +92,11 @@ class RayEngine(contract.Engine):
             "long_chains": "The error of a task that heads a chain of hundreds of dependent tasks takes long to arrive: Ray writes the text of all "
             "before it into each.",
             "generator_completion": "completed() of a generator that raised has the value None: its last item has the error.",
+            "owner_deaths": "What a worker put, and the results of tasks that it submitted, are lost if it is killed: it owns them.",
+            "instant_start": "Ray's processes start with the session, which takes seconds.",
+            "plain_output": "What workers print comes with a worker's name and pid in front of each line, up to a second late.",
+            "exact_state": "The state API and the timeline tell what Ray's own do: a second or so late, with Ray's names for errors and causes, and "
+            "also of what was there before the session.",
             "exact_statistics": "statistics() counts the references of this process, and nothing of others.",
             **outside.LIMITS,
         }
@@ -103,6 +124,8 @@ class RayEngine(contract.Engine):
         #: Placement groups that this process gave back, and the references of tasks that were to run in one.
         self._removed: set[int] = set()
         self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[Any], int] = weakref.WeakKeyDictionary()
+        #: When this worker last wrote what it had noted.
+        self._told_at = time.monotonic()
         arrays.install()
         classes.share_numbers()
         if self.is_closable:
@@ -165,7 +188,7 @@ class RayEngine(contract.Engine):
         try:
             refs = self._wrap_returns(task.remote(*native_args, **native_kwargs), options.num_returns)
         except Exception as error:
-            raise _explain_submission(error, args, kwargs, options.name) from error
+            raise _explain_submission(error, args, kwargs, function.name) from error
         if options.shape.group_id:
             for ref in refs:
                 self._in_groups[ref] = options.shape.group_id
@@ -300,13 +323,15 @@ class RayEngine(contract.Engine):
         except exceptions.HocketError:
             raise
         except Exception as error:
-            raise exceptions.SerializationError(values.explain_failure(value, "value", error)) from error
+            raise exceptions.SerializationError(values.explain_failure(value, "value", _get_first(error))) from error
         else:
             return self.wrap(native)
         raise failure
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
         self._check_open()
+        if self.is_closable:
+            self._check_own(refs)
         wanted = natives.list_awaitables(refs)
         for part_s in _split_time(timeout_s):
             try:
@@ -443,7 +468,9 @@ class RayEngine(contract.Engine):
     # --- looking, and the end -----------------------------------------------------------------------------------------
 
     def get_context(self) -> contract.WorkContext:
-        return listing.build_context(self.session_id, self._namespace)
+        actor = runner.current_options
+        namespace = actor.namespace if actor is not None and actor.name else self._namespace
+        return listing.build_context(self.session_id, namespace)
 
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         return notes.list_failures(self.session_id)
@@ -455,11 +482,15 @@ class RayEngine(contract.Engine):
 
     def record_metrics(self, batch: metrics.Batch) -> None:
         super().record_metrics(batch)
-        if not self.is_closable:
-            runner.has_news = True
+        if self.is_closable:
+            return
+        runner.has_news = True
+        if time.monotonic() - self._told_at > NEWS_S:  # the result may be far
+            self.send_news()
 
     def send_news(self) -> None:
         """Write what this worker has noted; the runner calls it before a result leaves."""
+        self._told_at = time.monotonic()
         with self.metrics_lock:
             notes.publish(self.session_id, self.metrics)
 
@@ -469,6 +500,11 @@ class RayEngine(contract.Engine):
 
     def statistics(self) -> dict[str, Any]:
         return listing.count(self._earlier | outside.list_functions(self._functions.values()))
+
+    def _check_own(self, refs: Sequence[contract.ObjectRef[Any]]) -> None:
+        for ref in refs:
+            if ref._engine is not self:
+                raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -529,9 +565,9 @@ def _explain_submission(error: Exception, args: tuple[Any, ...], kwargs: dict[st
         return translated if isinstance(translated, Exception) else error
     if isinstance(error, exceptions.HocketError):
         return error
-    if "serialize" in str(error) or "pickle" in str(error):
-        return exceptions.SerializationError(values.explain_arguments((args, kwargs), what, _get_first(error)))
-    return error
+    if all(map(values.can_travel, (*args, *kwargs.values()))):
+        return error
+    return exceptions.SerializationError(values.explain_arguments((args, kwargs), what, _get_first(error)))
 
 
 def _get_first(error: Exception) -> Exception:
@@ -566,4 +602,5 @@ def open_in_worker(namespace: str, session_id: str) -> None:
     ray._private.worker.blocking_get_inside_async_warned = True  # an awaited reference is looked up when it is there
     engine = RayEngine(None, namespace=namespace, session_id=session_id)
     runner.send_news = engine.send_news
+    results.install()
     contract.set_current_engine(engine)

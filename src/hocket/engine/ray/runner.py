@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, ClassVar, NoReturn
 
@@ -72,7 +73,10 @@ def build_function(code: Code, options: records.TaskOptions) -> Callable[..., An
 
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
-            return code.load()(*args, **kwargs)
+            result = code.load()(*args, **kwargs)
+            if type(result) is types.GeneratorType:
+                _refuse_generator(name, result)
+            return result
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             raise_for_caller(name, error)
         finally:
@@ -90,6 +94,12 @@ def build_function(code: Code, options: records.TaskOptions) -> Callable[..., An
     chosen = run if count == 1 else run_generator if count == records.STREAMING else run_and_split
     chosen.__name__ = chosen.__qualname__ = name
     return chosen
+
+
+def _refuse_generator(name: str, result: Any) -> NoReturn:
+    """Raise what every engine does where a generator is a result: Ray would take its items for several results."""
+    problem = TypeError("cannot pickle 'generator' object")
+    raise exceptions.SerializationError(values.explain_failure(result, f"the result of `{name}`", problem))
 
 
 def _split(name: str, count: int, result: Any) -> tuple[Any, ...] | None:
@@ -155,10 +165,11 @@ class Shell:
         with _explaining(f"{self.hocket_options.class_name}.__init__"):
             self.hocket_instance = self.hocket_code.load()(*args, **kwargs)
 
-    def __repr__(self) -> str:
-        if hasattr(self, "hocket_instance"):
-            return repr(self.hocket_instance)
-        return f"{self.hocket_options.class_name}()"  # Ray asks for it when the constructor has raised
+
+def _format_instance(shell: Any) -> str:
+    if hasattr(shell, "hocket_instance"):
+        return repr(shell.hocket_instance)
+    return f"{shell.hocket_options.class_name}()"  # Ray asks for it when the constructor has raised
 
 
 current_options: records.ActorOptions | None = None
@@ -172,6 +183,10 @@ def build_class(code: Code, cls: type, options: records.ActorOptions) -> type:
         for name, _ in options.methods
     }
     members |= {"hocket_code": code, "hocket_options": options, CALL_FUNCTION: _build_caller(options)}
+    if "__repr__" in {
+        name for kind in cls.__mro__[:-1] for name in vars(kind)
+    }:  # Ray then calls the actor so, wherever it would name the class
+        members["__repr__"] = _format_instance
     if hasattr(cls, "__ray_shutdown__"):
         members["__ray_shutdown__"] = lambda self: self.hocket_instance.__ray_shutdown__()
     return type(options.class_name, (Shell,), members)

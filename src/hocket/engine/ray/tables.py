@@ -63,9 +63,18 @@ def list_records(
     lister = _LISTERS.get(kind)
     if lister is None:
         raise ValueError(f"kind must be one of {list(inspection.KINDS)}, but received {kind!r}.")
+    if kind == "tasks":
+        filters = [_shorten_id(*one) for one in filters]
     known = {failure.task_id: failure for failure in failures}
     found = (row for row in lister(known) if all(inspection.matches(row, one) for one in filters))
     return list(itertools.islice(found, limit))
+
+
+def _shorten_id(name: str, comparison: str, value: Any) -> tuple[str, str, Any]:
+    """Take the id of a task's result for the task's, which Ray has at its beginning: with us they are one."""
+    if name == "task_id" and isinstance(value, str):
+        value = value[: 2 * ray.TaskID.size()]
+    return name, comparison, value
 
 
 Failures = Mapping[str, exceptions.ErrorRecord]
@@ -194,8 +203,13 @@ def _ask(kind: str, _: Failures) -> Iterator[Row]:
             f"Ray's state service does not answer, so {kind} cannot be listed ({type(error).__name__}: {error}). It is part of Ray's "
             "dashboard: start with hocket.init(engine='ray', include_dashboard=True), or a cluster with its dashboard."
         ) from error
-    for row in found:
-        yield row.asdict()
+    for record in found:
+        row: Row = record.asdict()
+        if kind == "workers":
+            row["state"] = "ALIVE" if row["is_alive"] else "DEAD"
+        elif kind == "objects":
+            row["reference_count"] = 1  # Ray has a row for each process that refers to it
+        yield row
 
 
 _LISTERS: dict[str, Callable[[Failures], Iterator[Row]]] = {

@@ -1,0 +1,35 @@
+"""Results that cannot travel are explained in the worker, where they are.
+
+Ray pickles a result after the user's code has returned, and its error has the reason but not the part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+from hocket import exceptions
+from hocket.engine import values
+
+
+def install() -> None:
+    """Have Ray's encoder in this worker say which part of a value cannot be encoded."""
+    context = ray._private.worker.global_worker.get_serialization_context()
+    encode = context.serialize
+    if getattr(encode, "explains", False):
+        return
+
+    def serialize(value: Any) -> Any:
+        try:
+            return encode(value)
+        except (ray.exceptions.RayError, exceptions.HocketError):
+            raise
+        except Exception as error:
+            if values.can_travel(value):
+                raise
+            what = f"the result of `{ray.get_runtime_context().get_task_name()}`"
+            raise exceptions.SerializationError(values.explain_failure(value, what, error)) from None
+
+    serialize.explains = True  # type: ignore[attr-defined]
+    context.serialize = serialize
