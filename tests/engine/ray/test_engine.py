@@ -13,6 +13,7 @@ import pytest
 
 import hocket
 from hocket import exceptions, testing
+from hocket.core import engines
 from hocket.engine.ray import adapter, arrays, connection, engine, errors, outside
 from hocket.testing.contract import wait_until
 from hocket.util import scheduling_strategies, state
@@ -224,6 +225,7 @@ def test_every_limit_is_asked_for_by_a_test() -> None:
         for name in re.findall(r'"(\w+)"', names)
     }
     assert set(engine.RayEngine.limits) - set(outside.LIMITS) <= asked  # those have their tests in test_client
+    assert asked <= set(engine.RayEngine.limits) | set(engines.get_limits("inprocess")), "no engine's limits name it"
 
 
 def test_tasks_are_listed_without_a_dashboard(ray_session: hocket.SessionContext) -> None:
