@@ -230,6 +230,8 @@ def encode_function(value: Any, name: str) -> contract.RemoteFunction:
     digest = hashlib.blake2b(blob, digest_size=16)
     for buffer in encoded.buffers:  # one second for each GB, once: the price of knowing equal functions as equal
         digest.update(buffer)
+    for ref in encoded.refs:  # some engines write only its place into the pickle
+        digest.update(ref.hex().encode())
     if encoded.buffers:
         _note_large_arrays(value, name, encoded)
     return contract.RemoteFunction(value, name, blob, digest.digest(), tuple(encoded.refs), tuple(encoded.buffers))

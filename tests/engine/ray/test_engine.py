@@ -1,9 +1,11 @@
 """What is said and done on Ray beyond the contract suite: interplay with plain Ray, texts of errors, impossible requests, sessions on one Ray."""
 
 import os
+import pickle
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -242,3 +244,130 @@ def test_tasks_are_listed_without_a_dashboard(ray_session: hocket.SessionContext
 def test_what_only_the_dashboard_knows_is_asked_for_by_name(ray_session: hocket.SessionContext) -> None:
     with pytest.raises(exceptions.HocketError, match=r"workers cannot be listed .*include_dashboard=True"):
         state.list_workers()
+
+
+def test_closures_over_different_references_are_different_functions(ray_session: hocket.SessionContext) -> None:
+    def read(ref: Any) -> Any:
+        return hocket.remote(lambda: hocket.get(ref)).remote()
+
+    assert hocket.get([read(hocket.put(number)) for number in range(3)]) == [0, 1, 2]
+
+
+def test_dates_travel(ray_session: hocket.SessionContext) -> None:
+    for array in (np.array(["2020-01-01", "NaT"], "M8[D]"), np.array([[1, 2]], "m8[s]"), np.zeros(2, [("a", "i4")])):
+        found = hocket.get(hocket.put(array))
+        assert (found.dtype, found.shape) == (array.dtype, array.shape)
+        assert found.tobytes() == array.tobytes()
+
+
+def test_an_actor_with_a_hidden_coroutine_runs_one_call_at_a_time(ray_session: hocket.SessionContext) -> None:
+    class Door:
+        def __init__(self) -> None:
+            self.inside = self.most = 0
+
+        async def __aenter__(self) -> None: ...
+
+        def enter(self) -> int:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            threading.Event().wait(0.01)
+            self.inside -= 1
+            return self.most
+
+    door = hocket.remote(Door).remote()
+    assert hocket.get([door.enter.remote() for _ in range(10)]) == [1] * 10
+
+
+def test_names_of_the_user_are_the_user_s(ray_session: hocket.SessionContext) -> None:
+    class Odd:
+        hocket_options = 3
+
+        def hocket_call(self, x: int) -> int:
+            return x + self.hocket_options
+
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    odd = hocket.remote(Odd).remote()
+    assert hocket.get(odd.hocket_call.remote(4)) == 7
+    assert hocket.get(odd.__ray_call__.remote(lambda self, function: self.hocket_call(function), function=1)) == 4
+
+
+def test_a_reference_in_the_user_s_own_pickle_is_kept(ray_session: hocket.SessionContext) -> None:
+    ref = hocket.put([1, 2])
+    blob = pickle.dumps(ref)
+    del ref
+    assert hocket.get(pickle.loads(blob), timeout=20) == [1, 2]
+
+
+def test_the_same_reference_twice_in_a_get_that_times_out(ray_session: hocket.SessionContext) -> None:
+    gate = hocket.remote(lambda: threading.Event().wait(5)).remote()
+    with pytest.raises(exceptions.GetTimeoutError, match="1 of 2"):
+        hocket.get([gate, gate], timeout=0.1)
+    hocket.cancel(gate, force=True)
+
+
+def test_handles_of_an_earlier_session_are_refused(ray_session: hocket.SessionContext) -> None:
+    ref, counter = hocket.put(1), hocket.remote(Counter).remote()
+    hocket.shutdown()
+    hocket.init(engine="ray")
+    echo = hocket.remote(lambda x: x)
+    for use in (
+        lambda: hocket.get(ref),
+        lambda: hocket.wait([ref]),
+        lambda: echo.remote(ref),
+        lambda: hocket.cancel(ref),
+    ):
+        with pytest.raises(exceptions.ObjectLostError, match="session that is closed"):
+            use()
+    with pytest.raises(exceptions.HocketError, match="closed"):
+        echo.remote(counter)
+
+
+def test_what_is_submitted_into_a_removed_group_fails(ray_session: hocket.SessionContext) -> None:
+    group = hocket.util.placement_group([{"CPU": 1}])
+    assert group.wait(20)
+    hocket.util.remove_placement_group(group)
+    strategy = scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+    task = hocket.remote(scheduling_strategy=strategy)(lambda: 1)
+    with pytest.raises(exceptions.TaskPlacementGroupRemoved, match="removed"):
+        task.remote().future().result(timeout=30)
+    with pytest.raises(exceptions.ActorPlacementGroupRemoved, match="removed"):
+        hocket.remote(scheduling_strategy=strategy)(Counter).remote()
+
+
+def test_an_exception_that_carries_a_reference(ray_session: hocket.SessionContext) -> None:
+    @hocket.remote
+    def fail() -> None:
+        raise KeyError(hocket.put("inside"))
+
+    with pytest.raises(KeyError) as caught:
+        hocket.get(fail.remote())
+    assert hocket.get(caught.value.args[0]) == "inside"
+
+
+def test_stop_iteration_and_an_error_without_a_text(ray_session: hocket.SessionContext) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    @hocket.remote(num_returns=2)
+    def stop() -> None:
+        raise StopIteration("early")
+
+    @hocket.remote
+    def mute() -> None:
+        raise Mute
+
+    with pytest.raises(StopIteration):
+        hocket.get(stop.remote()[0])
+    with pytest.raises(exceptions.TaskError):
+        hocket.get(mute.remote())
+
+
+def test_a_session_ends_with_the_user_s_own_ray_shutdown(run_driver: Any) -> None:
+    done = run_driver(
+        "import hocket, ray\nhocket.init(num_cpus=1, engine='ray')\nray.shutdown()\n"
+        "try:\n    hocket.put(1)\nexcept hocket.exceptions.SessionClosedError:\n    print('closed')\nhocket.shutdown()\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")

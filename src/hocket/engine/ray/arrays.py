@@ -26,11 +26,14 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     if array.dtype.hasobject or not flags.forc:
         return array.__reduce_ex__(values.PROTOCOL)
     order = "C" if flags.c_contiguous else "F"
+    if array.dtype.kind in "mMV":  # dates, and kinds that others have added, export no buffer of their own
+        array_bytes = array.reshape(-1, order="A").view(np.uint8)
+        return _rebuild_array, (pickle.PickleBuffer(cast("Any", array_bytes)), array.dtype, array.shape, order)
     return _rebuild_array, (pickle.PickleBuffer(cast("Any", array)), array.dtype, array.shape, order)
 
 
 def _rebuild_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
-    return np.frombuffer(buffer, dtype).reshape(shape, order=order).copy(order="K")
+    return np.frombuffer(buffer, np.uint8).view(dtype).reshape(shape, order=order).copy(order="K")
 
 
 _table: dict[type, Callable[[Any], Any]] = {}

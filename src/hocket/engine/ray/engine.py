@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import operator
+import os
 import re
 import threading
 import time
@@ -107,6 +108,7 @@ class RayEngine(contract.Engine):
         self.dropped = deque(maxlen=0)  # Ray counts
         self.connection = connection
         self.is_closable = connection is not None
+        self._pid = os.getpid()
         self._namespace = namespace
         self.session_id = session_id
         self._is_closed = False
@@ -182,8 +184,10 @@ class RayEngine(contract.Engine):
         kwargs: dict[str, Any],
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
-        task = self._functions.get((function.id, options)) or self._build_task(function, options)
         self._check_open()
+        if options.shape.group_id in self._removed:
+            return self._submit_lost(options)
+        task = self._functions.get((function.id, options)) or self._build_task(function, options)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
         try:
             refs = self._wrap_returns(task.remote(*native_args, **native_kwargs), options.num_returns)
@@ -193,6 +197,15 @@ class RayEngine(contract.Engine):
             for ref in refs:
                 self._in_groups[ref] = options.shape.group_id
         return refs
+
+    def _submit_lost(self, options: records.TaskOptions) -> list[contract.ObjectRef[Any]]:
+        """Submit what fails in the place of a task whose placement group is gone: Ray would wait for the group."""
+        error = exceptions.TaskPlacementGroupRemoved(
+            f"Task `{options.name}` was to run in a placement group that was removed. Make a new group."
+        )
+        given = {"num_cpus": 0, "max_retries": 0, "num_returns": keywords.count_returns(options)}
+        found = outside.build_remote(runner.build_failure(error, options), given).remote()
+        return self._wrap_returns(found, options.num_returns)
 
     def _wrap_returns(self, found: Any, num_returns: int) -> list[contract.ObjectRef[Any]]:
         if found is None:
@@ -227,6 +240,10 @@ class RayEngine(contract.Engine):
         options: records.ActorOptions,
     ) -> contract.ActorInfo:
         self._check_open()
+        if options.creation.shape.group_id in self._removed:
+            raise exceptions.ActorPlacementGroupRemoved(
+                f"Actor `{options.class_name}` was to live in a placement group that was removed. Make a new group."
+            )
         for shape in (options.creation.shape, options.lifetime_shape):
             self._check_feasible(shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
         shell = runner.build_class(self._build_code(actor_class), actor_class.value, options)
@@ -300,7 +317,9 @@ class RayEngine(contract.Engine):
 
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
         self._check_open()
-        native = ref._native if not isinstance(ref._native, natives.Head) else ref._native.generator
+        native = natives.get_native(ref)
+        if isinstance(native, natives.Head):
+            native = native.generator
         if force and outside.is_call(native):
             raise ValueError(rules.explain_unforcible("a call of an actor"))
         try:
@@ -330,8 +349,6 @@ class RayEngine(contract.Engine):
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
         self._check_open()
-        if self.is_closable:
-            self._check_own(refs)
         wanted = natives.list_awaitables(refs)
         for part_s in _split_time(timeout_s):
             try:
@@ -346,7 +363,8 @@ class RayEngine(contract.Engine):
             except ray.exceptions.RayError as error:
                 failure = errors.translate(error)
             raise failure
-        missing = len(refs) - len(ray.wait(wanted, num_returns=len(wanted), timeout=0, fetch_local=False)[0])
+        distinct = list(dict.fromkeys(wanted))
+        missing = len(ray.wait(distinct, num_returns=len(distinct), timeout=0, fetch_local=False)[1])
         raise exceptions.GetTimeoutError(
             f"{missing} of {len(refs)} objects were not there after {timeout_s} s. The tasks go on; call get again, or give a "
             "longer timeout."
@@ -501,32 +519,32 @@ class RayEngine(contract.Engine):
     def statistics(self) -> dict[str, Any]:
         return listing.count(self._earlier | outside.list_functions(self._functions.values()))
 
-    def _check_own(self, refs: Sequence[contract.ObjectRef[Any]]) -> None:
-        for ref in refs:
-            if ref._engine is not self:
-                raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
-
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self._is_closed or not ray.is_initialized():  # the user's own ray.shutdown() ends it too
             raise exceptions.SessionClosedError("The session was shut down. Call hocket.init() to open a new one.")
 
     def close(self) -> None:
         with self._callbacks_lock:
-            if self._is_closed or self.connection is None:
+            if (
+                self._is_closed or self.connection is None or os.getpid() != self._pid
+            ):  # a fork's exit is not the driver's
                 return
             self._is_closed = True
             callbacks, self._callbacks = self._callbacks, set()
         atexit.unregister(self.close)
         for callback in callbacks:
             callback()
-        if self.connection.is_attached:
-            self._end_own()
         arrays.uninstall()
-        notes.clear(self.session_id)
-        self._functions.clear()
-        self._codes.clear()
-        self._groups.clear()
-        self.connection.close()
+        try:
+            if ray.is_initialized():  # the user may have called ray.shutdown() before
+                if self.connection.is_attached:
+                    self._end_own()
+                notes.clear(self.session_id)
+        finally:
+            self._functions.clear()
+            self._codes.clear()
+            self._groups.clear()
+            self.connection.close()
 
     def _end_own(self) -> None:
         """End what the session started, where Ray goes on."""

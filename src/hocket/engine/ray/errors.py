@@ -44,7 +44,7 @@ _FUNCTION = re.compile(r"ray::([^\s(]+)\(")
 _DETAIL = re.compile(r"Worker exit detail: (.*)", re.DOTALL)
 _FIELD = re.compile(r"^\t(\w+): (.*)$", re.MULTILINE)
 
-_NO_EVIDENCE = "Ray keeps no signal, exit code or last lines of a worker; its logs are below /tmp/ray/session_latest/logs on the node."
+_NO_EVIDENCE = "Ray keeps no signal, exit code or last lines of a worker; its log files are in the folder of the Ray session on its node."
 
 
 def translate(error: BaseException) -> BaseException:

@@ -30,10 +30,15 @@ def build_task_keywords(options: records.TaskOptions) -> dict[str, Any]:
     return keywords
 
 
+def count_returns(options: records.TaskOptions) -> int | str:
+    """Return the keyword ``num_returns``."""
+    return "streaming" if options.num_returns == records.STREAMING else options.num_returns
+
+
 def _build_returning(options: records.TaskOptions) -> dict[str, Any]:
     retried = options.retry_exceptions
     found: dict[str, Any] = {
-        "num_returns": "streaming" if options.num_returns == records.STREAMING else options.num_returns,
+        "num_returns": count_returns(options),
         "retry_exceptions": outside.Kept(retried) if isinstance(retried, tuple) else retried,
     }
     if options.backpressure:

@@ -184,7 +184,7 @@ def find_group(group_id: int) -> Any:
 
 def publish_actor(native: Any, options: records.ActorOptions) -> None:
     """Tell all processes the options of an actor that can be found by name."""
-    internal_kv._internal_kv_put(_get_key(native), pickle.dumps(options), namespace=_KV_NAMESPACE)
+    internal_kv._internal_kv_put(_get_key(native), ray.cloudpickle.dumps(options), namespace=_KV_NAMESPACE)
 
 
 def look_up_actor(native: Any, name: str, namespace: str) -> records.ActorOptions:

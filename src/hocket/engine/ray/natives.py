@@ -7,6 +7,7 @@ of ours for each of Ray's in a process as far as identity can be asked for, that
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,9 +57,20 @@ def identify(native: Any) -> int:
     return int(format_id(native), 16)
 
 
+def get_native(ref: contract.ObjectRef[Any]) -> Any:
+    """Return Ray's handle of what our reference stands for.
+
+    Raises:
+        ObjectLostError: It is of another session. Ray ends the process for a handle of a connection that is closed.
+    """
+    if ref._engine is not contract.get_optional_current_engine():
+        raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
+    return ref._native
+
+
 def get_awaitable(ref: contract.ObjectRef[Any]) -> Any:
     """Return Ray's object reference for what our reference stands for."""
-    native = ref._native
+    native = get_native(ref)
     if isinstance(native, ray.ObjectRef):
         return native
     if isinstance(native, Head):
@@ -72,7 +84,7 @@ def get_awaitable(ref: contract.ObjectRef[Any]) -> Any:
 
 def list_awaitables(refs: Sequence[contract.ObjectRef[Any]]) -> list[Any]:
     """Return Ray's object references for ours."""
-    natives = [ref._native for ref in refs]
+    natives = [get_native(ref) for ref in refs]
     if _OBJECTS.issuperset(map(type, natives)):
         return natives
     return [get_awaitable(ref) for ref in refs]
@@ -100,7 +112,8 @@ def replace_references(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[t
 
 
 def reduce_native(native: Any, rebuild: Callable[[Any], contract.ObjectRef[Any]]) -> tuple[Any, ...]:
-    """Return what `pickle` makes of a handle: Ray's, which Ray counts on its way.
+    """Return what `pickle` makes of a handle: Ray's, which Ray counts on its way. In a pickle that Ray does not make nobody can count it, and
+    it is kept for the rest of the session.
 
     Raises:
         SerializationError: It stands for the next item of a generator, which belongs to its reader.
@@ -111,4 +124,17 @@ def reduce_native(native: Any, rebuild: Callable[[Any], contract.ObjectRef[Any]]
         raise exceptions.SerializationError(
             "A generator cannot be sent to another process: it belongs to one reader. Send the references that it gives, as a list."
         )
+    if isinstance(native, ray.ObjectRef) and not _is_in_rays_pickle():
+        return _load, (rebuild, ray.cloudpickle.dumps(native))
     return rebuild, (native,)
+
+
+def _is_in_rays_pickle() -> bool:
+    if outside.is_outside():
+        return True
+    context = ray._private.worker.global_worker.get_serialization_context()
+    return bool(context.is_in_band_serialization())
+
+
+def _load(rebuild: Callable[[Any], contract.ObjectRef[Any]], blob: bytes) -> contract.ObjectRef[Any]:
+    return rebuild(pickle.loads(blob))

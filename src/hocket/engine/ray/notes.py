@@ -22,6 +22,9 @@ _NAMESPACE = b"hocket"
 MOST_FAILURES = 100
 """How many failures a worker remembers, the latest. A guess: what one process does wrong more often is one mistake."""
 
+MOST_CHARACTERS = 1_000
+"""How much of a failure's text is kept. It is told again with each failure that follows."""
+
 failures: deque[exceptions.ErrorRecord] = deque(maxlen=MOST_FAILURES)
 """The tasks and calls that failed in this worker, oldest first."""
 
@@ -35,9 +38,13 @@ class _Note(NamedTuple):
 def note_failure(name: str, error: BaseException) -> None:
     """Remember that the user's code raised."""
     task_id = ray.get_runtime_context().get_task_id() or ""
+    try:
+        message = str(error)[:MOST_CHARACTERS]
+    except Exception as failure:  # noqa: BLE001 (a user's __str__ may raise anything)
+        message = f"(its text could not be had: {failure!r})"
     failures.append(
         exceptions.ErrorRecord(
-            task_id=task_id, name=name, error_type=type(error).__name__, message=str(error), timestamp=time.time()
+            task_id=task_id, name=name, error_type=type(error).__name__, message=message, timestamp=time.time()
         )
     )
 

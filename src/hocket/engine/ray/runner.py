@@ -8,10 +8,9 @@ class, with a method of its own for each of the user's. What the user's code rai
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import types
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar, NoReturn
 
 import ray
@@ -21,7 +20,7 @@ from hocket.engine import contract, values
 from hocket.engine.ray import errors, notes
 from hocket.kernel import records
 
-CALL_FUNCTION = "hocket_call"
+CALL_FUNCTION = "__hocket_call__"
 """The method of a shell that does what ``__ray_call__`` does on an actor: Ray's own would run on the shell."""
 
 _STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, ray.exceptions.AsyncioActorExit)
@@ -83,16 +82,30 @@ def build_function(code: Code, options: records.TaskOptions) -> Callable[..., An
             finish()
 
     def run_and_split(*args: Any, **kwargs: Any) -> Any:
-        with _explaining(name):
+        with _Explaining(name):
             return _split(name, count, code.load()(*args, **kwargs))
 
     def run_generator(*args: Any, **kwargs: Any) -> Any:
-        with _explaining(name):
+        with _Explaining(name):
             for item in code.load()(*args, **kwargs):  # noqa: UP028 (not `yield from`: Ray sends values in, which not every iterator takes)
                 yield item
 
     chosen = run if count == 1 else run_generator if count == records.STREAMING else run_and_split
     chosen.__name__ = chosen.__qualname__ = name
+    return chosen
+
+
+def build_failure(error: BaseException, options: records.TaskOptions) -> Callable[..., Any]:
+    """Return a function that raises, for Ray to run in the place of one that cannot."""
+
+    def fail() -> Any:
+        raise error
+
+    def fail_as_generator() -> Any:
+        yield from fail()
+
+    chosen = fail_as_generator if options.num_returns == records.STREAMING else fail
+    chosen.__name__ = chosen.__qualname__ = options.name
     return chosen
 
 
@@ -104,7 +117,12 @@ def _refuse_generator(name: str, result: Any) -> NoReturn:
 
 def _split(name: str, count: int, result: Any) -> tuple[Any, ...] | None:
     """Return the results of a task or call with several returns, one for each."""
-    results = tuple(result) if count else ()
+    try:
+        results = tuple(result) if count else ()
+    except TypeError:
+        raise ValueError(
+            f"Task `{name}` has num_returns={count} but returned {result!r}. Return exactly {count} values."
+        ) from None
     if len(results) != count:
         raise ValueError(
             f"Task `{name}` has num_returns={count} but returned {len(results)} values. Return exactly {count}."
@@ -112,14 +130,21 @@ def _split(name: str, count: int, result: Any) -> tuple[Any, ...] | None:
     return results or None
 
 
-@contextlib.contextmanager
-def _explaining(name: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
-        raise_for_caller(name, error)
-    finally:
-        finish()
+class _Explaining:
+    """Around the user's code: what it raises leaves as the caller shall see it. A generator would not let a StopIteration through."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is not None:
+                raise_for_caller(self._name, error)
+        finally:
+            finish()
 
 
 has_news = False
@@ -146,7 +171,11 @@ def raise_for_caller(name: str, error: BaseException) -> NoReturn:
     global has_news  # noqa: PLW0603 (see above)
     has_news = True
     failure = exceptions.TaskError(name, errors.describe(error, __file__), error)
-    sent: Any = values.decode(values.encode_error(failure))  # one that cannot travel is replaced there
+    try:
+        encoded = values.encode(failure)
+        sent: Any = values.decode(encoded.data, encoded.buffers, encoded.refs)
+    except Exception:  # noqa: BLE001 (it cannot travel, and is replaced)
+        sent = values.decode(values.encode_error(failure))
     raise sent.as_instanceof_cause() from None
 
 
@@ -156,20 +185,25 @@ def raise_for_caller(name: str, error: BaseException) -> NoReturn:
 class Shell:
     """The class of every actor, for Ray. Subclasses are made by `build_class`."""
 
-    hocket_code: ClassVar[Code]
-    hocket_options: ClassVar[records.ActorOptions]
+    __hocket_code__: ClassVar[Code]
+    __hocket_options__: ClassVar[records.ActorOptions]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         global current_options  # noqa: PLW0603 (a process has one actor)
-        current_options = self.hocket_options
-        with _explaining(f"{self.hocket_options.class_name}.__init__"):
-            self.hocket_instance = self.hocket_code.load()(*args, **kwargs)
+        current_options = self.__hocket_options__
+        with _Explaining(f"{self.__hocket_options__.class_name}.__init__"):
+            self.__hocket_instance__ = self.__hocket_code__.load()(*args, **kwargs)
 
 
 def _format_instance(shell: Any) -> str:
-    if hasattr(shell, "hocket_instance"):
-        return repr(shell.hocket_instance)
-    return f"{shell.hocket_options.class_name}()"  # Ray asks for it when the constructor has raised
+    try:
+        return repr(shell.__hocket_instance__)
+    except Exception:  # noqa: BLE001 (Ray also asks when the constructor has raised, and would end the process for an error)
+        return f"{shell.__hocket_options__.class_name}()"
+
+
+async def _wait() -> None:
+    """Do nothing, as a coroutine."""
 
 
 current_options: records.ActorOptions | None = None
@@ -182,13 +216,17 @@ def build_class(code: Code, cls: type, options: records.ActorOptions) -> type:
         name: _build_method(name, inspect.getattr_static(cls, name), f"{options.class_name}.{name}")
         for name, _ in options.methods
     }
-    members |= {"hocket_code": code, "hocket_options": options, CALL_FUNCTION: _build_caller(options)}
-    if "__repr__" in {
-        name for kind in cls.__mro__[:-1] for name in vars(kind)
-    }:  # Ray then calls the actor so, wherever it would name the class
+    members |= {"__hocket_code__": code, "__hocket_options__": options, CALL_FUNCTION: _build_caller(options)}
+    if (
+        getattr(cls, "__repr__", None) is not object.__repr__
+    ):  # Ray then calls the actor so, wherever it would name the class
         members["__repr__"] = _format_instance
+    if (
+        options.is_async
+    ):  # Ray looks for a coroutine among the methods, and the user's may be hidden behind two underscores
+        members["__hocket_wait__"] = _wait
     if hasattr(cls, "__ray_shutdown__"):
-        members["__ray_shutdown__"] = lambda self: self.hocket_instance.__ray_shutdown__()
+        members["__ray_shutdown__"] = lambda self: self.__hocket_instance__.__ray_shutdown__()
     return type(options.class_name, (Shell,), members)
 
 
@@ -198,24 +236,24 @@ def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return getattr(self.hocket_instance, name)(*args, **kwargs)
+            return getattr(self.__hocket_instance__, name)(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             raise_for_caller(label, error)
         finally:
             finish()
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _explaining(label):
-            for item in getattr(self.hocket_instance, name)(*args, **kwargs):  # noqa: UP028 (the same)
+        with _Explaining(label):
+            for item in getattr(self.__hocket_instance__, name)(*args, **kwargs):  # noqa: UP028 (the same)
                 yield item
 
     async def await_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _explaining(label):
-            return await getattr(self.hocket_instance, name)(*args, **kwargs)
+        with _Explaining(label):
+            return await getattr(self.__hocket_instance__, name)(*args, **kwargs)
 
     async def generate_async(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        with _explaining(label):
-            async for item in getattr(self.hocket_instance, name)(*args, **kwargs):
+        with _Explaining(label):
+            async for item in getattr(self.__hocket_instance__, name)(*args, **kwargs):
                 yield item
 
     chosen: Callable[..., Any] = call
@@ -232,8 +270,8 @@ def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
 def _build_caller(options: records.ActorOptions) -> Callable[..., Any]:
     label = f"{options.class_name}.__ray_call__"
 
-    def call_function(self: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with _explaining(label):
-            return function(self.hocket_instance, *args, **kwargs)
+    def call_function(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        with _Explaining(label):
+            return function(self.__hocket_instance__, *args, **kwargs)
 
     return call_function

@@ -194,7 +194,9 @@ def _ask(kind: str, _: Failures) -> Iterator[Row]:
     from ray.util import state  # slow to import
 
     try:
-        if not internal_kv._internal_kv_get("dashboard", namespace="dashboard"):  # else Ray asks at the usual port, whoever listens there
+        if not internal_kv._internal_kv_get(
+            "dashboard", namespace="dashboard"
+        ):  # else Ray asks at the usual port, whoever listens there
             raise ConnectionError("there is no dashboard")
         found = getattr(state, f"list_{kind}")(
             address=ray.get_runtime_context().gcs_address, detail=True, limit=_MOST_ROWS, raise_on_missing_output=False
