@@ -347,7 +347,7 @@ def test_an_exception_that_carries_a_reference(ray_session: hocket.SessionContex
 
 
 def test_stop_iteration_and_an_error_without_a_text(ray_session: hocket.SessionContext) -> None:
-    class Mute(Exception):
+    class MuteError(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no text")
 
@@ -357,7 +357,7 @@ def test_stop_iteration_and_an_error_without_a_text(ray_session: hocket.SessionC
 
     @hocket.remote
     def mute() -> None:
-        raise Mute
+        raise MuteError
 
     with pytest.raises(StopIteration):
         hocket.get(stop.remote()[0])

@@ -151,6 +151,8 @@ class RayEngine(contract.Engine):
         return self._handles.setdefault(ref._id, ref)
 
     def reduce_ref(self, ref: contract.ObjectRef[Any]) -> tuple[Any, ...]:
+        if self._is_closed:
+            raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
         self._handles.setdefault(ref._id, ref)
         if contract.encoding.refs is not None:  # into the pickle of a function, which Ray does not look into
             contract.encoding.refs.append(ref)
@@ -581,11 +583,12 @@ def _explain_submission(error: Exception, args: tuple[Any, ...], kwargs: dict[st
     if isinstance(error, ray.exceptions.RayError):
         translated = errors.translate(error)
         return translated if isinstance(translated, Exception) else error
-    if isinstance(error, exceptions.HocketError):
-        return error
+    first = _get_first(error)
+    if isinstance(first, exceptions.HocketError):
+        return first
     if all(map(values.can_travel, (*args, *kwargs.values()))):
         return error
-    return exceptions.SerializationError(values.explain_arguments((args, kwargs), what, _get_first(error)))
+    return exceptions.SerializationError(values.explain_arguments((args, kwargs), what, first))
 
 
 def _get_first(error: Exception) -> Exception:
@@ -601,7 +604,7 @@ class _Rebuilder:
 
     def __call__(self, native: Any) -> contract.ObjectRef[Any]:
         engine = contract.get_optional_current_engine()
-        if engine is None:
+        if engine is None or not engine.is_closable:
             open_in_worker(*self._home)
             engine = contract.get_current_engine()
         assert isinstance(engine, RayEngine)
