@@ -223,6 +223,18 @@ def test_rows_that_are_left_are_cut_anew_for_another_batch_size(data, plan, size
     assert read == [row for batch in read_undisturbed(plan, Ledger(**plan).steps_per_epoch) for row in batch]
 
 
+def test_what_was_cut_anew_is_saved_and_loaded_like_any_other_state():
+    saved = Ledger(100, batch_size=10, seed=1)
+    saved.advance(3)
+    larger = Ledger(100, batch_size=16, seed=1)
+    larger.load_state_dict(saved.state_dict(), rebatch=True)
+    larger.advance()
+    again = Ledger(100, batch_size=16, seed=1)
+    again.load_state_dict(larger.state_dict())
+    assert (again.position, again.steps_left) == (46, 4)
+    assert again.slice_for(1, 3).indices.tolist() == larger.slice_for(1, 3).indices.tolist()
+
+
 def test_what_is_left_and_fills_no_batch_is_dropped_if_that_is_asked_for():
     whole = Ledger(10, batch_size=4, drop_last=False)
     whole.advance(2)
@@ -269,9 +281,8 @@ def test_numbers_of_numpy_are_numbers():
     own = Ledger(**plan)
     own.advance()
     assert json.loads(json.dumps(own.state_dict()))["seed"] == order.MAX_SEED
-    assert own.slice_for(
-        **{name: np.int64(number) for name, number in (("rank", 1), ("world_size", 2))}
-    ).indices.tolist() == [6, 7]
+    place: dict[str, Any] = {"rank": np.int64(1), "world_size": np.int64(2)}
+    assert own.slice_for(**place).indices.tolist() == [6, 7]
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------
@@ -362,10 +373,9 @@ def test_a_call_that_cannot_be(call, message):
             r"has version 2, and this release of Hocket shuffles by version 1, .* start the epoch anew with set_epoch\(\)\.",
         ),
         (
-            {"position": 35},
-            r"has position 35, which is not the start of a batch of 10 in 100 rows\. .* rebatch=True if the batch size",
+            {"position": 100},
+            r"has position 100, which must be below num_rows=100\. .* start the epoch anew with set_epoch\(\)\.",
         ),
-        ({"position": 100}, r"has position 100, which is not the start of a batch of 10 in 100 rows\."),
         ({"position": -10}, r"The ledger's state: position must be 0 or more, but received -10\."),
         ({"epoch": -1}, r"The ledger's state: epoch must be 0 or more, but received -1\."),
     ],
