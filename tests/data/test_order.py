@@ -199,7 +199,9 @@ def measure_pairs(num_rows: int) -> float:
 
 
 LIMIT = 4.0
-"""Standard deviations. An even shuffle goes above it once in 10,000 measurements or more, and these are 20, of fixed seeds."""
+"""Standard deviations. With two cells to count, an even shuffle would go above it once in 100 choices of seeds, with many once in 10,000. The
+seeds are chosen and stay.
+"""
 
 MEASUREMENTS: list[tuple[Callable[[int], float], int]] = [
     *((measure_orders, num_rows) for num_rows in (2, 3, 4, 5)),
