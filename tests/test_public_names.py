@@ -7,6 +7,7 @@ import types
 
 import hocket
 import hocket.dag
+import hocket.data
 import hocket.util
 import hocket.util.multiprocessing
 import hocket.util.scheduling_strategies
@@ -38,7 +39,14 @@ def test_names_of_ray_are_there() -> None:
 
 
 def test_each_name_is_exported_once() -> None:
-    modules = [hocket, hocket.dag, hocket.util, hocket.util.multiprocessing, hocket.util.scheduling_strategies]
+    modules = [
+        hocket,
+        hocket.dag,
+        hocket.data,
+        hocket.util,
+        hocket.util.multiprocessing,
+        hocket.util.scheduling_strategies,
+    ]
     seen: dict[int, str] = {}
     for module in modules:
         for name, value in list_public(module).items():
@@ -47,7 +55,7 @@ def test_each_name_is_exported_once() -> None:
 
 
 def test_every_public_name_has_a_docstring() -> None:
-    modules = [hocket, hocket.dag, hocket.util, hocket.util.multiprocessing, hocket.exceptions]
+    modules = [hocket, hocket.dag, hocket.data, hocket.util, hocket.util.multiprocessing, hocket.exceptions]
     missing = [
         f"{module.__name__}.{name}"
         for module in modules
