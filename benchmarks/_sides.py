@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _harness import is_asked
 from _operations import MANY, OPERATIONS, Body, Build, Measured, NotAvailableError, measure
 from _remote import small_value
 
@@ -151,7 +152,7 @@ def main() -> None:
     importlib.import_module(f"_{arguments.list}_operations")
     with open_side(arguments.side) as builders, arguments.file.open("a") as file:
         for name, build in builders.items():
-            if arguments.only not in name:
+            if not is_asked(name, arguments.only):
                 continue
             record = {"row": name, **measure_operation(build, quick=arguments.quick)}
             print(json.dumps(record), file=file, flush=True)
