@@ -36,7 +36,7 @@ def open_session(name: str) -> Iterator[Builders]:
         "log_to_driver": False,
         "logging_level": "ERROR",
     }  # Ray's: on one machine without meaning
-    ray_like.init(num_cpus=NUM_CPUS, resources={"custom": 100}, **quiet)
+    ray_like.init("local", num_cpus=NUM_CPUS, resources={"custom": 100}, **quiet)
 
     def bind(build: Build) -> Callable[[int], Measured]:
         return lambda divisor: build(ray_like, divisor)
