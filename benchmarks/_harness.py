@@ -135,7 +135,12 @@ def parse_settings(description: str, *, rounds: int, peers: tuple[str, ...]) -> 
     """Read the command line of a benchmark that knows these peers; others that it names are left out in silence."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--peer", action="append", choices=sorted(PEERS), help="may repeat; default: all installed")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only the operations whose name contains this, or one of several: A|B")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="only the operations whose name contains this, or one of several: A|B",
+    )
     parser.add_argument("--rounds", type=int, default=None, help=f"samples of each side (default {rounds})")
     parser.add_argument("--quick", action="store_true", help="one short round: does it work, not how fast")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="append the table to this file")
