@@ -53,6 +53,7 @@ parity: $(VENV)/.dev  ## run the suites on each engine and write docs/parity.md 
 	@mkdir -p $(RESULTS) && rm -f $(RESULTS)/*.xml
 	-for engine in local inprocess ray; do \
 		for suite in $(PARITY_TESTS); do \
+			[ $$engine-$$suite = inprocess-tests/train ] && continue; \
 			HOCKET_ENGINE=$$engine $(BIN)/python -m pytest $$suite -q -o junit_family=xunit2 \
 				--junit-xml=$(RESULTS)/$$engine-$$(basename $$suite).xml $(ARGS); \
 		done; \

@@ -147,6 +147,8 @@ def name_alike(test: str) -> str:
 
 def format_cell(results: list[Result], count: int, notes: dict[str, int]) -> str:
     """Return what a cell says, such as ``17 of 19 [1, 2]``; new reasons are added to the notes."""
+    if not results:
+        return "not run"
     passed = {name_alike(result.test) for result in results if result.outcome == "passed"}
     failed = {result.test for result in results if result.outcome == "failed"}
     reasons = {result.reason for result in results if result.outcome == "left out"}
@@ -168,6 +170,7 @@ def describe_run() -> str:
 
 The same tests, on each engine. A cell says how many of a feature's tests pass there; the numbers in brackets say why the others are left
 out. Tests of what only one engine has (the local engine's guardian, segments and sockets) are not counted.
+"Not run": training starts processes, and its suites are not for the in-process engine.
 
 `make parity` made this page from the results of commit `{commit.stdout.strip()}` with Python {platform.python_version()}, {versions} on {platform.system()}.
 It is never edited by hand."""
