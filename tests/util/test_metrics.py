@@ -83,7 +83,7 @@ def test_what_workers_record_is_there_with_their_results(any_session: hocket.Ses
 
     Counter("done", tag_keys=("parity",)).inc(100, tags={"parity": "0"})
     hocket.get([work.remote(x) for x in range(10)])
-    assert list_lines("done") == ["# TYPE done counter", 'done{parity="0"} 105.0', 'done{parity="1"} 5.0']
+    assert sorted(list_lines("done")) == ["# TYPE done counter", 'done{parity="0"} 105.0', 'done{parity="1"} 5.0']
     assert 'seen_bucket{le="5.0"} 6.0' in list_lines("seen")
     assert "seen_sum 45.0" in list_lines("seen")
     assert 'latest{x="7"} 7.0' in list_lines("latest")
