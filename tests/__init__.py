@@ -1,0 +1,5 @@
+"""The tests."""
+
+import pytest
+
+pytest.register_assert_rewrite("hocket.testing.contract")  # a failure in the suite for engines says what it saw

@@ -31,6 +31,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+STARTS_RAY = ("tests/engine/ray/", "tests/train/test_cluster.py")
+"""Tests that start a Ray in this process. It leaves threads there, which open and close sockets as they like, so these tests run last."""
+
 PATIENCE = 4
 """How many times longer a test may take on Ray, where a worker takes a second to start. A guess."""
 
@@ -38,7 +41,8 @@ SESSION_CPUS = 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what cannot pass on the engine, with the sentence that says why."""
+    """Leave out what cannot pass on the engine, with the sentence that says why, and put what starts a Ray last."""
+    items.sort(key=lambda item: item.nodeid.startswith(STARTS_RAY))
     limits = engines.get_limits(ENGINE)
     for item in items:
         reason = _find_reason(item, limits)

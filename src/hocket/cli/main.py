@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hocket import exceptions, version
-from hocket.core import session
+from hocket.core import engines
 
 DEMO_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
 """What the demo imports, by the name that it imports, with the name that pip knows."""
@@ -78,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _get_engine() -> str:
     """Return the engine that a session has unless it is told otherwise."""
-    return os.environ.get("HOCKET_ENGINE") or session.ENGINES[0]
+    return os.environ.get("HOCKET_ENGINE") or engines.NAMES[0]
 
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -92,7 +92,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo.add_argument("--epochs", type=_parse_count(1), default=15, help="passes over the training digits")
     demo.add_argument("--seed", type=_parse_count(0), default=0, help="same seed, same result")
     demo.add_argument("--output", type=Path, default=Path("hocket-demo"), help="folder for checkpoint and curves")
-    demo.add_argument("--engine", choices=session.ENGINES, default=_get_engine(), help="what runs the workers")
+    demo.add_argument("--engine", choices=engines.NAMES, default=_get_engine(), help="what runs the workers")
     demo.add_argument("--quiet", action="store_true", help="no live progress")
     demo.set_defaults(run=_run_demo)
 

@@ -58,17 +58,7 @@ def get_limits(kind: str) -> Mapping[str, str]:
     return inprocess_engine.InProcessEngine.limits if kind == "inprocess" else hub.Hub.limits
 
 
-def name_engine(engine: contract.Engine) -> str:
-    """Return the name under which an engine was opened."""
-    return engine.name
-
-
 def find_place(engine: contract.Engine) -> tuple[str, str]:
     """Return where an engine runs, and the address of its dashboard; empty if it has none."""
     connection: Any = getattr(engine, "connection", None)  # only Ray's has one
     return ("local", "") if connection is None else (connection.address, connection.dashboard_url)
-
-
-def is_closable(engine: contract.Engine) -> bool:
-    """Tell whether `shutdown` may close it: a worker's engine belongs to the session that it works for."""
-    return engine.is_closable

@@ -14,9 +14,6 @@ from hocket import exceptions, version
 from hocket.core import engines, environments
 from hocket.engine import contract, node
 
-ENGINES = engines.NAMES
-"""Which engines `init` can start."""
-
 _HERE = ("", "local")
 """Addresses that mean this machine."""
 
@@ -164,17 +161,17 @@ def init(
 
 def _choose_engine(engine: str | None, address: str | None) -> tuple[str, str]:
     """Return which engine is asked for, and where: by the arguments, then by the environment."""
-    if engine is not None and engine not in ENGINES:
-        raise ValueError(f"engine must be one of {list(ENGINES)}, but received {engine!r}.")
+    if engine is not None and engine not in engines.NAMES:
+        raise ValueError(f"engine must be one of {list(engines.NAMES)}, but received {engine!r}.")
     variable = os.environ.get("HOCKET_ADDRESS", "")
     place = variable if address is None else address
     if not isinstance(place, str):
         raise TypeError(f"address must be text such as 'auto' or 'host:port', but received {place!r}.")
     if place in _HERE:
         kind = engine or os.environ.get("HOCKET_ENGINE") or "local"
-        if kind not in ENGINES:
+        if kind not in engines.NAMES:
             raise ValueError(
-                f"engine must be one of {list(ENGINES)}, but received {kind!r} in the environment variable HOCKET_ENGINE."
+                f"engine must be one of {list(engines.NAMES)}, but received {kind!r} in the environment variable HOCKET_ENGINE."
             )
         return kind, place
     if engine not in (None, "ray"):
@@ -226,7 +223,7 @@ def _describe(engine: contract.Engine) -> SessionContext:
     return SessionContext(
         {
             "address": address,
-            "engine": engines.name_engine(engine),
+            "engine": engine.name,
             "node_id": context.node_id,
             "session": context.job_id,
             "namespace": context.namespace,
@@ -260,7 +257,7 @@ def shutdown() -> None:
     """Close the session: every process ends, every object is gone. Calling it again does nothing."""
     with _lock:
         current = contract.get_optional_current_engine()
-        if current is None or not engines.is_closable(current):
+        if current is None or not current.is_closable:
             return
         contract.set_current_engine(None)
     current.close()

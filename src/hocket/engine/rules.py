@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hocket import exceptions
+from hocket.engine import contract
 from hocket.kernel import calls, machine, records
 from hocket.kernel.records import TaskKind
+
+
+def build_closed_error(ref: contract.ObjectRef[Any]) -> exceptions.ObjectLostError:
+    """Return the error of a handle that has outlived its session."""
+    return exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
+
+
+def build_name_error(name: str, namespace: str) -> exceptions.ActorAlreadyExistsError:
+    """Return the error of an actor whose name another has."""
+    return exceptions.ActorAlreadyExistsError(
+        f"The name {name!r} is taken by another actor in namespace {namespace!r}. Choose another name, or get the existing one "
+        f"with hocket.get_actor({name!r})."
+    )
+
+
+def build_timeout_error(missing: int, wanted: int, timeout_s: float | None) -> exceptions.GetTimeoutError:
+    """Return the error of a `get` whose time is over."""
+    return exceptions.GetTimeoutError(
+        f"{missing} of {wanted} objects were not there after {timeout_s} s. The tasks go on; call get again, or give a longer "
+        "time-out."
+    )
 
 
 def get_actor(kernel: machine.Kernel, actor_id: int) -> records.ActorRecord:

@@ -839,6 +839,19 @@ class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, Enviro
         counter = api.remote(_Counter).remote()
         api.get(counter.add.remote())
         api.kill(counter)
+
+        def fails() -> bool:
+            try:
+                return api.get(counter.add.remote()) is None
+            except exceptions.ActorDiedError as error:
+                return "killed by `kill`" in str(error)
+
+        wait_until(fails)
+
+    @pytest.mark.needs("immediate_kill")
+    def test_killed_actor_answers_no_more(self) -> None:
+        counter = api.remote(_Counter).remote()
+        api.kill(counter)
         with pytest.raises(exceptions.ActorDiedError, match="killed by `kill`"):
             api.get(counter.add.remote())
 

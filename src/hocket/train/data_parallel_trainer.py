@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hocket.core import engines, session
+from hocket.core import session
 from hocket.train import (
     backend,
     callbacks,
@@ -117,7 +117,7 @@ class DataParallelTrainer:
         count = self._scaling.num_workers
         if count == 0:
             return True
-        if engines.name_engine(session.get_engine()) != "inprocess":
+        if session.get_engine().name != "inprocess":
             return False
         if count > 1:
             raise ValueError(

@@ -124,10 +124,7 @@ class InProcessEngine(contract.Engine):
             for shape in (options.creation.shape, options.lifetime_shape):
                 self._check_feasible(shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
             if options.name and self._kernel.find_actor(options.namespace, options.name) is not None:
-                raise exceptions.ActorAlreadyExistsError(
-                    f"The name {options.name!r} is taken by another actor in namespace {options.namespace!r}. Choose another "
-                    f"name, or get the existing one with hocket.get_actor({options.name!r})."
-                )
+                raise rules.build_name_error(options.name, options.namespace)
             call = self._encode_call(self._find_function(actor_class), args, kwargs, options.class_name)
             task = TaskRecord(*call, options=options.creation, kind=TaskKind.CREATION)
             task.actor_options = options
@@ -482,7 +479,7 @@ class InProcessEngine(contract.Engine):
             for ref in refs:
                 record = self._kernel.objects.get(ref._id)
                 if record is None or ref._engine is not self:
-                    raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
+                    raise rules.build_closed_error(ref)
                 found.append(record)
             if any(record.value is None for record in found):
                 self._make(found, timeout_s)
@@ -499,9 +496,7 @@ class InProcessEngine(contract.Engine):
             self._open(failed)
         missing = [record for record in wanted if record.value is None]
         if missing and timeout_s is not None:
-            raise exceptions.GetTimeoutError(
-                f"{len(missing)} of {len(wanted)} objects were not there after {timeout_s} s."
-            )
+            raise rules.build_timeout_error(len(missing), len(wanted), timeout_s)
         if missing:
             raise exceptions.DeadlockError(
                 f"{len(missing)} objects can never be made: nothing that would make them can run. Look for a task that waits for "

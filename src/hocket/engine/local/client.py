@@ -574,13 +574,13 @@ class Client(contract.Engine):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         missing = {ref._id for ref in refs if ref._id not in self._arrived}
         if missing:
-            self._fetch(missing, timeout_s)
+            self._fetch(missing, len(refs), timeout_s)
         if len(refs) < values.MANY:
             return [self._open(ref._id, refs, deadline) for ref in refs]
         with values.hold_collector():
             return [self._open(ref._id, refs, deadline) for ref in refs]
 
-    def _fetch(self, missing: set[int], timeout_s: float | None) -> None:
+    def _fetch(self, missing: set[int], wanted: int, timeout_s: float | None) -> None:
         """Wait until these have come, or one of them is an error."""
         if self._expected and self._expected.issuperset(
             missing
@@ -589,26 +589,26 @@ class Client(contract.Engine):
             if self.pump.wait_until(lambda: self._have_arrived(missing), patience_s):
                 return
         if timeout_s == 0:
-            self._look_once(missing, timeout_s)
+            self._look_once(missing, wanted, timeout_s)
             return
         number = next(self._ids)
-        wanted = tuple(missing) if timeout_s is None else ()
+        for_good = tuple(missing) if timeout_s is None else ()
         with self.lock:
-            self._block(number, wanted, needs_all=True)
+            self._block(number, for_good, needs_all=True)
         try:
             if not self.pump.wait_until(lambda: self._is_over(number) or self._have_arrived(missing), timeout_s):
-                raise _build_timeout_error(len(missing), timeout_s)
+                raise rules.build_timeout_error(len(missing), wanted, timeout_s)
         finally:
             self._unblock(number)
 
-    def _look_once(self, missing: set[int], timeout_s: float) -> None:
+    def _look_once(self, missing: set[int], wanted: int, timeout_s: float) -> None:
         """Fetch what is there, without waiting for what is not: the hub answers in order, so one question is enough."""
         with self.lock:
             self._have_arrived(missing)
         self._ask("ping")
         with self.lock:
             if not self._have_arrived(missing):
-                raise _build_timeout_error(len(missing), timeout_s)
+                raise rules.build_timeout_error(len(missing), wanted, timeout_s)
 
     def _block(self, number: int, wanted: tuple[int, ...], *, needs_all: bool) -> None:
         """Tell the hub that a thread waits. Called with the lock held."""
@@ -662,7 +662,7 @@ class Client(contract.Engine):
                 other = self._arrived.get(ref._id)
                 if other is not None and other.payload[0] >= payloads.ERROR:
                     return self.open_payload(ref._id, other)
-            self._fetch({object_id}, None if deadline is None else max(0.0, deadline - time.monotonic()))
+            self._fetch({object_id}, len(refs), None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def open_payload(self, object_id: int, found: Arrived) -> Any:
         """Return a value that has arrived; raise it if it is an error."""
@@ -718,7 +718,7 @@ class Client(contract.Engine):
     def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
         if item._id not in self._arrived:
             try:
-                self._fetch({item._id}, timeout_s)
+                self._fetch({item._id}, 1, timeout_s)
             except exceptions.GetTimeoutError:
                 return None
         found = self._arrived.get(item._id)
@@ -833,12 +833,6 @@ def limit_true(there: list[bool], most: int) -> list[bool]:
 
 _KNOWN_FEASIBLE = frozenset({(), (("CPU", resources.UNIT),)})
 """Demands that every session can meet, so that common tasks need no question."""
-
-
-def _build_timeout_error(missing: int, timeout_s: float | None) -> exceptions.GetTimeoutError:
-    return exceptions.GetTimeoutError(
-        f"{missing} of the objects were not there after {timeout_s} s. The tasks go on; call get again, or give a longer timeout."
-    )
 
 
 _RARE = frozenset(

@@ -321,10 +321,7 @@ class Hub(contract.Engine):
     def claim_name(self, name: str, namespace: str, *, caller: int = DRIVER) -> None:
         """Keep the name for the actor that the caller is about to create; raise if another has it."""
         if not self.kernel.claim_name(namespace, name, caller):
-            raise exceptions.ActorAlreadyExistsError(
-                f"The name {name!r} is taken by another actor in namespace {namespace!r}. Choose another name, or get the "
-                f"existing one with hocket.get_actor({name!r})."
-            )
+            raise rules.build_name_error(name, namespace)
 
     def check_feasible(
         self, shape: resources.Shape, kind: type[exceptions.InfeasibleResourcesError], what: str
@@ -410,7 +407,7 @@ class Hub(contract.Engine):
         for ref in refs:
             record = objects.get(ref._id)
             if record is None or ref._engine is not self:
-                raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
+                raise rules.build_closed_error(ref)
             if record.value is None:
                 started = started or time.perf_counter()
                 self._wait_for(record, refs, deadline, timeout_s)
@@ -456,10 +453,7 @@ class Hub(contract.Engine):
                 raise self.end
             return
         missing = sum(self.kernel.objects[ref._id].value is None for ref in refs)
-        raise exceptions.GetTimeoutError(
-            f"{missing} of {len(refs)} objects were not there after {timeout_s} s. The tasks go on; call get again, or give a "
-            "longer timeout."
-        )
+        raise rules.build_timeout_error(missing, len(refs), timeout_s)
 
     def _give_up(self, refs: Sequence[contract.ObjectRef[Any]]) -> None:
         """The user interrupted a wait: at a prompt or in a notebook, what the cell asked for is not wanted any more.

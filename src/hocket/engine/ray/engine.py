@@ -89,6 +89,7 @@ class RayEngine(contract.Engine):
             "idle_deaths": "A worker that dies while it has nothing to do can cost the next task on it a try.",
             "cancel_before_creation": "A call that is cancelled before its actor is built takes those behind it along: Ray waits for it for 30 s, and "
             "then fails them.",
+            "immediate_kill": "kill() asks Ray to end an actor: calls that are sent right after it may still be answered.",
             "deadlock_search": "Tasks that wait for each other in a circle wait for ever, or until a time-out.",
             "long_chains": "The error of a task that heads a chain of hundreds of dependent tasks takes long to arrive: Ray writes the text of all "
             "before it into each.",
@@ -152,7 +153,7 @@ class RayEngine(contract.Engine):
 
     def reduce_ref(self, ref: contract.ObjectRef[Any]) -> tuple[Any, ...]:
         if self._is_closed:
-            raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
+            raise rules.build_closed_error(ref)
         self._handles.setdefault(ref._id, ref)
         if contract.encoding.refs is not None:  # into the pickle of a function, which Ray does not look into
             contract.encoding.refs.append(ref)
@@ -257,10 +258,7 @@ class RayEngine(contract.Engine):
             ref = self.wrap_known(native)
         except Exception as error:
             if "already taken" in str(error) or isinstance(error, ray.exceptions.ActorAlreadyExistsError):
-                raise exceptions.ActorAlreadyExistsError(
-                    f"The name {options.name!r} is taken by another actor in namespace {options.namespace!r}. Choose another "
-                    f"name, or get the existing one with hocket.get_actor({options.name!r})."
-                ) from error
+                raise rules.build_name_error(options.name, options.namespace) from error
             raise _explain_submission(error, args, kwargs, options.class_name) from error
         if options.name:
             listing.publish_actor(native, options)
@@ -367,10 +365,7 @@ class RayEngine(contract.Engine):
             raise failure
         distinct = list(dict.fromkeys(wanted))
         missing = len(ray.wait(distinct, num_returns=len(distinct), timeout=0, fetch_local=False)[1])
-        raise exceptions.GetTimeoutError(
-            f"{missing} of {len(refs)} objects were not there after {timeout_s} s. The tasks go on; call get again, or give a "
-            "longer timeout."
-        )
+        raise rules.build_timeout_error(missing, len(refs), timeout_s)
 
     def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
         self._check_open()

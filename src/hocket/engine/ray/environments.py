@@ -20,7 +20,7 @@ from hocket.engine.ray import outside
 _log = logging.getLogger("hocket")
 
 _uploaded: dict[tuple[str, str], dict[str, Any]] = {}
-"""By the node's id and the text."""
+"""By the job's id and the text; a handful for a program."""
 
 
 def build_environment(text: str) -> dict[str, Any]:

@@ -64,14 +64,11 @@ def translate(error: BaseException) -> BaseException:
         return exceptions.WorkerCrashedError(f"The worker that ran the task died. {_NO_EVIDENCE}")
     for kind in type(error).__mro__:
         if kind.__name__ in _SAME_NAME and kind.__module__.startswith("ray"):
-            return _build(getattr(exceptions, kind.__name__), text)
+            same: type[exceptions.HocketError] = getattr(exceptions, kind.__name__)
+            return same(text)
     if isinstance(error, ray.exceptions.RayError):
         return exceptions.SystemError(f"{type(error).__name__}: {text}")
     return error
-
-
-def _build(kind: type[exceptions.HocketError], text: str) -> exceptions.HocketError:
-    return kind(text)
 
 
 def _strip(text: str) -> str:

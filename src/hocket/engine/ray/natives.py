@@ -15,7 +15,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from hocket import exceptions
-from hocket.engine import contract
+from hocket.engine import contract, rules
 from hocket.engine.ray import outside
 
 
@@ -64,7 +64,7 @@ def get_native(ref: contract.ObjectRef[Any]) -> Any:
         ObjectLostError: It is of another session. Ray ends the process for a handle of a connection that is closed.
     """
     if ref._engine is not contract.get_optional_current_engine():
-        raise exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
+        raise rules.build_closed_error(ref)
     return ref._native
 
 
@@ -130,7 +130,7 @@ def reduce_native(native: Any, rebuild: Callable[[Any], contract.ObjectRef[Any]]
 
 
 def _is_in_rays_pickle() -> bool:
-    if outside.is_outside():
+    if outside.is_outside() or outside.is_server():
         return True
     context = ray._private.worker.global_worker.get_serialization_context()
     return bool(context.is_in_band_serialization())

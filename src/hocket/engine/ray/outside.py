@@ -11,6 +11,7 @@ What cannot be had is refused at the call, and listed in `LIMITS`.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -46,6 +47,12 @@ _ANYTHING = inspect.signature(lambda *args, **kwargs: None)
 def is_outside() -> bool:
     """Tell whether this process speaks with its Ray through Ray Client."""
     return bool(client_mode_hook.client_mode_should_convert())
+
+
+def is_server() -> bool:
+    """Tell whether this process is Ray Client's server, which counts the handles that it sends to the driver outside."""
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return main is not None and main.name.startswith("ray.util.client.server")
 
 
 def build_refusal(what: str) -> exceptions.HocketError:
