@@ -38,10 +38,10 @@ ROWS = (
 
 def measure_in_turns(one: Operation, modules: dict[str, Any], settings: Settings, results: Results) -> None:
     warm_seconds, seconds, divisor = (0.05, 0.1, 20) if settings.quick else (0.3, 1.0, 1)
-    bodies = {side: one.build(module, divisor) for side, module in modules.items()}
     for number in range(settings.rounds):
-        order = list(bodies) if number % 2 else list(reversed(bodies))
-        for side in order:
+        # New ones each time: how fast an actor answers depends on which core its process came to.
+        bodies = {side: one.build(module, divisor) for side, module in modules.items()}
+        for side in list(bodies) if number % 2 else list(reversed(bodies)):
             value = measure(bodies[side], warm_seconds=warm_seconds, seconds=seconds)
             results.add(one.row.name, side, value)
 
