@@ -170,7 +170,8 @@ def test_ranks_that_are_not_with_the_driver_meet_at_rank_0(
     assert metrics is not None
     assert metrics["store"] == ("TCPStore" if is_apart else "FileStore")
     assert metrics["ranks"] == [0, 1]
-    assert {"127.0.0.1"} <= set(metrics["listens_on"]) <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    assert set(metrics["listens_on"]) <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    assert is_apart or not metrics["listens_on"], "nothing listens on one machine"
 
 
 def test_the_interface_is_that_of_the_address() -> None:

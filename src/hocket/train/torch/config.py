@@ -1,4 +1,4 @@
-"""Joins the ranks into a torch process group.
+"""Joins the ranks into a torch process group: over shared memory (`hocket.collective.torch`), NCCL, gloo, or what the user names.
 
 How the ranks find each other is the matter of `rendezvous`. What gloo itself opens, a socket a rank, is bound to the loopback interface if all
 ranks are on one machine, else to the interface that has the node's address, unless the user's GLOO_SOCKET_IFNAME says otherwise.
@@ -14,6 +14,7 @@ from typing import final
 import torch
 import torch.distributed as dist
 
+from hocket.collective import torch as collective_torch
 from hocket.train import backend, places, worker_group
 from hocket.train.torch import devices, rendezvous
 
@@ -28,7 +29,8 @@ class TorchConfig(backend.BackendConfig):
     """
 
     backend: str | None = None
-    """A backend of torch.distributed. Default: ``"nccl"`` if `ScalingConfig.use_gpu`, else ``"gloo"``."""
+    """A backend of torch.distributed. Default: ``"nccl"`` if `ScalingConfig.use_gpu`, else ``"hocket"``, which reduces in memory that the
+    ranks of a machine share, and between machines over gloo."""
     timeout_s: float = 1800
     """Seconds that a collective may take. Ray's default."""
 
@@ -40,7 +42,7 @@ class TorchConfig(backend.BackendConfig):
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Join the ranks, and set torch up in each."""
-        name = self.backend or ("nccl" if group.scaling.use_gpu else "gloo")
+        name = self.backend or ("nccl" if group.scaling.use_gpu else collective_torch.NAME)
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
         meeting = rendezvous.arrange(group, self.timeout_s)
         is_apart = len({place.node_id for place in group.places}) > 1
@@ -82,6 +84,7 @@ def _join(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         if address != rendezvous.LOOPBACK:  # inside a machine NCCL needs no network
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    collective_torch.register()
     torch.set_num_threads(num_threads)
     if use_gpu:
         torch.cuda.set_device(devices.pick_cuda_device())

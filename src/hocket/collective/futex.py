@@ -1,0 +1,67 @@
+"""Waiting for a word of shared memory, in the kernel: Linux's futex, which works between processes that map the same memory.
+
+A wait and a wake are a system call each, made through `ctypes`, which lets other threads of the process run meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import sys
+import threading
+
+_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
+"""The system call's number. From Linux's tables."""
+
+_WAIT = 0
+_WAKE = 1
+_EVERYBODY = 2**31 - 1
+
+_number = _NUMBERS.get(platform.machine()) if sys.platform.startswith("linux") else None
+_lock = threading.Lock()
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+if _number is not None:
+    _call = ctypes.CDLL(None, use_errno=True).syscall
+    _call.argtypes = (
+        ctypes.c_long,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_uint32,
+        ctypes.POINTER(_Timespec),
+        ctypes.c_void_p,
+        ctypes.c_uint32,
+    )
+    _call.restype = ctypes.c_long
+
+
+def is_available() -> bool:
+    """Tell whether this system has it."""
+    return _number is not None
+
+
+def wait(address: int, value: int, timeout_s: float) -> None:
+    """Sleep as long as the word at an address has a value, until somebody wakes it or the time is over. It may also return early."""
+    seconds = int(timeout_s)
+    left = _Timespec(seconds, int((timeout_s - seconds) * 1e9))
+    if _call(_number, address, _WAIT, value, ctypes.byref(left), None, 0) == -1:
+        code = ctypes.get_errno()
+        if code not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+            raise OSError(code, os.strerror(code))
+
+
+def wake(address: int) -> None:
+    """Wake all who wait for the word at an address."""
+    _call(_number, address, _WAKE, _EVERYBODY, None, None, 0)
+
+
+def fence() -> None:
+    """Have everything written before it be seen before anything is read after it: taking a lock does so on each processor."""
+    _lock.acquire()
+    _lock.release()

@@ -1,0 +1,368 @@
+"""The process group."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from hocket.collective import arithmetic, futex, meeting
+from hocket.collective.arithmetic import Arithmetic, ReduceOp
+from hocket.collective.torch import tensors, works
+
+NAME: Final = "hocket"
+"""The backend's name."""
+
+
+def register() -> None:
+    """Make the backend known to torch.distributed. Can be called again."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _create, devices=["cpu"])
+
+
+def _create(store: Any, rank: int, size: int, timeout: dt.timedelta) -> ProcessGroup:
+    return ProcessGroup(store, rank, size, timeout)
+
+
+class _Board:
+    """A torch store as `hocket.collective.meeting` wants it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def write(self, key: str, text: str) -> None:
+        self._store.set(key, text or " ")
+
+    def read(self, key: str) -> str:
+        text: str = self._store.get(key).decode()
+        return text
+
+
+@final
+class ProcessGroup(dist.ProcessGroup):
+    """A process group of torch over shared memory. Made by ``dist.init_process_group("hocket")`` and ``dist.new_group``.
+
+    Args:
+        store: Where the ranks meet.
+        rank: This rank.
+        size: How many there are.
+        timeout: How long an operation may wait for a rank.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: dt.timedelta) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # what Python subclasses call
+        self._rank = rank
+        self._size = size
+        self._name = self._description = ""
+        self._store = store
+        self._timeout = timeout
+        board = _Board(store)
+        hosts = meeting.list_hosts(board, rank, size) if futex.is_available() else [[other] for other in range(size)]
+        self._host_of = {other: number for number, host in enumerate(hosts) for other in host}
+        self._hosts = hosts
+        mine = hosts[self._host_of[rank]]
+        self._local: Any = (
+            meeting.join(board, rank, mine, timeout_s=timeout.total_seconds()) if len(mine) > 1 else _Alone()
+        )
+        self._is_apart = len(hosts) > 1
+        #: The first ranks of the hosts, in those; None in the others.
+        self._leaders = (
+            self._build_gloo("leaders", self._host_of[rank], len(hosts)) if self._is_apart and mine[0] == rank else None
+        )
+        self._world_group: Any = None
+
+    def _build_gloo(self, name: str, rank: int, size: int) -> Any:
+        return dist.ProcessGroupGloo(dist.PrefixStore(name, self._store), rank, size, self._timeout)  # type: ignore[attr-defined]
+
+    @property
+    def _world(self) -> Any:
+        """All ranks over gloo, for what is not done in shared memory."""
+        if self._world_group is None:
+            self._world_group = self._build_gloo("world", self._rank, self._size)
+        return self._world_group
+
+    # --- what torch asks ----------------------------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:  # noqa: N802 (torch's names)
+        return NAME
+
+    def getRank(self) -> int:  # noqa: N802
+        return self._rank
+
+    def getSize(self) -> int:  # noqa: N802
+        return self._size
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._description
+
+    def shutdown(self) -> None:
+        """Leave the group."""
+        self._local.close()
+
+    def abort(self) -> None:
+        """Leave the group: whoever waits for this rank gets an error."""
+        self._local.close()
+
+    def supports_splitting(self) -> bool:
+        return False
+
+    # --- reductions ---------------------------------------------------------------------------------------------------
+
+    def allreduce(self, given: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        op = tensors.find_op(opts)
+        for tensor in given:
+            self._all_reduce(tensor, op)
+        return works.Done(given)
+
+    def allreduce_coalesced(self, given: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        return self.allreduce(given, opts)
+
+    def _all_reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
+        flat, calc = tensors.flatten(tensor)
+        if self._is_apart:
+            self._all_reduce_apart(flat, op, calc)
+        else:
+            self._local.all_reduce(flat, op, calc)
+        tensors.put_back(tensor, flat)
+
+    def _all_reduce_apart(self, flat: Any, op: ReduceOp, calc: Arithmetic) -> None:
+        inner = ReduceOp.SUM if op is ReduceOp.MEAN else op
+        self._local.reduce(flat, 0, inner, calc)
+        if self._leaders is not None:
+            whole = tensors.as_tensor(flat)
+            self._leaders.allreduce([whole], tensors.build_options(dist.AllreduceOptions(), inner)).wait()
+            if op is ReduceOp.MEAN:
+                whole.div_(self._size)
+        self._local.broadcast(tensors.as_bytes(tensors.as_tensor(flat)), 0)
+
+    def reduce(self, given: list[torch.Tensor], opts: Any) -> dist.Work:
+        if self._is_apart:
+            return self._world.reduce(given, opts)  # type: ignore[no-any-return]
+        for tensor in given:
+            flat, calc = tensors.flatten(tensor)
+            self._local.reduce(flat, opts.rootRank, tensors.find_op(opts), calc)
+            if self._rank == opts.rootRank:
+                tensors.put_back(tensor, flat)
+        return works.Done(given)
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
+    ) -> dist.Work:
+        for output, parts in zip(outputs, inputs, strict=True):
+            self._reduce_scatter(output, parts, opts)
+        return works.Done(outputs)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        for output, whole in zip(outputs, inputs, strict=True):
+            self._reduce_scatter(output, whole.contiguous().view(-1).chunk(self._size), opts)
+        return works.Done(outputs)
+
+    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> dist.Work:
+        return self.reduce_scatter_single_coalesced([output], [whole], opts)
+
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]  # their names before torch 2.13
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]  # the same
+
+    def _reduce_scatter(self, output: torch.Tensor, parts: Sequence[torch.Tensor], opts: Any) -> None:
+        if any(part.numel() != output.numel() for part in parts):
+            raise ValueError(
+                f"reduce_scatter needs parts of the output's size, {output.numel()}, but received {[part.numel() for part in parts]}. Pad them."
+            )
+        op = tensors.find_op(opts)
+        if (
+            self._is_apart
+        ):  # gloo's own takes no mean on all versions; adding up everything costs more and is always there
+            whole = torch.cat([part.reshape(-1) for part in parts])
+            self._all_reduce(whole, op)
+            output.copy_(whole.chunk(self._size)[self._rank].view(output.shape))
+            return
+        flat, calc = tensors.flatten(output)
+        self._local.reduce_scatter(flat, [tensors.flatten(part)[0] for part in parts], op, calc)
+        tensors.put_back(output, flat)
+
+    # --- moving ---------------------------------------------------------------------------------------------------------
+
+    def broadcast(self, given: list[torch.Tensor], opts: Any) -> dist.Work:
+        root = opts.rootRank
+        for tensor in given:
+            whole = tensor.detach().contiguous()
+            data, dtype = tensors.as_bytes(whole), str(tensor.dtype)
+            if self._is_apart:
+                self._broadcast_apart(whole, data, root, dtype)
+            else:
+                self._local.broadcast(data, root, dtype)
+            if whole.data_ptr() != tensor.data_ptr():
+                tensor.copy_(whole)
+        return works.Done(given)
+
+    def _broadcast_apart(self, whole: torch.Tensor, data: Any, root: int, dtype: str) -> None:
+        home = self._host_of[root]
+        is_home = self._host_of[self._rank] == home
+        if is_home:
+            self._local.broadcast(data, self._hosts[home].index(root), dtype)
+        if self._leaders is not None:
+            options = dist.BroadcastOptions()
+            options.rootRank = home
+            self._leaders.broadcast([whole], options).wait()
+        if not is_home:
+            self._local.broadcast(data, 0, dtype)
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        if self._is_apart:
+            return self._world.allgather(outputs, inputs)  # type: ignore[no-any-return]
+        for targets, tensor in zip(outputs, inputs, strict=True):
+            with tensors.Targets(targets) as arrays:
+                self._local.all_gather(arrays, tensors.as_bytes(tensor.detach().contiguous()), str(tensor.dtype))
+        return works.Done([tensor for targets in outputs for tensor in targets])
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        for output, tensor in zip(outputs, inputs, strict=True):
+            if output.is_contiguous():
+                self.allgather([list(output.detach().view(-1).chunk(self._size))], [tensor.reshape(-1)])
+            else:
+                whole = output.contiguous()
+                self.allgather([list(whole.view(-1).chunk(self._size))], [tensor.reshape(-1)])
+                output.copy_(whole)
+        return works.Done(outputs)
+
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    _allgather_base = all_gather_single  # type: ignore[assignment]  # their names before torch 2.13
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]  # the same
+
+    def allgather_coalesced(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        for number, tensor in enumerate(inputs):
+            self.allgather([[targets[number] for targets in outputs]], [tensor])
+        return works.Done([tensor for targets in outputs for tensor in targets])
+
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> dist.Work:
+        if self._is_apart:
+            return self._world.gather(outputs, inputs, opts)  # type: ignore[no-any-return]
+        with tensors.Targets(outputs[0] if outputs else ()) as arrays:
+            self._local.gather(
+                arrays, tensors.as_bytes(inputs[0].detach().contiguous()), opts.rootRank, str(inputs[0].dtype)
+            )
+        return works.Done(inputs)
+
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
+        if self._is_apart:
+            return self._world.scatter(outputs, inputs, opts)  # type: ignore[no-any-return]
+        sources = [tensors.as_bytes(tensor.detach().contiguous()) for tensor in inputs[0]] if inputs else []
+        with tensors.Targets(outputs[:1]) as (target,):
+            self._local.scatter(target, sources, opts.rootRank, str(outputs[0].dtype))
+        return works.Done(outputs)
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        sizes = {tensor.numel() * tensor.element_size() for tensor in (*outputs, *inputs)}
+        if self._is_apart or len(sizes) > 1:
+            self._exchange_messages(outputs, inputs)
+        else:
+            sources = [tensors.as_bytes(tensor.detach().contiguous()) for tensor in inputs]
+            with tensors.Targets(outputs) as arrays:
+                self._local.all_to_all(arrays, sources, str(outputs[0].dtype))
+        return works.Done(outputs)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        opts: Any = None,
+    ) -> dist.Work:
+        whole = output.detach().contiguous()
+        self.alltoall(
+            list(torch.split(whole, output_sizes) if output_sizes else whole.chunk(self._size)),
+            list(torch.split(tensor, input_sizes) if input_sizes else tensor.chunk(self._size)),
+        )
+        if whole.data_ptr() != output.data_ptr():
+            output.copy_(whole)
+        return works.Done([output])
+
+    alltoall_base = all_to_all_single  # type: ignore[assignment]  # the same
+
+    def _exchange_messages(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        outputs[self._rank].copy_(inputs[self._rank])
+        others = [other for other in range(self._size) if other != self._rank]
+        works = [self.send([inputs[other]], other, -2) for other in others if inputs[other].numel()]
+        works += [self.recv([outputs[other]], other, -2) for other in others if outputs[other].numel()]
+        for work in works:
+            work.wait()
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        if self._is_apart:
+            self._all_reduce_apart(np.zeros(1, np.uint8), ReduceOp.SUM, arithmetic.NUMPY)
+        else:
+            self._local.barrier()
+        return works.Done([])
+
+    # --- messages -------------------------------------------------------------------------------------------------------
+
+    def send(self, given: list[torch.Tensor], target: int, tag: int = 0) -> dist.Work:
+        if self._is_apart:
+            return self._world.send(given, target, max(tag, 0))  # type: ignore[no-any-return]
+        data = tensors.as_bytes(given[0].detach().contiguous())
+        return works.Message(self._local, self._local.boxes.send(data, target, tag), target)
+
+    def recv(self, given: list[torch.Tensor], source: int, tag: int = 0) -> dist.Work:
+        if self._is_apart:
+            return self._world.recv(given, source, max(tag, 0))  # type: ignore[no-any-return]
+        tensor = given[0].detach()
+        whole = tensor if tensor.is_contiguous() else tensor.contiguous()
+        transfer = self._local.boxes.receive(tensors.as_bytes(whole), source, tag)
+        return works.Message(self._local, transfer, source, None if whole is tensor else tensor)
+
+    def recv_anysource(self, given: list[torch.Tensor], tag: int = 0) -> dist.Work:
+        """Receive from whoever has sent; waits until somebody has."""
+        if self._is_apart:
+            return self._world.recv_anysource(given, max(tag, 0))  # type: ignore[no-any-return]
+        return self.recv(given, self._local.find_sender(), tag)
+
+
+class _Alone:
+    """The group of a rank that is alone on its host."""
+
+    def all_reduce(self, *_: object) -> None: ...
+
+    def reduce(self, *_: object) -> None: ...
+
+    def broadcast(self, *_: object) -> None: ...
+
+    def barrier(self) -> None: ...
+
+    def all_gather(self, targets: Sequence[Any], array: Any, *_: object) -> None:
+        np.copyto(targets[0], array)
+
+    def gather(self, targets: Sequence[Any], array: Any, *_: object) -> None:
+        np.copyto(targets[0], array)
+
+    def scatter(self, target: Any, sources: Sequence[Any], *_: object) -> None:
+        np.copyto(target, sources[0])
+
+    def all_to_all(self, targets: Sequence[Any], sources: Sequence[Any], *_: object) -> None:
+        np.copyto(targets[0], sources[0])
+
+    def reduce_scatter(self, target: Any, sources: Sequence[Any], op: ReduceOp, calc: Arithmetic) -> None:
+        calc.copy(target, sources[0])
+
+    def close(self) -> None: ...

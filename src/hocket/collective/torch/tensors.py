@@ -1,0 +1,109 @@
+"""Tensors as arrays that look into them, and torch's arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from hocket.collective import arithmetic
+from hocket.collective.arithmetic import Arithmetic, ReduceOp
+
+_OPS: Final = {
+    dist.ReduceOp.SUM: ReduceOp.SUM,
+    dist.ReduceOp.AVG: ReduceOp.MEAN,
+    dist.ReduceOp.PRODUCT: ReduceOp.PRODUCT,
+    dist.ReduceOp.MIN: ReduceOp.MIN,
+    dist.ReduceOp.MAX: ReduceOp.MAX,
+}
+
+_NUMPY_DTYPES: Final = frozenset(
+    {torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+)
+"""What numpy adds as fast as torch, and with less to do for each call."""
+
+TORCH: Final = Arithmetic(
+    name="torch",
+    view=lambda buffer, dtype, count, offset: torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset),
+    copy=lambda target, source: target.copy_(source),
+    combine={
+        ReduceOp.SUM: torch.add,
+        ReduceOp.MEAN: torch.add,
+        ReduceOp.PRODUCT: torch.mul,
+        ReduceOp.MIN: torch.minimum,
+        ReduceOp.MAX: torch.maximum,
+    },
+    divide=torch.div,
+    is_inexact=lambda dtype: dtype.is_floating_point or dtype.is_complex,
+)
+"""For dtypes that numpy lacks or is slow at: bfloat16, float16, complex numbers, bools."""
+
+
+class Targets:
+    """Tensors as arrays of bytes to be written into; those that are not contiguous are written afterwards."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = [tensor.detach() for tensor in tensors]
+        self._wholes = [tensor.contiguous() for tensor in self._tensors]
+
+    def __enter__(self) -> list[Any]:
+        return [as_bytes(whole) for whole in self._wholes]
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            for tensor, whole in zip(self._tensors, self._wholes, strict=True):
+                if whole.data_ptr() != tensor.data_ptr():
+                    tensor.copy_(whole)
+
+
+def find_op(opts: Any) -> ReduceOp:
+    if opts is None:
+        return ReduceOp.SUM
+    found = _OPS.get(opts.reduceOp.op if hasattr(opts.reduceOp, "op") else opts.reduceOp)
+    if found is None:
+        raise ValueError(
+            f"The backend 'hocket' reduces by {', '.join(str(op).rpartition('.')[2] for op in _OPS)}, but received {opts.reduceOp}. Use a group of "
+            "gloo for it: dist.new_group(backend='gloo')."
+        )
+    return found
+
+
+def build_options(options: Any, op: ReduceOp) -> Any:
+    options.reduceOp = next(theirs for theirs, ours in _OPS.items() if ours is op)
+    return options
+
+
+def flatten(tensor: torch.Tensor) -> tuple[Any, Arithmetic]:
+    """Return a one-dimensional, contiguous array of a tensor's numbers, and what adds such arrays. It looks into the tensor if it can."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise ValueError(
+            f"The backend 'hocket' takes dense tensors on the CPU, but received one on {tensor.device} with layout {tensor.layout}. Move it with .cpu(), or use "
+            "a group of NCCL for GPUs."
+        )
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.dim() != 1 or not tensor.is_contiguous():
+        tensor = tensor.contiguous().view(-1)
+    if tensor.dtype in _NUMPY_DTYPES:
+        return tensor.numpy(), arithmetic.NUMPY
+    return tensor, TORCH
+
+
+def as_tensor(flat: Any) -> torch.Tensor:
+    return flat if isinstance(flat, torch.Tensor) else torch.from_numpy(flat)
+
+
+def put_back(tensor: torch.Tensor, flat: Any) -> None:
+    """Copy the numbers into the tensor, if they are not there yet."""
+    whole = as_tensor(flat)
+    if whole.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(whole.view(tensor.shape))
+
+
+def as_bytes(tensor: torch.Tensor) -> Any:
+    """Return the bytes of a contiguous tensor as an array that looks into it."""
+    if tensor.device.type != "cpu":
+        raise ValueError(f"The backend 'hocket' takes tensors on the CPU, but received one on {tensor.device}.")
+    return tensor.view(-1).view(torch.uint8).numpy()

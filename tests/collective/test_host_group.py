@@ -1,0 +1,221 @@
+"""Collectives of one host on numpy arrays, in real processes that are stopped and killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket.collective import ReduceOp, errors, host_group, lookout, meeting, segment
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.about_local("memory that the processes of one machine share"),
+    pytest.mark.usefixtures("session"),
+]
+
+Group = host_group.HostGroup
+Body = Callable[[Group], Any]
+
+
+class Folder:
+    """A folder as a board."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, key: str, text: str) -> None:
+        file = self._path / key.replace("/", "-")
+        file.with_suffix(f".{os.getpid()}").write_text(text)
+        file.with_suffix(f".{os.getpid()}").rename(file)
+
+    def read(self, key: str) -> str:
+        file = self._path / key.replace("/", "-")
+        while not file.exists():
+            time.sleep(0.001)
+        return file.read_text()
+
+
+def run_rank(body: Body, path: Path, rank: int, size: int, timeout_s: float) -> Any:
+    group = meeting.join(Folder(path), rank, range(size), timeout_s=timeout_s)
+    try:
+        return body(group)
+    finally:
+        group.close()
+
+
+def start(body: Body, size: int, folder: Path, timeout_s: float = 30.0) -> list[Any]:
+    path = folder / os.urandom(4).hex()
+    path.mkdir()
+    task = hocket.remote(num_cpus=0.25, max_retries=0)(run_rank)
+    return [task.remote(body, path, rank, size, timeout_s) for rank in range(size)]
+
+
+def run(body: Body, size: int, folder: Path, timeout_s: float = 30.0) -> list[Any]:
+    found: list[Any] = hocket.get(start(body, size, folder, timeout_s))
+    return found
+
+
+CHUNK = segment.CHUNK_BYTES // 8
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_sums_of_all_lengths(size: int, tmp_path: Path) -> None:
+    def body(group: Group) -> bool:
+        rows = np.random.default_rng(0)
+        for count in (1, 2, 5, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 5 * CHUNK + 17):
+            values = rows.integers(-1000, 1000, (group.size, count))
+            for op, expected in (
+                (ReduceOp.SUM, values.sum(0)),
+                (ReduceOp.MAX, values.max(0)),
+                (ReduceOp.MEAN, values.sum(0) / group.size),
+            ):
+                mine = values[group.rank].astype(np.float64 if op is ReduceOp.MEAN else np.int64)
+                group.all_reduce(mine, op)
+                if not np.array_equal(mine, expected):
+                    return False
+        return True
+
+    assert run(body, size, tmp_path) == [True] * size
+
+
+def test_ranks_of_any_pace_stay_in_step(tmp_path: Path) -> None:
+    def body(group: Group) -> list[int]:
+        pace = np.random.default_rng(group.rank)
+        found = []
+        for turn in range(300):
+            for _ in range(int(pace.integers(0, 200))):
+                pace.random()
+            value = np.full(1 + turn % 7, turn * (group.rank + 1))
+            group.all_reduce(value)
+            if turn % 5 == group.rank or turn % 5 < group.size:
+                group.barrier()
+                group.barrier()
+            found.append(int(value[-1]))
+        return found
+
+    assert run(body, 3, tmp_path) == [[turn * 6 for turn in range(300)]] * 3
+
+
+def test_nobody_burns_a_core_while_waiting(tmp_path: Path) -> None:
+    def body(group: Group) -> float:
+        if group.rank == 1:
+            sender = group.find_sender()  # waits in the same way
+            mine = np.empty(1, np.uint8)
+            group.finish(group.boxes.receive(mine, sender, 0), sender)
+        before = time.process_time()
+        if group.rank == 0:
+            deadline = time.monotonic() + 1.0
+            while time.monotonic() < deadline:
+                time.sleep(0.01)
+            group.finish(group.boxes.send(np.zeros(1, np.uint8), 1, 0), 1)
+        group.barrier()
+        return time.process_time() - before
+
+    assert max(run(body, 2, tmp_path)) < 0.5
+
+
+def test_killed_rank_is_named(tmp_path: Path) -> None:
+    def body(group: Group) -> str:
+        group.barrier()
+        if group.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(errors.RankDiedError) as caught:
+            group.all_reduce(np.ones(3))
+        with pytest.raises(errors.RankDiedError):
+            group.barrier()
+        return str(caught.value)
+
+    refs = start(body, 3, tmp_path)
+    with pytest.raises(hocket.exceptions.WorkerCrashedError, match="SIGKILL"):
+        hocket.get(refs[1])
+    for rank in (0, 2):
+        text = hocket.get(refs[rank])
+        assert text.startswith("Rank 1 (pid ")
+        assert f"died while rank {rank} waited for it in all_reduce(24 bytes of f64, sum)" in text
+
+
+def test_stopped_rank_is_told_of(tmp_path: Path) -> None:
+    def body(group: Group) -> str:
+        pid = group._memory.words[segment.find_desk(1) + segment.PID]
+        group.barrier()
+        if group.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return ""
+        with pytest.raises(errors.CollectiveTimeoutError) as caught:
+            group.all_reduce(np.ones(3))
+        os.kill(pid, signal.SIGCONT)
+        return str(caught.value)
+
+    text = run(body, 2, tmp_path, timeout_s=0.5)[0]
+    assert "is stopped, as by SIGSTOP or Ctrl-Z. `kill -CONT" in text
+    assert "test_host_group.py" in text, "the stack of the one that waits"
+
+
+def test_a_stall_is_reported_and_waited_through(tmp_path: Path) -> None:
+    def body(group: Group) -> list[str]:
+        import logging
+
+        lookout.STALL_SECONDS = 0.3
+        told: list[str] = []
+
+        class Handler(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                told.append(record.getMessage())
+                told_path.touch()
+
+        logging.getLogger("hocket.collective").addHandler(Handler())
+        while group.rank == 1 and not told_path.exists():  # the other one has reported
+            time.sleep(0.01)
+        value = np.ones(2)
+        group.all_reduce(value)
+        return [*told, str(value.tolist())]
+
+    told_path = tmp_path / "told"
+    report, result = run(body, 2, tmp_path)[0]
+    assert result == "[2.0, 2.0]"
+    assert "Rank 0 has waited for 0 s in all_reduce(16 bytes of f64, sum) for rank 1" in report
+    assert "has not come; the last that it called is nothing" in report
+
+
+def test_messages_of_another_size_are_refused(tmp_path: Path) -> None:
+    def body(group: Group) -> str:
+        if group.rank == 0:
+            group.finish(group.boxes.send(np.zeros(8, np.uint8), 1, 3), 1)
+            group.barrier()
+            return ""
+        group.find_sender()
+        with pytest.raises(errors.CollectiveMismatchError) as caught:
+            group.boxes.receive(np.zeros(9, np.uint8), 0, 3)
+        group.barrier()
+        return str(caught.value)
+
+    text = run(body, 2, tmp_path)[1]
+    assert "receives 9 bytes with tag 3 from rank 0, which sent 8 bytes with tag 3" in text
+
+
+def test_nobody_sends_to_oneself(tmp_path: Path) -> None:
+    def body(group: Group) -> str:
+        with pytest.raises(ValueError, match="sends to and receives from another one") as caught:
+            group.boxes.send(np.zeros(8, np.uint8), group.rank, 3)
+        return str(caught.value)
+
+    assert "(this is rank 1)" in run(body, 2, tmp_path)[1]
+
+
+def test_a_closed_group_says_so(tmp_path: Path) -> None:
+    def body(group: Group) -> str:
+        group.close()
+        group.close()
+        with pytest.raises(errors.CollectiveError, match="The group is closed"):
+            group.barrier()
+        return "done"
+
+    assert run(body, 2, tmp_path) == ["done", "done"]
