@@ -79,7 +79,7 @@ def test_two_ranks_learn_what_one_does_with_batches_of_twice_the_size(tmp_path: 
 
 def look_at_group(config: dict[str, Any]) -> None:
     rank = train.get_context().get_world_rank()
-    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (rank, 2, "gloo")
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (rank, 2, config["backend"])
     assert (os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]) == (str(rank), str(rank), "2")
     assert hocket_torch.get_device() == torch.device("cpu")
     assert torch.get_num_threads() == 1
@@ -88,9 +88,12 @@ def look_at_group(config: dict[str, Any]) -> None:
     train.report({"listens_on": [found.laddr.ip for found in mine]})
 
 
-def test_ranks_are_joined_over_loopback_only(tmp_path: Path) -> None:
-    metrics = fit(look_at_group, tmp_path, config={}).metrics
+@pytest.mark.parametrize("backend", [None, "gloo"])
+def test_ranks_are_joined_over_loopback_at_most(tmp_path: Path, backend: str | None) -> None:
+    given: Any = {"torch_config": hocket_torch.TorchConfig(backend=backend)}
+    metrics = fit(look_at_group, tmp_path, config={"backend": backend or "hocket"}, **given).metrics
     assert metrics is not None
+    assert bool(metrics["listens_on"]) is (backend == "gloo")
     assert set(metrics["listens_on"]) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 

@@ -1,0 +1,413 @@
+"""Collectives in actors and tasks, under the names of ``ray.util.collective``.
+
+Ranks are processes of one machine. Tensors are numpy arrays, or whatever numpy can look into without copying (torch tensors on the CPU), and are changed in
+place. For several machines, and for dtypes that numpy lacks, use torch.distributed with the backend ``"hocket"`` (`hocket.collective.torch`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from hocket import exceptions
+from hocket.collective import errors, futex, host_group, meeting
+from hocket.collective.arithmetic import ReduceOp
+from hocket.core import actor, api
+
+DEFAULT: Final = "default"
+"""The name of a group that gets none."""
+
+JOIN_SECONDS = 60.0
+"""How long `init_collective_group` waits for the other ranks. A guess."""
+
+TIMEOUT_SECONDS = 1800.0
+"""How long an operation waits for a rank. torch's default."""
+
+_BACKENDS = ("hocket", "gloo")
+
+_MAX_WAITING = 10_000
+"""How many ranks may wait at the board at once."""
+
+
+@dataclass(frozen=True)
+class _Membership:
+    group: host_group.HostGroup
+    board: actor.ActorHandle
+    """Held as long as the group is: it ends with its last handle."""
+
+
+_groups: dict[str, _Membership] = {}
+
+
+class _BoardActor:
+    """Where the ranks of one group leave words for each other."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._texts: dict[str, asyncio.Future[str]] = collections.defaultdict(asyncio.Future)
+
+    async def check(self, size: int) -> int:
+        """Return how many ranks the group has."""
+        return self.size
+
+    async def write(self, key: str, text: str) -> bool:
+        """Leave a text; False if there is one."""
+        if self._texts[key].done():
+            return False
+        self._texts[key].set_result(text)
+        return True
+
+    async def read(self, key: str) -> str:
+        """Return a text, when it is there."""
+        return await asyncio.shield(self._texts[key])
+
+
+class _Board:
+    def __init__(self, handle: actor.ActorHandle) -> None:
+        self._handle = handle
+
+    def write(self, key: str, text: str) -> None:
+        if not api.get(self._handle.write.remote(key, text)):
+            raise ValueError(
+                f"{key.partition('/')[2]} is taken: another process has this rank. Give each rank of a group another number."
+            )
+
+    def read(self, key: str) -> str:
+        try:
+            text: str = api.get(self._handle.read.remote(key), timeout=JOIN_SECONDS)
+        except exceptions.GetTimeoutError as error:
+            raise errors.CollectiveTimeoutError(
+                f"Rank {key.partition('/')[2]} has not joined after {JOIN_SECONDS:.0f} s. All ranks must call init_collective_group with the same "
+                "group_name and world_size."
+            ) from error
+        return text
+
+
+def init_collective_group(
+    world_size: int, rank: int, backend: str = "hocket", group_name: str = DEFAULT, gloo_timeout: int = 30000
+) -> None:
+    """Join a group; to be called in each of its processes. Returns when all have.
+
+    Args:
+        world_size: How many ranks the group has.
+        rank: This process's number, from 0.
+        backend: ``"hocket"``. ``"gloo"``, Ray's name for tensors on the CPU, means the same here.
+        group_name: The group's name in this session.
+        gloo_timeout: Ray's; without meaning here.
+
+    Raises:
+        ValueError: A number is out of range, another process has the rank, or the backend is another one.
+        RuntimeError: This process is in a group of that name already.
+        CollectiveTimeoutError: Not all ranks have joined in time.
+        CollectiveError: The ranks are on several machines.
+
+    Example:
+        >>> import hocket, numpy as np
+        >>> from hocket import collective
+        >>> @hocket.remote(num_cpus=0.5)
+        ... def add(rank):
+        ...     collective.init_collective_group(2, rank)
+        ...     values = np.full(3, rank + 1.0)
+        ...     collective.allreduce(values)
+        ...     collective.destroy_collective_group()
+        ...     return values.tolist()
+        >>> with hocket.init(num_cpus=2):
+        ...     print(hocket.get([add.remote(rank) for rank in range(2)]))
+        [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
+    """
+    if backend not in _BACKENDS:
+        raise ValueError(
+            f"backend must be one of {list(_BACKENDS)}, but received {backend!r}. For GPUs use torch.distributed with 'nccl'."
+        )
+    if group_name in _groups:
+        raise RuntimeError(
+            f"This process is in the group {group_name!r} already. Call destroy_collective_group({group_name!r}) first, or choose another name."
+        )
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ValueError(
+            f"rank must be one of 0 to world_size - 1, but received rank={rank} of world_size={world_size}."
+        )
+    if not futex.is_available():
+        raise errors.CollectiveError(
+            "Shared-memory collectives need Linux. Use torch.distributed with the backend 'gloo' on this system."
+        )
+    options = {
+        "name": f"hocket-collective/{group_name}",
+        "get_if_exists": True,
+        "num_cpus": 0,
+        "max_concurrency": _MAX_WAITING,
+    }
+    handle = actor.ActorClass(_BoardActor, options).remote(world_size)
+    found = api.get(handle.check.remote(world_size))
+    if found != world_size:
+        raise ValueError(
+            f"world_size={world_size}, but the group {group_name!r} was begun with {found} by another rank. All ranks must give the same."
+        )
+    board = _Board(handle)
+    hosts = meeting.list_hosts(board, rank, world_size)
+    if len(hosts) > 1:
+        raise errors.CollectiveError(
+            f"The ranks of {group_name!r} are on {len(hosts)} machines: {hosts}. Across machines use torch.distributed with the backend 'hocket', as "
+            "TorchTrainer sets it up."
+        )
+    group = meeting.join(board, rank, range(world_size), timeout_s=TIMEOUT_SECONDS)
+    _groups[group_name] = _Membership(group, handle)
+
+
+def create_collective_group(
+    actors: Sequence[actor.ActorHandle],
+    world_size: int,
+    ranks: Sequence[int],
+    backend: str = "hocket",
+    group_name: str = DEFAULT,
+    gloo_timeout: int = 30000,
+) -> None:
+    """Make a group of actors, from outside of them. Returns when all have joined.
+
+    Args:
+        actors: Handles, one for each rank.
+        world_size: How many there are.
+        ranks: The rank of each actor.
+        backend: As `init_collective_group`.
+        group_name: The group's name in this session.
+        gloo_timeout: Ray's; without meaning here.
+
+    Raises:
+        ValueError: There is not one rank for each actor, or the ranks are not 0 to world_size - 1.
+
+    Example:
+        >>> import hocket, numpy as np
+        >>> from hocket import collective
+        >>> @hocket.remote(num_cpus=0.5)
+        ... class Member:
+        ...     def sum(self, value):
+        ...         values = np.array([value])
+        ...         collective.allreduce(values, "pair")
+        ...         return values.tolist()
+        >>> with hocket.init(num_cpus=2):
+        ...     members = [Member.remote(), Member.remote()]
+        ...     collective.create_collective_group(members, 2, [0, 1], group_name="pair")
+        ...     print(hocket.get([member.sum.remote(value) for member, value in zip(members, [2, 3])]))
+        [[5], [5]]
+    """
+    if len(actors) != world_size or sorted(ranks) != list(range(world_size)):
+        raise ValueError(
+            f"There must be one actor and one rank for each of 0 to {world_size - 1}, but received {len(actors)} actors and ranks {list(ranks)}."
+        )
+    api.get(
+        [
+            handle.__ray_call__.remote(_join_from_outside, world_size, rank, backend, group_name)
+            for handle, rank in zip(actors, ranks, strict=True)
+        ]
+    )
+
+
+def _join_from_outside(_: Any, world_size: int, rank: int, backend: str, group_name: str) -> None:
+    init_collective_group(world_size, rank, backend, group_name)
+
+
+def is_group_initialized(group_name: str = DEFAULT) -> bool:
+    """Tell whether this process is in a group of that name.
+
+    Example:
+        >>> from hocket import collective
+        >>> collective.is_group_initialized("nobody's")
+        False
+    """
+    return group_name in _groups
+
+
+def destroy_collective_group(group_name: str = DEFAULT) -> None:
+    """Leave a group. The other ranks must do so too: whoever waits for this one gets an error.
+
+    Raises:
+        RuntimeError: This process is not in it.
+    """
+    group = _find(group_name)
+    del _groups[group_name]
+    group.close()
+
+
+def get_rank(group_name: str = DEFAULT) -> int:
+    """Return this process's rank; -1 if it is not in the group.
+
+    Example:
+        >>> from hocket import collective
+        >>> collective.get_rank("nobody's")
+        -1
+    """
+    return _groups[group_name].group.rank if group_name in _groups else -1
+
+
+def get_collective_group_size(group_name: str = DEFAULT) -> int:
+    """Return how many ranks a group has; -1 if this process is not in it.
+
+    Example:
+        >>> from hocket import collective
+        >>> collective.get_collective_group_size("nobody's")
+        -1
+    """
+    return _groups[group_name].group.size if group_name in _groups else -1
+
+
+def allreduce(tensor: Any, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
+    """Put the sum of all ranks' tensors, or what `op` makes of them, into each.
+
+    Sums are made in the order of the ranks, so they have the same bits in all of them and in each run.
+
+    Args:
+        tensor: Of equal shape and dtype in all ranks.
+        group_name: Which group.
+        op: A `ReduceOp`. ``MEAN`` needs floats.
+
+    Raises:
+        RuntimeError: This process is not in the group.
+        ValueError: The tensor cannot be changed in place.
+        CollectiveError: A rank died, called something else, or did not come.
+    """
+    group = _find(group_name)
+    if group.size > 1:
+        group.all_reduce(_as_array(tensor), ReduceOp(op))
+
+
+def reduce(tensor: Any, dst_rank: int = 0, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
+    """Put the sum of all ranks' tensors, or what `op` makes of them, into that of one rank. The others keep theirs.
+
+    Raises:
+        As `allreduce`.
+    """
+    group = _find(group_name)
+    _check_rank("dst_rank", dst_rank, group)
+    if group.size > 1:
+        group.reduce(_as_array(tensor), dst_rank, ReduceOp(op))
+
+
+def broadcast(tensor: Any, src_rank: int = 0, group_name: str = DEFAULT) -> None:
+    """Put one rank's tensor into that of each.
+
+    Raises:
+        As `allreduce`.
+    """
+    group = _find(group_name)
+    _check_rank("src_rank", src_rank, group)
+    if group.size > 1:
+        array = _as_array(tensor)
+        group.broadcast(array.view(np.uint8), src_rank, str(array.dtype))
+
+
+def allgather(tensor_list: Sequence[Any], tensor: Any, group_name: str = DEFAULT) -> None:
+    """Put each rank's tensor into the place of its number in the list, in all ranks.
+
+    Args:
+        tensor_list: As many tensors as there are ranks, of the shape and dtype of `tensor`.
+        tensor: This rank's.
+        group_name: Which group.
+
+    Raises:
+        As `allreduce`.
+    """
+    group = _find(group_name)
+    arrays = _as_arrays("tensor_list", tensor_list, tensor, group)
+    array = _as_array(tensor)
+    if group.size == 1:
+        np.copyto(arrays[0], array)
+        return
+    group.all_gather([target.view(np.uint8) for target in arrays], array.view(np.uint8), str(array.dtype))
+
+
+def reducescatter(
+    tensor: Any, tensor_list: Sequence[Any], group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM
+) -> None:
+    """Put the sum of what all ranks have in the place of this rank's number in their lists into its tensor.
+
+    Args:
+        tensor: Where the result goes.
+        tensor_list: As many tensors as there are ranks, of the shape and dtype of `tensor`.
+        group_name: Which group.
+        op: A `ReduceOp`.
+
+    Raises:
+        As `allreduce`.
+    """
+    group = _find(group_name)
+    arrays = _as_arrays("tensor_list", tensor_list, tensor, group)
+    if group.size == 1:
+        np.copyto(_as_array(tensor), arrays[0])
+        return
+    group.reduce_scatter(_as_array(tensor), arrays, ReduceOp(op))
+
+
+def send(tensor: Any, dst_rank: int, group_name: str = DEFAULT) -> None:
+    """Send a tensor to one rank, which must call `recv`. Returns when it is on its way.
+
+    Raises:
+        As `allreduce`.
+    """
+    group = _find(group_name)
+    _check_rank("dst_rank", dst_rank, group)
+    group.finish(group.boxes.send(_as_array(tensor).view(np.uint8), dst_rank, 0), dst_rank)
+
+
+def recv(tensor: Any, src_rank: int, group_name: str = DEFAULT) -> None:
+    """Receive what one rank sends into a tensor of the same size.
+
+    Raises:
+        As `allreduce`.
+    """
+    group = _find(group_name)
+    _check_rank("src_rank", src_rank, group)
+    group.finish(group.boxes.receive(_as_array(tensor).view(np.uint8), src_rank, 0), src_rank)
+
+
+def barrier(group_name: str = DEFAULT) -> None:
+    """Return when all ranks have called it.
+
+    Raises:
+        As `allreduce`.
+    """
+    group = _find(group_name)
+    if group.size > 1:
+        group.barrier()
+
+
+def _find(group_name: str) -> host_group.HostGroup:
+    member = _groups.get(group_name)
+    if member is None:
+        raise RuntimeError(
+            f"This process is not in a group {group_name!r}; it is in {sorted(_groups)}. Call init_collective_group(world_size, rank, "
+            f"group_name={group_name!r}) in each rank first."
+        )
+    return member.group
+
+
+def _check_rank(name: str, rank: int, group: host_group.HostGroup) -> None:
+    if not 0 <= rank < group.size:
+        raise ValueError(f"{name} must be one of 0 to {group.size - 1}, but received {rank!r}.")
+
+
+def _as_arrays(name: str, tensors: Sequence[Any], like: Any, group: host_group.HostGroup) -> list[Any]:
+    if len(tensors) != group.size:
+        raise ValueError(f"{name} must have one tensor for each of {group.size} ranks, but received {len(tensors)}.")
+    arrays, one = [_as_array(tensor) for tensor in tensors], _as_array(like)
+    if any(array.dtype != one.dtype or array.size != one.size for array in arrays):
+        raise ValueError(
+            f"All tensors must have the size and dtype of `tensor`, {one.size} x {one.dtype}, but {name} has "
+            f"{[f'{array.size} x {array.dtype}' for array in arrays]}."
+        )
+    return arrays
+
+
+def _as_array(tensor: Any) -> Any:
+    """Return a flat array that looks into a tensor."""
+    array = np.asarray(tensor)
+    if not array.flags.c_contiguous or not array.flags.writeable or array.dtype.hasobject:
+        raise ValueError(
+            f"A tensor must be contiguous, writable memory of numbers, but received {type(tensor).__name__} of shape {array.shape}, {array.dtype}"
+            f"{', read-only' if not array.flags.writeable else ''}. Pass a copy: numpy.array(tensor)."
+        )
+    return array.reshape(-1)
