@@ -6,7 +6,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ class Committed:
     checkpoint: checkpoint_module.Checkpoint
     metrics: dict[str, Any]
     """Rank 0's metrics of the same report."""
+    positions: reports.Positions = field(default_factory=dict)
+    """Where the ranks' loaders were. They are at the same place in all ranks, so one rank's are kept."""
 
 
 class CheckpointManager:
@@ -45,13 +47,19 @@ class CheckpointManager:
         """The newest one: where a new attempt starts from."""
         return self.committed[-1].checkpoint if self.committed else None
 
+    @property
+    def latest_positions(self) -> reports.Positions:
+        """Where the loaders were when the newest one was reported."""
+        return self.committed[-1].positions if self.committed else {}
+
     def commit(self, row: Sequence[reports.Report], metrics: dict[str, Any]) -> checkpoint_module.Checkpoint:
         """Commit the parts that the ranks gave with one report, of which there is at least one."""
         score = self._get_score(metrics)
         number = self._next_number
         name = next((report.dir_name for report in row if report.dir_name), f"checkpoint_{number:06d}")
         parts = [report.staged for report in row if isinstance(report.staged, storage.Staged)]
-        manifest = {"number": number, "score": score, "metrics": metrics}
+        positions = next((report.positions for report in row if report.positions), {})
+        manifest = {"number": number, "score": score, "metrics": metrics, "positions": positions}
         disputed = storage.commit(self._storage, name, parts, manifest)
         if disputed:
             warnings.warn(
@@ -60,7 +68,7 @@ class CheckpointManager:
                 stacklevel=2,
             )
         checkpoint = checkpoint_module.Checkpoint(self._storage.path / name)
-        self.committed.append(Committed(number=number, checkpoint=checkpoint, metrics=metrics))
+        self.committed.append(Committed(number=number, checkpoint=checkpoint, metrics=metrics, positions=positions))
         self._next_number += 1
         self._remove_surplus()
         return checkpoint
@@ -132,5 +140,12 @@ def _find_committed(run_path: Path) -> list[Committed]:
             warnings.warn(f"The checkpoint {str(folder)!r} is damaged and not used: {damage}.", stacklevel=2)
             continue
         checkpoint = checkpoint_module.Checkpoint(folder)
-        found.append(Committed(number=manifest["number"], checkpoint=checkpoint, metrics=manifest["metrics"]))
+        found.append(
+            Committed(
+                number=manifest["number"],
+                checkpoint=checkpoint,
+                metrics=manifest["metrics"],
+                positions=manifest.get("positions", {}),  # earlier versions wrote none
+            )
+        )
     return sorted(found, key=lambda record: record.number)

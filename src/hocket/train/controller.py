@@ -117,4 +117,5 @@ class Controller:
             use_gpu=scaling.use_gpu,
             num_cpus=scaling.bundle.get("CPU", 0.0),
             start_checkpoint=self._manager.latest,
+            start_positions=self._manager.latest_positions,
         )

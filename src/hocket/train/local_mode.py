@@ -28,6 +28,7 @@ def train(run: controller.Run, manager: checkpoint_manager.CheckpointManager, bo
         use_gpu=run.scaling.use_gpu,
         num_cpus=run.scaling.bundle.get("CPU", 1.0),
         start_checkpoint=manager.latest,
+        start_positions=manager.latest_positions,
     )
     session = worker_session.WorkerSession(info, deliver)
     with worker_session.open_session(session):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from hocket.train import storage
+
+Positions: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The state of each loader, by the loader's name. Plain numbers, which go into the checkpoint's manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class Report:
     """The files of its checkpoint, already in the run's storage but not committed; or that they have to be fetched."""
     dir_name: str | None
     """The name that the rank wants the checkpoint to have."""
+    positions: Positions = field(default_factory=dict)
+    """Where the rank's loaders were when it reported, if it gave a checkpoint."""
 
     def read_metrics(self) -> dict[str, Any]:
         """Return the metrics."""

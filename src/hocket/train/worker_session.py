@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from hocket.train import checkpoint as checkpoint_module
 from hocket.train import copies, parcels, reports, storage
@@ -37,6 +38,8 @@ class RankInfo:
     num_cpus: float
     start_checkpoint: checkpoint_module.Checkpoint | None
     """What the attempt starts from."""
+    start_positions: reports.Positions = field(default_factory=dict)
+    """Where the loaders were when that checkpoint was reported."""
 
 
 class WorkerSession:
@@ -60,6 +63,7 @@ class WorkerSession:
         """The latest committed checkpoint that this rank knows of."""
         self._deliver = deliver
         self._offers: dict[int, str] = {}
+        self._trackers: dict[str, Callable[[], Mapping[str, Any]]] = {}
         self._count = 0
         self._lock = threading.Lock()
         self._changed = threading.Condition()
@@ -79,11 +83,35 @@ class WorkerSession:
             elif checkpoint is not None:
                 storage.check_source(checkpoint.path)
                 self._offers[index], staged = checkpoint.path, storage.Offered()
-            self._deliver(reports.Report(index, blob, staged, checkpoint_dir_name))
+            positions = self._read_positions() if checkpoint is not None else {}
+            self._deliver(reports.Report(index, blob, staged, checkpoint_dir_name, positions))
             self._count += 1
         if staged is not None:
             with self._changed:
                 self._changed.wait_for(lambda: self._acknowledged >= index)
+
+    def track(self, name: str | None, get_state: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """Have the state of a loader travel with checkpoints from now on; return its state at the one that the attempt starts from.
+
+        Args:
+            name: The loader's. None: a number, in the order in which loaders without a name come.
+            get_state: Called in `report`, in the thread that reports.
+
+        Raises:
+            ValueError: Another loader of this rank has the name.
+        """
+        if name is None:
+            name = f"#{sum(other.startswith('#') for other in self._trackers)}"
+        if name in self._trackers:
+            raise ValueError(
+                f"This rank has prepared a loader with name={name!r} before. Give each another name, because it is how a loader finds its "
+                "position in a checkpoint; and prepare each once, not in every epoch."
+            )
+        self._trackers[name] = get_state
+        return self.info.start_positions.get(name)
+
+    def _read_positions(self) -> reports.Positions:
+        return {name: dict(get_state()) for name, get_state in self._trackers.items()}
 
     def acknowledge(self, index: int, checkpoint: checkpoint_module.Checkpoint) -> None:
         """Note that a checkpoint was committed with the report of that index."""

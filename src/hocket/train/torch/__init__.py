@@ -1,7 +1,7 @@
 """PyTorch: real DistributedDataParallel across the ranks.
 
-`config` joins the ranks into a process group; `trainer` is the entry; `models`, `loaders`, `devices` and `seeds` are what the
-training function calls. Importing this package imports torch.
+`config` joins the ranks into a process group; `trainer` is the entry; `models`, `loaders` (with `samplers`), `evaluation`, `devices` and
+`seeds` are what the training function calls. Importing this package imports torch.
 """
 
 try:
@@ -13,6 +13,8 @@ except ImportError as _error:
 
 from hocket.train.torch.config import TorchConfig as TorchConfig
 from hocket.train.torch.devices import get_device as get_device
+from hocket.train.torch.evaluation import GlobalMean as GlobalMean
+from hocket.train.torch.loaders import PreparedDataLoader as PreparedDataLoader
 from hocket.train.torch.loaders import prepare_data_loader as prepare_data_loader
 from hocket.train.torch.models import prepare_model as prepare_model
 from hocket.train.torch.seeds import enable_reproducibility as enable_reproducibility

@@ -1,0 +1,130 @@
+"""What a DataLoader asks for indices, and which samplers of torch a ledger can stand for.
+
+A sampler says in which order rows are read, and a ledger can replace it only if that is *each row of a known set once*, as it stands or
+shuffled. Of torch's samplers these are `SequentialSampler`, `RandomSampler` without replacement, `SubsetRandomSampler`, and
+`DistributedSampler`, which is what the ledger is instead of. Any other one may repeat or weigh rows on purpose, and dropping it would train on
+something else in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch.utils import data
+from torch.utils.data import distributed
+
+from hocket.data import cursor as cursor_module
+from hocket.data import ledger, order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which rows a ledger shall give, in place of a sampler."""
+
+    num_rows: int
+    shuffle: bool
+    seed: int
+    rows: Sequence[int] | None = None
+    """What the ledger's numbers stand for, if not for themselves."""
+
+
+def find_plan(loader: data.DataLoader[Any], rank: int, world_size: int) -> Plan | None:
+    """Return what stands for a loader's sampler; None if nothing does."""
+    if loader.batch_sampler is not None and type(loader.batch_sampler) is not data.BatchSampler:
+        return None
+    sampler: Any = loader.sampler
+    generator = loader.generator or getattr(sampler, "generator", None)
+    seed = generator.initial_seed() & order.MAX_SEED if isinstance(generator, torch.Generator) else 0
+    if type(sampler) is data.SubsetRandomSampler:
+        return Plan(num_rows=len(sampler.indices), shuffle=True, seed=seed, rows=sampler.indices)
+    if type(sampler) is data.SequentialSampler:
+        return Plan(num_rows=len(sampler.data_source), shuffle=False, seed=seed)
+    if type(sampler) is data.RandomSampler:
+        num_rows = len(sampler.data_source)
+        is_whole = not sampler.replacement and sampler.num_samples == num_rows
+        return Plan(num_rows=num_rows, shuffle=True, seed=seed) if is_whole else None
+    if type(sampler) is distributed.DistributedSampler and (sampler.rank, sampler.num_replicas) == (rank, world_size):
+        rows: Any = sampler.dataset
+        return Plan(num_rows=len(rows), shuffle=sampler.shuffle, seed=sampler.seed & order.MAX_SEED)
+    return None
+
+
+def choose_indices(part: ledger.Slice) -> list[int]:
+    """Return what a rank reads for its slice: its rows, or, if it has none, one that weighs nothing."""
+    return part.indices.tolist() or [part.filler]
+
+
+@final
+class LedgerSampler(data.Sampler[int]):
+    """The rows that a rank still reads in the epoch. In the place of the sampler of a prepared loader.
+
+    Reading it moves nothing.
+
+    Args:
+        cursor: Where the loader is.
+        rows: What the ledger's numbers stand for, if not for themselves.
+    """
+
+    def __init__(self, cursor: cursor_module.Cursor, rows: Sequence[int] | None) -> None:
+        self._cursor = cursor
+        self._rows = rows
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that a loop is in, or else the one that the next loop begins."""
+        return self._cursor.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next loop begin an epoch; or, if the loader has just been resumed in that epoch, go on there. It need not be called."""
+        self._cursor.set_epoch(epoch)
+
+    def read_batches(self) -> Iterator[list[int]]:
+        """Give the indices of each batch that is left."""
+        for part in self._cursor.read():
+            indices = choose_indices(part)
+            yield indices if self._rows is None else [self._rows[index] for index in indices]
+
+    def __iter__(self) -> Iterator[int]:
+        for indices in self.read_batches():
+            yield from indices
+
+    def __len__(self) -> int:
+        """Return how many rows the rank reads in a whole epoch."""
+        found, rank, world_size = self._cursor.ledger, self._cursor.rank, self._cursor.world_size
+        whole, rest = divmod(found.num_rows, found.batch_size)
+        first, end = ledger.cut(found.batch_size, rank, world_size)
+        count = whole * (end - first)
+        if found.steps_per_epoch > whole:
+            first, end = ledger.cut(rest, rank, world_size)
+            count += max(1, end - first)
+        return count
+
+
+@final
+class LedgerBatchSampler(data.Sampler[list[int]]):
+    """The batches that a rank still reads in the epoch. In the place of the batch sampler of a prepared loader.
+
+    Args:
+        sampler: The rows.
+        batch_size: How many of them make a whole batch of this rank.
+        drop_last: Whether rows that fill no batch are left out.
+    """
+
+    def __init__(self, sampler: LedgerSampler, batch_size: int, drop_last: bool) -> None:
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do what the sampler's `set_epoch` does."""
+        self.sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.sampler.read_batches()
+
+    def __len__(self) -> int:
+        """Return how many batches a whole epoch has, in each rank."""
+        return self.sampler._cursor.ledger.steps_per_epoch
