@@ -58,7 +58,7 @@ class CheckpointManager:
         number = self._next_number
         name = next((report.dir_name for report in row if report.dir_name), f"checkpoint_{number:06d}")
         parts = [report.staged for report in row if isinstance(report.staged, storage.Staged)]
-        positions = next((report.positions for report in row if report.positions), {})
+        positions = _choose_positions(row)
         manifest = {"number": number, "score": score, "metrics": metrics, "positions": positions}
         disputed = storage.commit(self._storage, name, parts, manifest)
         if disputed:
@@ -102,6 +102,25 @@ class CheckpointManager:
             if record not in kept and record is not latest:
                 self.committed.remove(record)
                 shutil.rmtree(record.checkpoint.path, ignore_errors=True)
+
+
+def _choose_positions(row: Sequence[reports.Report]) -> reports.Positions:
+    """Return the first rank's positions; warn if another rank is elsewhere."""
+    given = [(rank, report.positions) for rank, report in enumerate(row) if report.positions]
+    if not given:
+        return {}
+    (first, chosen), *others = given
+    for rank, positions in others:
+        for name in positions.keys() & chosen.keys():
+            if positions[name] != chosen[name]:
+                warnings.warn(
+                    f"The ranks' loaders should be at the same place when they report, but loader {name!r} is at {chosen[name]!r} in rank {first} and "
+                    f"at {positions[name]!r} in rank {rank}, so rows are read twice or never. Give all ranks the same data and the same seed, take "
+                    "the same steps in all, and prepare loaders in the same order, or name them.",
+                    stacklevel=2,
+                )
+                return chosen
+    return chosen
 
 
 def get_metric(metrics: dict[str, Any], key: str) -> Any:

@@ -98,10 +98,14 @@ class WorkerSession:
             get_state: Called in `report`, in the thread that reports.
 
         Raises:
-            ValueError: Another loader of this rank has the name.
+            ValueError: Another loader of this rank has the name, or it is no name.
         """
         if name is None:
             name = f"#{sum(other.startswith('#') for other in self._trackers)}"
+        elif not name or name.startswith("#"):
+            raise ValueError(
+                f"A loader's name must be a text that does not begin with '#', but received {name!r}. Pass name='train', for example."
+            )
         if name in self._trackers:
             raise ValueError(
                 f"This rank has prepared a loader with name={name!r} before. Give each another name, because it is how a loader finds its "
@@ -111,7 +115,8 @@ class WorkerSession:
         return self.info.start_positions.get(name)
 
     def _read_positions(self) -> reports.Positions:
-        return {name: dict(get_state()) for name, get_state in self._trackers.items()}
+        found = {name: dict(get_state()) for name, get_state in self._trackers.items()}
+        return {**self.info.start_positions, **found}  # a loader may not have been prepared again yet
 
     def acknowledge(self, index: int, checkpoint: checkpoint_module.Checkpoint) -> None:
         """Note that a checkpoint was committed with the report of that index."""

@@ -65,17 +65,19 @@ def train_digits(config: dict[str, Any]) -> None:
             report_with_checkpoint(metrics, model)
 
 
-def train_epoch(model: nn.Module, loader: data.DataLoader[Any], optimizer: torch.optim.Optimizer) -> float:
+def train_epoch(model: nn.Module, loader: hocket_torch.PreparedDataLoader, optimizer: torch.optim.Optimizer) -> float:
     """Take one step a batch; return the mean loss of all ranks' samples."""
     model.train()
     loss_sum, count = torch.zeros((), dtype=torch.float64), 0
     for images, labels in loader:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        scaled = loss * loader.loss_scale  # so that each row counts the same, also in a short last batch
+        scaled.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        loss_sum += loss.detach().double() * len(labels)
-        count += len(labels)
+        rows = int(loader.weights.sum())
+        loss_sum += loss.detach().double() * rows
+        count += rows
     total, all_count = sum_over_ranks(loss_sum.item(), count)
     return total / all_count
 

@@ -63,8 +63,8 @@ def prepare_data_loader(
 
     Raises:
         TypeError: It is no DataLoader.
-        ValueError: Its sampler cannot be split; its batches may come in another order; an epoch would have no batch; the name is taken; or
-            the position in the checkpoint is of other rows.
+        ValueError: Its sampler cannot be split; its batches may come in another order; an epoch would have no batch; the name is taken, or is
+            no name; or the position in the checkpoint is of other rows.
         RuntimeError: It is called outside a training function.
 
     Example:
@@ -327,13 +327,12 @@ def _list_options(loader: data.DataLoader[Any], sampler: samplers.LedgerSampler 
     }
     if hasattr(loader, "in_order"):  # new in torch 2.6
         options["in_order"] = loader.in_order
-    if sampler is not None:
-        return {**options, "batch_size": loader.batch_size, "drop_last": loader.drop_last, "sampler": sampler}
-    if isinstance(loader.dataset, data.IterableDataset):
-        return {**options, "batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    if loader.batch_sampler is not None:
+    if loader.batch_size is None and loader.batch_sampler is not None:  # it is the user's own
         return {**options, "batch_sampler": loader.batch_sampler}
-    return {**options, "batch_size": None, "sampler": loader.sampler}
+    options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if isinstance(loader.dataset, data.IterableDataset):
+        return options
+    return {**options, "sampler": loader.sampler if sampler is None else sampler}
 
 
 def _move(batch: Any, device: torch.device) -> Any:

@@ -1,0 +1,29 @@
+"""Ranks in this process, one at a time: what a training function calls, without a group."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hocket.train import reports, storage, worker_session
+
+
+@contextlib.contextmanager
+def be_rank(
+    rank: int = 0, world_size: int = 1, positions: Mapping[str, Any] | None = None
+) -> Iterator[list[reports.Report]]:
+    """Be a rank of a group for the duration of a block; give its reports, which nobody takes."""
+    info = worker_session.RankInfo(
+        rank=rank,
+        world_size=world_size,
+        attempt=0,
+        run_storage=storage.Storage("/nowhere", "run"),
+        use_gpu=False,
+        num_cpus=1,
+        start_checkpoint=None,
+        start_positions=positions or {},
+    )
+    taken: list[reports.Report] = []
+    with worker_session.open_session(worker_session.WorkerSession(info, taken.append)):
+        yield taken
