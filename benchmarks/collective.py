@@ -90,7 +90,8 @@ def build_steps(name: str, group: Any) -> Callable[[], None]:
 
     def step() -> None:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(wrapped(inputs), labels).backward()
+        loss = torch.nn.functional.cross_entropy(wrapped(inputs), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return step
@@ -105,8 +106,8 @@ def build_call(name: str, size: int, ranks: int, group: Any) -> Callable[[], obj
     part = torch.zeros(size // 4 // ranks)
     calls = {
         "all_reduce": lambda: dist.all_reduce(whole, group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, part, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_single(part, whole, group=group),
+        "all_gather": lambda: dist.all_gather_single(whole, part, group=group),
         "broadcast": lambda: dist.broadcast(whole, 0, group=group),
         "all_to_all": lambda: dist.all_to_all_single(whole, whole.clone(), group=group),
         "barrier": lambda: dist.barrier(group=group),
@@ -159,25 +160,25 @@ def be_rank(rank: int, ranks: int, folder: Path, only: str, quick: bool) -> None
     backend.register()
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("hocket", store=dist.FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
+    store: Any = getattr(dist, "FileStore")(str(folder / "store"), ranks)  # noqa: B009 (its stubs do not know it)
+    dist.init_process_group("hocket", store=store, rank=rank, world_size=ranks)
     groups = {OURS: None, "gloo": dist.new_group(backend="gloo")}
-    turns = 1 if quick else 5
     found: dict[tuple[str, str], list[float]] = {}
     for name in list_rows(ranks, only):
         first, *_, last = name.split(", ")
-        if first == "DDP step":
-            steps = {side: build_steps(last, group) for side, group in groups.items()}
-        else:
-            size = SIZES.get(last, 0)
-            calls = {side: build_call(first, size, ranks, group) for side, group in groups.items()}
-            count = 3 if quick else max(3, min(100, 40 * KIB * KIB // max(1, size)))
-        for _ in range(turns):
-            for side in groups:
+        size = SIZES.get(last, 0)
+        bodies = {
+            side: build_steps(last, group) if first == "DDP step" else build_call(first, size, ranks, group)
+            for side, group in groups.items()
+        }
+        count = 3 if quick else max(3, min(100, 40 * KIB * KIB // max(1, size)))
+        for _ in range(1 if quick else 5):
+            for side, body in bodies.items():
                 if first == "DDP step":
-                    value = time_steps(steps[side], 0.05 if quick else 0.5, dist.barrier)
+                    value = time_steps(body, 0.05 if quick else 0.5, dist.barrier)
                 else:
-                    calls[side]()
-                    value = time_calls(calls[side], count, dist.barrier)
+                    body()
+                    value = time_calls(body, count, dist.barrier)
                 found.setdefault((name, side), []).append(value)
     dist.destroy_process_group()
     if rank == 0:
@@ -213,9 +214,9 @@ def main() -> int:
         return 0
     settings = parse_settings(__doc__.splitlines()[0], rounds=5, peers=("gloo",))
     results = Results(rows=[row for row in ROWS if settings.wants(row)], sides=settings.sides)
-    turns = [ranks for _ in range(settings.rounds) for ranks in (2, 4) if any(list_rows(ranks, settings.only))]
-    for ranks in track(turns, description="collective", disable=not sys.stderr.isatty()):
-        run_ranks(ranks, settings, results)
+    turns = [number for _ in range(settings.rounds) for number in (2, 4) if any(list_rows(number, settings.only))]
+    for number in track(turns, description="collective", disable=not sys.stderr.isatty()):
+        run_ranks(number, settings, results)
     show(results, settings, title="Collectives")
     return results.exit_status
 

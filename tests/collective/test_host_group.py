@@ -159,6 +159,43 @@ def test_stopped_rank_is_told_of(tmp_path: Path) -> None:
     assert "test_host_group.py" in text, "the stack of the one that waits"
 
 
+def test_an_interrupted_rank_leaves_the_group(tmp_path: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def body(group: Group) -> str:
+        if group.rank == 1:
+            Folder(tmp_path).read("interrupted")
+            group.all_reduce(np.ones(3))  # what rank 0 had for it is there
+            with pytest.raises(errors.RankDiedError) as caught:
+                group.barrier()
+            return str(caught.value)
+        handler = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            group.all_reduce(np.ones(3))
+        signal.signal(signal.SIGALRM, handler)
+        Folder(tmp_path).write("interrupted", "")
+        with pytest.raises(errors.CollectiveError) as left:
+            group.barrier()
+        return str(left.value)
+
+    mine, theirs = run(body, 2, tmp_path)
+    assert "an operation was broken off by KeyboardInterrupt. Make a new group" in mine
+    assert "has left the group, but rank 1 waits for it in barrier" in theirs
+
+
+def test_a_mean_of_whole_numbers_is_refused_and_leaves_the_group_as_it_is(tmp_path: Path) -> None:
+    def body(group: Group) -> int:
+        values = np.ones(3, np.int32)
+        with pytest.raises(TypeError, match="op=MEAN needs floats, but received int32"):
+            group.all_reduce(values, ReduceOp.MEAN)
+        group.all_reduce(values)
+        return int(values[0])
+
+    assert run(body, 2, tmp_path) == [2, 2]
+
+
 def test_a_stall_is_reported_and_waited_through(tmp_path: Path) -> None:
     def body(group: Group) -> list[str]:
         import logging

@@ -78,6 +78,7 @@ class HostGroup:
         self._desk = segment.find_desk(rank)
         self._sleepers = [2 * (segment.find_desk(other) + segment.ASLEEP) for other in others]
         self._lock = threading.Lock()
+        self._turn = _Turn(self)
         self._seq = 0
         self._tag = 0
         self._views: dict[tuple[str, Any], list[list[Any]]] = {}
@@ -92,12 +93,9 @@ class HostGroup:
     def close(self) -> None:
         """Leave the group. Whoever waits for this rank gets an error."""
         with self._lock:
-            if self._end is None:
-                self._end = errors.CollectiveError("The group is closed. Make a new one in all ranks.")
+            self._give_up(errors.CollectiveError("The group is closed. Make a new one in all ranks."))
             if self._is_open:
                 self._is_open = False
-                lookout.leave(self._memory, self.rank)
-                self._ring()
                 self._views.clear()
                 self._lookout.close()
                 self.boxes.close()
@@ -108,7 +106,8 @@ class HostGroup:
     def all_reduce(self, array: Any, op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY) -> None:
         """Put the sum of all ranks' arrays, or what `op` makes of them, into each."""
         count = len(array)
-        with self._lock:
+        _check_op(op, array, calc)
+        with self._turn:
             views, step = self._begin(ALL_REDUCE, array, op, 0, calc)
             if self.size == 2 or array.dtype.itemsize * count <= SYMMETRIC_BYTES:
                 self._exchange(array, count, step, views, calc.copy, self._build_sum(op, calc))
@@ -117,7 +116,8 @@ class HostGroup:
 
     def reduce(self, array: Any, root: int, op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY) -> None:
         """Put the sum of all ranks' arrays, or what `op` makes of them, into that of the root. The others keep theirs."""
-        with self._lock:
+        _check_op(op, array, calc)
+        with self._turn:
             views, step = self._begin(REDUCE, array, op, root, calc)
             combine = self._build_sum(op, calc) if self.rank == root else _do_nothing
             self._exchange(array, len(array), step, views, calc.copy, combine)
@@ -128,7 +128,7 @@ class HostGroup:
         def take(part: Any, slots: Sequence[Any], count: int) -> None:
             np.copyto(part, slots[root][:count])
 
-        with self._lock:
+        with self._turn:
             views, step = self._begin(BROADCAST, array, 0, root, NUMPY, dtype)
             if self.rank == root:
                 self._exchange(array, len(array), step, views, np.copyto, _do_nothing)
@@ -137,19 +137,19 @@ class HostGroup:
 
     def all_gather(self, targets: Sequence[Bytes], array: Bytes, dtype: str = "u8") -> None:
         """Put each rank's array into the target of its number, in all ranks."""
-        with self._lock:
+        with self._turn:
             views, step = self._begin(ALL_GATHER, array, 0, 0, NUMPY, dtype)
             self._gather(targets, array, step, views)
 
     def gather(self, targets: Sequence[Bytes], array: Bytes, root: int, dtype: str = "u8") -> None:
         """Put each rank's array into the target of its number, in the root; the others give no targets."""
-        with self._lock:
+        with self._turn:
             views, step = self._begin(GATHER, array, 0, root, NUMPY, dtype)
             self._gather(targets if self.rank == root else (), array, step, views)
 
     def scatter(self, target: Bytes, sources: Sequence[Bytes], root: int, dtype: str = "u8") -> None:
         """Put the root's source of each rank's number into its target; the others give no sources."""
-        with self._lock:
+        with self._turn:
             views, step = self._begin(SCATTER, target, 0, root, NUMPY, dtype)
             step //= self.size
 
@@ -166,7 +166,7 @@ class HostGroup:
 
     def all_to_all(self, targets: Sequence[Bytes], sources: Sequence[Bytes], dtype: str = "u8") -> None:
         """Put the source of this rank's number in each rank into the target of that rank's number. All are of one length."""
-        with self._lock:
+        with self._turn:
             views, step = self._begin(ALL_TO_ALL, targets[0], 0, 0, NUMPY, dtype)
             step //= self.size
 
@@ -185,7 +185,8 @@ class HostGroup:
         self, target: Any, sources: Sequence[Any], op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY
     ) -> None:
         """Put the sum of all ranks' sources of this rank's number, or what `op` makes of them, into the target. All are of one length."""
-        with self._lock:
+        _check_op(op, target, calc)
+        with self._turn:
             views, step = self._begin(REDUCE_SCATTER, target, op, 0, calc)
             step //= self.size
             combine = calc.combine[op]
@@ -203,8 +204,7 @@ class HostGroup:
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""
-        with self._lock:
-            self._check()
+        with self._turn:
             self._announce(lookout.pack(BARRIER, 0, 0, ""), 0)
             self._wait(self._mark())
 
@@ -215,14 +215,12 @@ class HostGroup:
             CollectiveError: It never will be.
         """
         if not transfer.is_done:
-            with self._lock:
-                self._check()
+            with self._turn:
                 self._await(lambda: transfer.is_done, [other])
 
     def find_sender(self) -> int:
         """Wait until a rank has sent something that nobody has asked for; return which."""
-        with self._lock:
-            self._check()
+        with self._turn:
             others = [other for other in range(self.size) if other != self.rank]
             self._await(lambda: self.boxes.find_sender() is not None, others)
             found = self.boxes.find_sender()
@@ -235,22 +233,13 @@ class HostGroup:
         self, kind: int, array: Any, op: int, root: int, calc: Arithmetic, dtype: str = ""
     ) -> tuple[list[list[Any]], int]:
         """Say what begins; return the slots by turn and rank, and how many elements each has."""
-        self._check()
         key = (calc.name, array.dtype)
         views = self._views.get(key)
         size = array.dtype.itemsize
         if views is None:
             views = self._views[key] = self._build_views(calc, array.dtype, segment.CHUNK_BYTES // size)
-        if op == ReduceOp.MEAN and not calc.is_inexact(array.dtype):
-            raise TypeError(
-                f"op=MEAN needs floats, but received {array.dtype}, whose mean is no whole number. Use SUM and divide as you want it rounded."
-            )
         self._announce(lookout.pack(kind, op, root, dtype or str(array.dtype)), size * len(array))
         return views, segment.CHUNK_BYTES // size
-
-    def _check(self) -> None:
-        if self._end is not None:
-            raise self._end
 
     def _announce(self, doing: int, amount: int) -> None:
         words, desk = self._marks, self._desk
@@ -461,8 +450,48 @@ class HostGroup:
             halves[asleep] = 0
 
     def _fail(self, error: errors.CollectiveError) -> None:
-        self._end = error
+        self._give_up(error)
         raise error
+
+    def _give_up(self, error: errors.CollectiveError) -> None:
+        """Leave the group, unless that is done: whoever waits for this rank gets an error."""
+        if self._end is None:
+            self._end = error
+            lookout.leave(self._memory, self.rank)
+            self._ring()
+
+
+@final
+class _Turn:
+    """Lets in one thread at a time, and ends a group that an operation was broken off in: the ranks are not at one place any more."""
+
+    def __init__(self, group: HostGroup) -> None:
+        self._group = group
+        self._lock = group._lock
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._group._end is not None:
+            self._lock.release()
+            raise self._group._end
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        try:
+            if error is not None:
+                self._group._give_up(
+                    errors.CollectiveError(
+                        f"This rank has left the group: an operation was broken off by {type(error).__name__}. Make a new group in all ranks."
+                    )
+                )
+        finally:
+            self._lock.release()
+
+
+def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
+    if op == ReduceOp.MEAN and not calc.is_inexact(array.dtype):
+        raise TypeError(
+            f"op=MEAN needs floats, but received {array.dtype}, whose mean is no whole number. Use SUM and divide as you want it rounded."
+        )
 
 
 def _do_nothing(*_: object) -> None:
