@@ -31,6 +31,7 @@ PEERS = {
     "loky": "loky",
     "dask": "distributed",
     "memcpy": "numpy",
+    "torchrun": "torch",
 }
 """Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy."""
 
@@ -202,7 +203,7 @@ def describe_machine() -> str:
     models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
     versions = [
         f"{name} {importlib.metadata.version(name)}"
-        for name in ("hocket", "numpy", "ray", "loky", "distributed")
+        for name in ("hocket", "numpy", "ray", "loky", "distributed", "torch")
         if has_package(name)
     ]
     parts = [

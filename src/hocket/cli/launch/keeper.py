@@ -128,8 +128,7 @@ class Keeper:
     def _finish_stopped(self, number: int) -> int:
         if all(ending.code == 0 for ending in self._endings):  # they heeded the signal, and ended well
             return 0
-        name = signal.Signals(number).name
-        self._relay.say(f"hocket run: stopped by {name}{' (Ctrl-C)' * (name == 'SIGINT')}; all ranks have ended.\n")
+        self._relay.say(_describe_stop(number))
         return 128 + number
 
     def _run_attempt(self, attempt: int) -> None:
@@ -366,6 +365,11 @@ def build_environment(plan: plans.Plan, number: int, attempt: int, port: int, er
     }
 
 
+def _describe_stop(number: int) -> str:
+    name = signal.Signals(number).name
+    return f"hocket run: stopped by {name}{' (Ctrl-C)' * (name == 'SIGINT')}; all ranks have ended.\n"
+
+
 def _reap_orphans() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -388,7 +392,7 @@ def _kill_descendants() -> None:
 def _load(modules: tuple[str, ...]) -> None:
     """Import what ranks will need. As long as that takes, there is nothing to end in order: signals just end this process."""
     heeded = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    usual = {number: signal.signal(number, lambda number, _: os._exit(128 + number)) for number in heeded}
+    usual = {number: signal.signal(number, _exit_at_once) for number in heeded}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     descendants.die_with_parent()
     for name in modules:
@@ -398,6 +402,12 @@ def _load(modules: tuple[str, ...]) -> None:
     descendants.die_with_parent(0)  # from here on the lifeline tells, and there are others to end
     for number, handler in usual.items():
         signal.signal(number, handler)
+
+
+def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, _describe_stop(number).encode())
+    os._exit(128 + number)
 
 
 def main(lifeline: int) -> None:

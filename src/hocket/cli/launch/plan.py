@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,8 @@ class Plan:
 
 def parse_plan(line: str) -> Plan:
     """Return the plan of a line that `Plan.format` made."""
-    fields = json.loads(line)
-    return Plan(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    fields: dict[str, Any] = json.loads(line)
+    return Plan(**{**fields, "args": tuple(fields["args"]), "modules": tuple(fields["modules"])})
 
 
 def is_plain_script(path: str) -> bool:
