@@ -420,6 +420,8 @@ def main(lifeline: int) -> None:
         sys.path.insert(0, plan.get_path_entry())
     descendants.set_name("hocket:keeper")
     _load(plan.modules)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # or each rank would write again what an import has printed
     gc.collect()
     gc.freeze()  # what is here now is never garbage; the ranks then share its pages
     keeper = Keeper(plan, lifeline)

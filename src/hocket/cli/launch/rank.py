@@ -12,6 +12,7 @@ import runpy
 import sys
 import time
 import types
+from typing import Any
 
 from hocket.cli.launch import plan as plans
 
@@ -62,9 +63,10 @@ def run(plan: plans.Plan, note: Note, stack_fd: int) -> int:
 
 def _draw_new_random_numbers() -> None:
     """Seed what a fork would share with its siblings; Python's own generator does so by itself."""
-    random = sys.modules.get("numpy.random")
-    if random is not None:
-        random.seed()
+    for name, attribute in (("numpy.random", None), ("torch", "default_generator")):
+        module: Any = sys.modules.get(name)
+        if module is not None:
+            (getattr(module, attribute) if attribute else module).seed()
 
 
 def _become_main(plan: plans.Plan) -> None:
