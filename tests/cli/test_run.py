@@ -119,7 +119,8 @@ def test_a_rank_has_the_variables_of_torchrun(launch: Launch) -> None:
             "MASTER_ADDR": "127.0.0.1",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "3",
-            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGINT,SIGTERM,SIGHUP",
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
             "OMP_NUM_THREADS": "5",
         }
@@ -188,24 +189,42 @@ def test_an_end_is_the_end_of_an_interpreter(launch: Launch) -> None:
     assert finish(launch(source))[0] == "thread\nat exit\n"
 
 
-@pytest.mark.slow
-def test_a_process_group_of_gloo_works_unchanged_in_two_launches_at_once(launch: Launch) -> None:
-    source = """
-        import os
-        import torch
-        import torch.distributed as dist
+GROUP = """
+    import os, select
+    {first}
+    import torch
+    import torch.distributed as dist
 
-        dist.init_process_group("gloo")
+    dist.init_process_group({backend})
+    store = dist.distributed_c10d._get_default_store()
+    for group in (dist.group.WORLD, dist.new_group(backend="hocket"), dist.new_group(backend="gloo")):
         value = torch.ones(2) * (dist.get_rank() + 1)
-        dist.all_reduce(value)
+        dist.all_reduce(value, group=group)
         print(dist.get_rank(), value.tolist(), os.environ["MASTER_PORT"], flush=True)
-        dist.destroy_process_group()
-    """
-    launches = [launch(source, "--workers", "2", name=f"script{number}.py") for number in range(2)]
+    if dist.get_rank() == 0:
+        store.set("pid", str(os.getpid()))
+        store.get("seen")
+    else:
+        gone = os.pidfd_open(int(store.get("pid")))
+        store.set("seen", "yes")
+        select.select([gone], [], [])
+        store.set("still", "there")
+    os._exit(0)
+"""
+"""Ranks that use each backend. Rank 0 is gone before rank 1 uses the store for the last time."""
+
+
+@pytest.mark.slow
+def test_every_backend_works_unchanged_in_two_launches_at_once(launch: Launch) -> None:
+    scripts = [
+        GROUP.format(first="", backend=""),
+        GROUP.format(first="os.environ['SOME'] = 'value'  # so each rank loads torch itself", backend="'hocket'"),
+    ]
+    launches = [launch(source, "--workers", "2", name=f"script{number}.py") for number, source in enumerate(scripts)]
     ports = set()
     for process in launches:
         lines = [line.rpartition(" ") for line in sorted(finish(process)[0].splitlines())]
-        assert [line[0] for line in lines] == ["0 [3.0, 3.0]", "1 [3.0, 3.0]"]
+        assert [line[0] for line in lines] == ["0 [3.0, 3.0]"] * 3 + ["1 [3.0, 3.0]"] * 3
         ports |= {line[2] for line in lines}
     assert len(ports) == 2
 

@@ -22,8 +22,11 @@ USAGE_ERROR = 2
 """The exit code for a request that cannot be carried out, as argparse has it."""
 
 _BOOT = """
-import importlib.util, sys
+import sys
 path = list(sys.path)
+if not sys.flags.safe_path:
+    del sys.path[0]
+import importlib.util
 sys.path.insert(0, {source!r})
 sys.modules[{package!r}] = importlib.util.module_from_spec(importlib.util.find_spec({package!r}))
 from hocket.cli.launch import keeper
@@ -31,7 +34,8 @@ sys.path[:] = path
 del path, sys, importlib
 keeper.main({lifeline})
 """
-"""What the keeper runs. It loads the few modules that it needs, and not the package's public names."""
+"""What the keeper runs. It loads the few modules that it needs, and not the package's public names; nor a
+file of the current folder that is called like a module of Python's own, as the ranks do not either."""
 
 _PACKAGE = __name__.partition(".")[0]
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

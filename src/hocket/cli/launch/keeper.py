@@ -7,8 +7,8 @@ before it forks, so the ranks share those pages and none of them waits for it ag
 becomes its child at the latest when it is orphaned, and is killed at the end. That the front is gone, however it went, is known by the end
 of a pipe. If the keeper is killed, the kernel kills the ranks, and what they have started falls to the front.
 
-**Ports.** Rank 0 serves the store through which ranks find each other, as the script's own torch makes it. The port is kept for it by a
-socket that is bound and does not listen: nobody else is given the port, and torch, which binds with SO_REUSEADDR, can take it.
+**Ports.** The store through which ranks find each other is served by a fork of the keeper, one for each attempt. Its port listens before
+there is any rank, so nobody else can take it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ import math
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from types import FrameType
 from typing import NoReturn
 
 from hocket import exceptions
-from hocket.cli.launch import output, rank, report
+from hocket.cli.launch import backend, output, rank, report, store
 from hocket.cli.launch import plan as plans
 from hocket.engine import descendants
 
@@ -40,8 +39,6 @@ guess at how long that takes."""
 
 PATIENCE_SECONDS = 1.0
 """How long a rank that was asked to end may take before we say what we wait for. A guess."""
-
-_LOOPBACK = "127.0.0.1"
 
 
 class Child:
@@ -83,6 +80,8 @@ class Keeper:
         self._relay = output.Relay()
         self._living: dict[int, Child] = {}
         self._endings: list[report.Ending] = []
+        #: The process that serves the store.
+        self._server: int | None = None
         #: Signals that came, and are not handled yet.
         self._asked: list[int] = []
         #: The first signal that asked the launch to end.
@@ -135,27 +134,44 @@ class Keeper:
         self._endings = []
         self._asked_at, self._sent = math.inf, {signal.SIGKILL}
         self._deadline = self._say_at = None
-        with socket.socket() as keep:
-            keep.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            keep.bind((_LOOPBACK, 0))
-            for number in range(self._plan.num_workers):
-                self._start(number, attempt, keep)
-            while self._living:
-                self._wait()
-            self._end_leftovers()
+        address = self._start_server()
+        for number in range(self._plan.num_workers):
+            self._start(number, attempt, address)
+        while self._living:
+            self._wait()
+        self._end_leftovers()
         self._endings.sort(key=lambda ending: ending.rank)
 
     # --- birth --------------------------------------------------------------------------------------------------------
 
-    def _start(self, number: int, attempt: int, keep: socket.socket) -> None:
+    def _start_server(self) -> tuple[str, int]:
+        """Start the process that serves the store; return its address."""
+        with store.listen() as listener:
+            address: tuple[str, int] = listener.getsockname()
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            self._server = os.fork()
+            if self._server == 0:
+                try:
+                    self._leave([], [], [])
+                    descendants.set_name("hocket:store")
+                    store.serve(listener)
+                finally:
+                    os._exit(1)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        return address
+
+    def _end_server(self) -> None:
+        if self._server is not None:
+            descendants.kill(self._server)
+
+    def _start(self, number: int, attempt: int, address: tuple[str, int]) -> None:
         child = Child(number)
         prefix = f"[{number}] " if self._plan.is_prefixed else ""
         pipes = [(target, *output.open_pipe(target)) for target in ((1, 2) if prefix else (2,))]
-        environment = build_environment(self._plan, number, attempt, keep.getsockname()[1], child.error_fd)
+        environment = build_environment(self._plan, number, attempt, address, child.error_fd)
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         child.pid = os.fork()
         if child.pid == 0:
-            keep.close()
             self._leave([theirs for _, _, theirs in pipes], [ours for _, ours, _ in pipes], [1, 2][-len(pipes) :])
             gc.enable()
             os.environ.update(environment)
@@ -180,8 +196,7 @@ class Keeper:
             signal.signal(number, usual)
         for fd, target in zip(theirs, targets, strict=True):
             os.dup2(fd, target)
-        if self._plan.is_prefixed:
-            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # torchrun's ranks have no buffer at all
         own = (self._lifeline, self._wake_read, self._wake_write)
         for fd in (*own, *theirs, *ours, *self._relay.list_descriptors()):
             os.close(fd)
@@ -262,6 +277,12 @@ class Keeper:
             child = self._living.get(pid)
             if child is not None:
                 self._bury(child, status, usage.ru_maxrss * 1024)
+            elif pid == self._server:
+                self._server = None
+                self._relay.say(
+                    f"hocket run: the process that serves the store at MASTER_PORT (pid {pid}) ended with status "
+                    f"{os.waitstatus_to_exitcode(status)}; ranks that need it now will fail. Look above and at `dmesg` for the cause.\n"
+                )
 
     def _bury(self, child: Child, status: int, peak_rss_bytes: int) -> None:
         del self._living[child.pid]
@@ -308,6 +329,7 @@ class Keeper:
 
     def _end_leftovers(self) -> None:
         """End what the ranks have started and left behind, and pass on the last words."""
+        self._end_server()
         deadline = time.monotonic() + SETTLE_SECONDS
         while descendants.list_descendants(os.getpid()) and time.monotonic() < deadline:
             select.select([self._lifeline], [], [], 0.005)
@@ -319,6 +341,7 @@ class Keeper:
         """The front is gone, or nothing can go on: nobody waits for anything."""
         for child in self._living.values():
             descendants.kill(child.pid)
+        self._end_server()
         deadline = time.monotonic() + SETTLE_SECONDS
         while descendants.list_descendants(os.getpid()) and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -340,7 +363,9 @@ class Keeper:
         self._relay.drain(1.0)
 
 
-def build_environment(plan: plans.Plan, number: int, attempt: int, port: int, error_fd: int) -> dict[str, str]:
+def build_environment(
+    plan: plans.Plan, number: int, attempt: int, address: tuple[str, int], error_fd: int
+) -> dict[str, str]:
     """Return the environment variables of a rank: those of torchrun."""
     size = str(plan.num_workers)
     return {
@@ -353,12 +378,13 @@ def build_environment(plan: plans.Plan, number: int, attempt: int, port: int, er
         "LOCAL_WORLD_SIZE": size,
         "GROUP_WORLD_SIZE": "1",
         "ROLE_WORLD_SIZE": size,
-        "MASTER_ADDR": _LOOPBACK,
-        "MASTER_PORT": str(port),
+        "MASTER_ADDR": address[0],
+        "MASTER_PORT": str(address[1]),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(plan.max_restarts),
         "TORCHELASTIC_RUN_ID": plan.run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in STOP_SIGNALS),
         "TORCHELASTIC_ERROR_FILE": f"/proc/{os.getpid()}/fd/{error_fd}",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         # All ranks are here, so gloo need not ask the network who this machine is.
@@ -399,6 +425,7 @@ def _load(modules: tuple[str, ...]) -> None:
     for name in modules:
         with contextlib.suppress(Exception):  # the script will say it, if it matters to it
             importlib.import_module(name)
+    backend.announce()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     descendants.die_with_parent(0)  # from here on the lifeline tells, and there are others to end
     for number, handler in usual.items():
