@@ -32,6 +32,7 @@ PEERS = {
     "dask": "distributed",
     "memcpy": "numpy",
     "gloo": "torch",
+    "torchrun": "torch",
 }
 """Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy."""
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAMS = ("startup", "core", "envelope", "idle", "store")
+PROGRAMS = ("startup", "core", "envelope", "idle", "store", "launch")
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments. Default: those of the process.
 
     Returns:
-        The exit code: 0, or 1 after an error, 130 after Ctrl-C.
+        The exit code: 0, or 1 after an error, 130 after Ctrl-C; of `run`, that of the script.
     """
     arguments = build_parser().parse_args(argv)
     try:
@@ -44,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hocket {version.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_demo(commands)
+    _add_run(commands)
     status = commands.add_parser(
         "status",
         help="show what runs, and where the memory is",
@@ -97,6 +99,62 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo.set_defaults(run=_run_demo)
 
 
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser(
+        "run",
+        help="run a torchrun script on several processes",
+        usage="hocket run [options] [-m] SCRIPT [ARGUMENT ...]",
+        description="Run a script of torchrun's on several processes of this machine, with the environment variables that it knows.",
+        allow_abbrev=False,
+    )
+    run.add_argument(
+        "--workers",
+        "--nproc-per-node",
+        "--nproc_per_node",
+        default="1",
+        metavar="N",
+        help="ranks; auto is one for each GPU, or each CPU where there is none; also cpu, gpu (default: 1)",
+    )
+    run.add_argument(
+        "--max-restarts",
+        "--max_restarts",
+        type=_parse_count(0),
+        default=0,
+        metavar="K",
+        help="how often all ranks start again after one has failed (default: 0)",
+    )
+    run.add_argument(
+        "--threads",
+        type=_parse_count(1),
+        metavar="N",
+        help="OMP_NUM_THREADS of each rank (default: its share of the CPUs, unless that is set)",
+    )
+    run.add_argument(
+        "--grace",
+        type=_parse_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long ranks may take to end when they are asked to (default: 30)",
+    )
+    run.add_argument("--prefix", action="store_true", help="begin each line of output with its rank: [0]")
+    run.add_argument("--standalone", action="store_true", help="accepted, as torchrun has it; it is always so")
+    run.add_argument("--nnodes", choices=["1", "1:1"], help="accepted, as torchrun has it; machines are always one")
+    run.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
+    run.add_argument("script", metavar="SCRIPT", help="a script, a folder with a __main__.py, or a module")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="what the script gets")
+    run.set_defaults(run=_run_run)
+
+
+def _parse_seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more, but received {text!r}")
+    return number
+
+
 class _parse_count:  # noqa: N801 (argparse shows its name in messages about values that it refuses)
     """Reads a whole number that is not below a limit."""
 
@@ -137,6 +195,20 @@ def _run_demo(arguments: argparse.Namespace) -> int:
 
 
 # What each command needs is loaded when it is asked for, so that `hocket --version` waits for none of it.
+
+
+def _run_run(arguments: argparse.Namespace) -> int:
+    code: int = importlib.import_module("hocket.cli.launch.command").run(
+        arguments.script,
+        arguments.arguments,
+        is_module=arguments.module,
+        workers=arguments.workers,
+        threads=arguments.threads,
+        max_restarts=arguments.max_restarts,
+        grace_s=arguments.grace,
+        is_prefixed=arguments.prefix,
+    )
+    return code
 
 
 def _run_status(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,6 @@ kills; the worker's faulthandler writes its stack to a memfd that outlives it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import select
@@ -28,7 +27,7 @@ import time
 from collections import deque
 from typing import NoReturn
 
-from hocket.engine import faults
+from hocket.engine import descendants, faults
 from hocket.engine.local import channel, debugger, late, messages, worker
 
 TAIL_LINES = 20
@@ -36,9 +35,6 @@ TAIL_LINES = 20
 
 TAIL_BYTES = 16 * 1024
 """Bytes of stderr kept for each worker."""
-
-_OOM_SCORE = 500
-"""Added to a worker's score: it counts as if it used half of the machine's memory more than it does."""
 
 TEE_BYTES = 4096
 """How much stderr is passed on at once: what a pipe takes without blocking when it says that it is writable."""
@@ -49,14 +45,8 @@ GRACE_SECONDS = 0.25
 IDLE_SECONDS = 0.02
 """After so long without anything to do the rest of the package is loaded. A guess: the first task should be over by then."""
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_PR_SET_NAME = 15
-
 _HERE = os.path.dirname(os.path.abspath(__file__))
 """Frames below the user's own, which say nothing to a user."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Child:
@@ -111,7 +101,7 @@ class Guardian:
         self._poll.register(self._wake_read, select.EPOLLIN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        self._oom_kills = count_oom_kills()
+        self._oom_kills = descendants.count_oom_kills()
         self._is_graceful = False
         #: How long to wait for something to do; None is without end.
         self._patience: float | None = IDLE_SECONDS
@@ -158,7 +148,7 @@ class Guardian:
                     child = self._by_worker.get(worker_id)
                     if child is not None:
                         child.is_ended_by_us = True
-                        _kill_group(child.pid)
+                        descendants.kill_group(child.pid)
                 case (messages.EXIT,):
                     self._is_graceful = True
                     return False
@@ -195,9 +185,9 @@ class Guardian:
         code = 1
         try:
             os.setpgid(0, 0)
-            _offer_to_oom_killer()
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            _libc.prctl(_PR_SET_NAME, f"hocket:w{worker_id}".encode(), 0, 0, 0)
+            descendants.offer_to_oom_killer()
+            descendants.die_with_parent()
+            descendants.set_name(f"hocket:w{worker_id}")
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.dup2(stderr_fd, 2)
@@ -257,13 +247,13 @@ class Guardian:
     def _report_death(self, child: Child, status: int, peak_rss_bytes: int) -> None:
         if faults.plan is not None:
             faults.plan.reach("guardian.before_report")
-        _kill_group(child.pid)  # what it started and left behind
+        descendants.kill_group(child.pid)  # what it started and left behind
         del self._by_worker[child.worker_id]
         self._drain_stderr(child)
         self._close_stderr(child)
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-        oom_kills = count_oom_kills()
+        oom_kills = descendants.count_oom_kills()
         is_oom = signal_number == signal.SIGKILL and oom_kills > self._oom_kills and not child.is_ended_by_us
         self._oom_kills = oom_kills
         evidence = (child.pid, signal_number, exit_code, peak_rss_bytes, is_oom, child.read_tail(), child.read_stack())
@@ -276,8 +266,8 @@ class Guardian:
             self._let_stop()
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
-            for pid in list_descendants(os.getpid()):
-                _kill(pid)
+            for pid in descendants.list_descendants(os.getpid()):
+                descendants.kill(pid)
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
@@ -295,65 +285,6 @@ class Guardian:
             self._drain_stderr(child)
 
 
-def list_descendants(root: int) -> list[int]:
-    """Return the pids of all processes that descend from `root`, by a look into /proc."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as stat:
-                    parent = int(stat.read().rpartition(b")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(name))
-    found: list[int] = []
-    row = list(children.get(root, ()))
-    while row:
-        pid = row.pop()
-        found.append(pid)
-        row += children.get(pid, ())
-    return found
-
-
-def count_oom_kills() -> int:
-    """Return how many processes of this cgroup (or of the machine, without cgroups) ran out of memory and were killed."""
-    try:
-        with open("/proc/self/cgroup") as cgroup:
-            path = next(line[3:].strip() for line in cgroup if line.startswith("0::"))
-        return _read_counter(f"/sys/fs/cgroup{path}/memory.events")
-    except (OSError, StopIteration):
-        pass
-    try:
-        return _read_counter("/proc/vmstat")
-    except OSError:
-        return 0
-
-
-def _read_counter(path: str) -> int:
-    with open(path) as lines:
-        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-
-
-def _offer_to_oom_killer() -> None:
-    """Let the kernel, out of memory, rather end a worker than the driver: its work can be tried again."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+") as score:
-        usual = int(score.read())
-        score.seek(0)
-        score.write(str(min(1000, usual + _OOM_SCORE)))
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        _kill(pid)
-
-
 def _open_pidfd(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
@@ -363,8 +294,8 @@ def _open_pidfd(pid: int) -> int | None:
 
 def main(control_fd: int, status_fd: int, driver_pid: int) -> None:
     """Run the guardian: the whole life of its process."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    _libc.prctl(_PR_SET_NAME, b"hocket:guardian", 0, 0, 0)
+    descendants.adopt()
+    descendants.set_name("hocket:guardian")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     terminal = debugger.find_terminal()

@@ -1,0 +1,249 @@
+"""The front of `hocket run`: checks the request, starts the keeper, passes signals on, and waits."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from types import FrameType
+
+from hocket.cli.launch import imports, keeper
+from hocket.cli.launch import plan as plans
+from hocket.engine import descendants, node
+
+USAGE_ERROR = 2
+"""The exit code for a request that cannot be carried out, as argparse has it."""
+
+_BOOT = """
+import sys
+path = list(sys.path)
+if not sys.flags.safe_path:
+    del sys.path[0]
+import importlib.util
+sys.path.insert(0, {source!r})
+sys.modules[{package!r}] = importlib.util.module_from_spec(importlib.util.find_spec({package!r}))
+from hocket.cli.launch import keeper
+sys.path[:] = path
+del path, sys, importlib
+keeper.main({lifeline})
+"""
+"""What the keeper runs. It loads the few modules that it needs, and not the package's public names; nor a
+file of the current folder that is called like a module of Python's own, as the ranks do not either."""
+
+_PACKAGE = __name__.partition(".")[0]
+_SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+"""The folder that this package was imported from, so that the keeper imports the same one."""
+
+
+def run(
+    target: str,
+    args: Sequence[str],
+    *,
+    is_module: bool,
+    workers: str,
+    threads: int | None,
+    max_restarts: int,
+    grace_s: float,
+    is_prefixed: bool,
+) -> int:
+    """Run a script on several processes.
+
+    Args:
+        target: The script's path, or a module's name.
+        args: What it finds in ``sys.argv[1:]``.
+        is_module: Whether `target` is a module, as in ``python -m``.
+        workers: How many ranks: a number, ``"cpu"``, ``"gpu"``, or ``"auto"`` for the GPUs if there are any, else the CPUs.
+        threads: What OMP_NUM_THREADS is for the ranks. Default: their share of the CPUs, unless the variable is set.
+        max_restarts: How often all ranks start again after one has failed.
+        grace_s: Seconds that ranks have to end by themselves when they are asked to.
+        is_prefixed: Whether each line of output begins with its rank.
+
+    Returns:
+        0 if all ranks succeeded; else the exit code of the rank that failed first, or 128 and the number of the signal that
+        ended it; 128 and the number of the signal that the launcher got; 2 if there is nothing to run.
+    """
+    try:
+        path = find_module(target) if is_module else find_script(target)
+        num_workers = parse_workers(workers)
+    except ValueError as error:
+        print(f"hocket run: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    root = os.getcwd() if is_module else os.path.dirname(os.path.realpath(target))
+    plan = plans.Plan(
+        target=target,
+        args=tuple(args),
+        is_module=is_module,
+        num_workers=num_workers,
+        max_restarts=max_restarts,
+        grace_s=grace_s,
+        is_prefixed=is_prefixed,
+        run_id=str(uuid.uuid4()),
+        modules=imports.list_modules(path, (root,)) if path else (),
+    )
+    return Front(plan, choose_threads(num_workers, threads)).run()
+
+
+class Front:
+    """Stands between the terminal and the keeper."""
+
+    def __init__(self, plan: plans.Plan, threads: str | None) -> None:
+        self._plan = plan
+        self._environment = {**os.environ, **({"OMP_NUM_THREADS": threads} if threads else {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Run the keeper until it ends; return its exit code."""
+        descendants.adopt()  # if the keeper is killed, what the ranks have started falls to us
+        heeded = [number for number in keeper.STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        # The keeper inherits the mask: until it is ready, signals wait.
+        signal.pthread_sigmask(signal.SIG_BLOCK, keeper.STOP_SIGNALS)
+        usual = {number: signal.signal(number, self._pass_on) for number in heeded}
+        try:
+            lifeline = self._start()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, keeper.STOP_SIGNALS)
+            assert self._process is not None
+            code = self._process.wait()
+            os.close(lifeline)
+        finally:
+            for number, handler in usual.items():
+                signal.signal(number, handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, keeper.STOP_SIGNALS)
+        return code if code >= 0 else self._clear_up(-code)
+
+    def _start(self) -> int:
+        """Start the keeper; return our end of the pipe that tells it that we live."""
+        theirs, ours = os.pipe2(os.O_CLOEXEC)
+        boot = _BOOT.format(source=_SOURCE, package=_PACKAGE, lifeline=theirs)
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        try:
+            # A session of its own: a Ctrl-C of the terminal is our business.
+            self._process = subprocess.Popen(
+                [sys.executable, *flags, "-c", boot], pass_fds=(theirs,), env=self._environment, start_new_session=True
+            )
+        finally:
+            os.close(theirs)
+        with contextlib.suppress(BrokenPipeError), open(os.dup(ours), "w", encoding="utf-8") as pipe:
+            pipe.write(self._plan.format() + "\n")
+        return ours
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        assert self._process is not None, "signals are blocked until it is there"
+        self._process.send_signal(number)
+
+    def _clear_up(self, signal_number: int) -> int:
+        deadline = time.monotonic() + 5
+        while (left := descendants.list_descendants(os.getpid())) and time.monotonic() < deadline:
+            for pid in left:
+                descendants.kill(pid)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            time.sleep(0.001)
+        name = signal.Signals(signal_number).name
+        print(
+            f"hocket run: the process that keeps the ranks was killed by signal {signal_number} ({name}), and all ranks have "
+            "ended with it. It uses little memory itself, so look for who sent the signal, or at `dmesg`; then run it again.",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def find_script(target: str) -> str:
+    """Return the file to be read for a script's path: the script, or a folder's ``__main__.py``; empty for an archive.
+
+    Raises:
+        ValueError: There is no such script.
+    """
+    if os.path.isdir(target):
+        main = os.path.join(target, "__main__.py")
+        if not os.path.isfile(main):
+            raise ValueError(f"the folder {target!r} has no __main__.py, so it cannot be run. Name a script in it.")
+        return main
+    if not os.path.exists(target):
+        raise ValueError(
+            f"there is no script {target!r} (looked in {os.getcwd()}). Check the path; for a module write -m before its name."
+        )
+    try:
+        return target if plans.is_plain_script(target) else ""
+    except OSError as error:
+        raise ValueError(f"the script {target!r} cannot be read: {error.strerror}. Check its permissions.") from error
+
+
+def find_module(name: str) -> str:
+    """Return the file that ``python -m name`` runs, empty if it is no source file; nothing is imported.
+
+    Raises:
+        ValueError: There is no such module.
+    """
+    usual = list(sys.path)
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()  # where `python -m` looks first
+    try:
+        return _find_module(name)
+    finally:
+        sys.path[:] = usual
+
+
+def _find_module(name: str) -> str:
+    parts = name.split(".")
+    spec = importlib.util.find_spec(parts[0]) if all(parts) and parts[0] != "__main__" else None
+    for depth in range(2, len(parts) + 1):
+        if spec is None or spec.submodule_search_locations is None:
+            spec = None
+            break
+        spec = importlib.machinery.PathFinder.find_spec(".".join(parts[:depth]), list(spec.submodule_search_locations))
+    if spec is not None and spec.submodule_search_locations is not None:
+        locations = list(spec.submodule_search_locations)
+        spec = importlib.machinery.PathFinder.find_spec(f"{name}.__main__", locations)
+        if spec is None:
+            raise ValueError(f"the package {name!r} has no __main__.py, so it cannot be run. Name a module in it.")
+    if spec is None:
+        hint = (
+            f" Did you mean the script {name}, without -m?"
+            if os.path.isfile(name)
+            else " Check the name and the folder."
+        )
+        raise ValueError(f"there is no module {name!r} (looked in {os.getcwd()} and where Python is installed).{hint}")
+    return spec.origin if spec.origin and spec.origin.endswith(".py") else ""
+
+
+def parse_workers(text: str) -> int:
+    """Return the number of ranks.
+
+    Raises:
+        ValueError: It is no such number, or there is no GPU to count.
+    """
+    if text == "cpu":
+        return node.count_cpus()
+    if text in ("auto", "gpu"):
+        gpus = node.count_gpus()
+        if not gpus and text == "gpu":
+            raise ValueError(
+                "--workers gpu asks for a rank for each GPU, but there is none here. Write --workers cpu, or a number."
+            )
+        return gpus or node.count_cpus()
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(
+            f"--workers must be a whole number that is 1 or more, or auto, cpu or gpu, but received {text!r}. Try --workers 2."
+        )
+    return int(text)
+
+
+def choose_threads(num_workers: int, threads: int | None) -> str | None:
+    """Return what OMP_NUM_THREADS is to be; None to leave it as it is.
+
+    Every rank would use all cores otherwise, and wait for the others to let go of them. torchrun's answer is one thread; a share of the cores
+    is the same where there are as many ranks as cores, and faster where there are fewer.
+    """
+    if threads is not None:
+        return str(threads)
+    if "OMP_NUM_THREADS" in os.environ or num_workers == 1:
+        return None
+    return str(max(1, node.count_cpus() // num_workers))

@@ -1,0 +1,471 @@
+"""The parent of all ranks: starts them, relays what they write, starts them again after a failure, and ends everything.
+
+A fresh, single-threaded interpreter, in a session of its own: a Ctrl-C of the terminal goes to the front, which passes it on. It loads torch
+before it forks, so the ranks share those pages and none of them waits for it again, also after a restart. Nothing is running in torch then.
+
+**Nothing survives.** The keeper is the sub-reaper of the launch, as the guardian is of a session: whatever the ranks start, however deep,
+becomes its child at the latest when it is orphaned, and is killed at the end. That the front is gone, however it went, is known by the end
+of a pipe. If the keeper is killed, the kernel kills the ranks, and what they have started falls to the front.
+
+**Ports.** The store through which ranks find each other is served by a fork of the keeper, one for each attempt. Its port listens before
+there is any rank, so nobody else can take it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import math
+import os
+import select
+import signal
+import sys
+import time
+from types import FrameType
+from typing import NoReturn
+
+from hocket import exceptions
+from hocket.cli.launch import backend, output, rank, report, store
+from hocket.cli.launch import plan as plans
+from hocket.engine import descendants
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What asks a launch to end; the ranks get the same signal."""
+
+SETTLE_SECONDS = 0.5
+"""How long what the ranks have started may outlive them. Python's own trackers of shared memory clean up when their program is dead; a
+guess at how long that takes."""
+
+PATIENCE_SECONDS = 1.0
+"""How long a rank that was asked to end may take before we say what we wait for. A guess."""
+
+
+class Child:
+    """One rank of one attempt."""
+
+    def __init__(self, number: int) -> None:
+        self.rank = number
+        self.note = rank.Note()
+        self.stack_fd = os.memfd_create("hocket-stack", os.MFD_CLOEXEC)
+        self.error_fd = os.memfd_create("hocket-error", os.MFD_CLOEXEC)
+        self.stderr: output.Source | None = None
+        self.started_at = time.monotonic()
+        self.pid = 0
+        self.is_ended_by_us = False
+
+    def read(self, fd: int) -> bytes:
+        """Return what it left in one of its files."""
+        return os.pread(fd, output.TAIL_BYTES, 0)
+
+    def read_stack(self) -> str:
+        """Return what faulthandler wrote, without our own frames."""
+        here = os.path.dirname(os.path.abspath(__file__))
+        lines = self.read(self.stack_fd).decode(errors="replace").splitlines()
+        ours = (here, "<frozen runpy>", '"<string>", line')
+        return "\n".join(line for line in lines if not any(part in line for part in ours)).strip()
+
+    def close(self) -> None:
+        """Forget its files."""
+        for fd in (self.note.fd, self.stack_fd, self.error_fd):
+            os.close(fd)
+
+
+class Keeper:
+    """The loop."""
+
+    def __init__(self, plan: plans.Plan, lifeline: int) -> None:
+        self._plan = plan
+        self._lifeline = lifeline
+        self._relay = output.Relay()
+        self._living: dict[int, Child] = {}
+        self._endings: list[report.Ending] = []
+        #: The process that serves the store.
+        self._server: int | None = None
+        #: Signals that came, and are not handled yet.
+        self._asked: list[int] = []
+        #: The first signal that asked the launch to end.
+        self._stopped_by: int | None = None
+        #: When and by which signal the living ranks were asked to end, and when they are killed.
+        self._asked_at = math.inf
+        self._sent: set[int] = {signal.SIGKILL}
+        self._deadline: float | None = None
+        self._say_at: float | None = None
+        self._usual = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        for number in self._list_heeded():
+            signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        self._oom_kills = descendants.count_oom_kills()
+
+    def _list_heeded(self) -> list[int]:
+        """Return the stop signals that whoever started us does not have ignored, as `nohup` has."""
+        return [number for number, usual in self._usual.items() if usual is not signal.SIG_IGN]
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._asked.append(number)
+
+    def run(self) -> int:
+        """Run the script until it succeeds or no restart is left; return the exit code."""
+        most = self._plan.max_restarts
+        for attempt in range(most + 1):
+            self._run_attempt(attempt)
+            failures = [ending for ending in self._endings if ending.is_failure]
+            if self._asked and self._stopped_by is None:
+                self._stopped_by = self._asked[0]
+            if self._stopped_by is not None:
+                return self._finish_stopped(self._stopped_by)
+            if not failures:
+                return 0
+            if attempt < most:
+                self._relay.say(report.announce_restart(self._endings, attempt=attempt, max_restarts=most))
+        self._relay.say(report.explain(self._endings, attempt=most, max_restarts=most))
+        return report.find_first(self._endings).code
+
+    def _finish_stopped(self, number: int) -> int:
+        if all(ending.code == 0 for ending in self._endings):  # they heeded the signal, and ended well
+            return 0
+        self._relay.say(_describe_stop(number))
+        return 128 + number
+
+    def _run_attempt(self, attempt: int) -> None:
+        self._endings = []
+        self._asked_at, self._sent = math.inf, {signal.SIGKILL}
+        self._deadline = self._say_at = None
+        address = self._start_server()
+        for number in range(self._plan.num_workers):
+            self._start(number, attempt, address)
+        while self._living:
+            self._wait()
+        self._end_leftovers()
+        self._endings.sort(key=lambda ending: ending.rank)
+
+    # --- birth --------------------------------------------------------------------------------------------------------
+
+    def _start_server(self) -> tuple[str, int]:
+        """Start the process that serves the store; return its address."""
+        with store.listen() as listener:
+            address: tuple[str, int] = listener.getsockname()
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            self._server = os.fork()
+            if self._server == 0:
+                try:
+                    self._leave([], [], [])
+                    descendants.set_name("hocket:store")
+                    store.serve(listener)
+                finally:
+                    os._exit(1)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        return address
+
+    def _end_server(self) -> None:
+        if self._server is not None:
+            descendants.kill(self._server)
+
+    def _start(self, number: int, attempt: int, address: tuple[str, int]) -> None:
+        child = Child(number)
+        prefix = f"[{number}] " if self._plan.is_prefixed else ""
+        pipes = [(target, *output.open_pipe(target)) for target in ((1, 2) if prefix else (2,))]
+        environment = build_environment(self._plan, number, attempt, address, child.error_fd)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        child.pid = os.fork()
+        if child.pid == 0:
+            self._leave([theirs for _, _, theirs in pipes], [ours for _, ours, _ in pipes], [1, 2][-len(pipes) :])
+            gc.enable()
+            os.environ.update(environment)
+            sys.exit(rank.run(self._plan, child.note, child.stack_fd))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        for target, ours, theirs in pipes:
+            os.close(theirs)
+            source = self._relay.add(ours, target, prefix)
+            if target == 2:
+                child.stderr = source
+        self._living[child.pid] = child
+
+    def _leave(self, theirs: list[int], ours: list[int], targets: list[int]) -> None:
+        """In the new process: let go of everything that is the keeper's."""
+        os.setpgid(0, 0)
+        descendants.offer_to_oom_killer()
+        descendants.die_with_parent()
+        descendants.set_name(os.path.basename(sys.executable)[:15])
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number, usual in self._usual.items():
+            signal.signal(number, usual)
+        for fd, target in zip(theirs, targets, strict=True):
+            os.dup2(fd, target)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # torchrun's ranks have no buffer at all
+        own = (self._lifeline, self._wake_read, self._wake_write)
+        for fd in (*own, *theirs, *ours, *self._relay.list_descriptors()):
+            os.close(fd)
+        for child in self._living.values():
+            child.close()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._lifeline, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        self._relay.register(poll)
+        for fd, _ in poll.poll(self._count_milliseconds()):
+            if fd == self._lifeline:
+                self._end_at_once()
+            elif fd == self._wake_read:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+            else:
+                self._relay.handle(fd)
+        while self._asked:
+            self._stop(self._asked.pop(0))
+        self._reap()
+        self._keep_time()
+
+    def _count_milliseconds(self) -> int | None:
+        """Return how long there is nothing to do, unless something happens."""
+        times = [at for at in (self._deadline, self._say_at) if at is not None]
+        return max(0, int((min(times) - time.monotonic()) * 1000) + 1) if times else None
+
+    def _stop(self, number: int) -> None:
+        """Pass a signal on to the ranks; the second one ends them at once."""
+        is_first = self._stopped_by is None and self._deadline is None
+        self._stopped_by = self._stopped_by or number
+        if is_first:
+            self._ask_to_end(number)
+        else:
+            self._deadline = time.monotonic()
+
+    def _ask_to_end(self, number: int) -> None:
+        """Send the living ranks a signal. Not their own children: a rank may need those to save what it has."""
+        for child in self._living.values():
+            child.is_ended_by_us = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, number)
+        now = self._asked_at = time.monotonic()
+        self._sent.add(number)
+        self._deadline = now + self._plan.grace_s
+        self._say_at = now + PATIENCE_SECONDS
+
+    def _keep_time(self) -> None:
+        now = time.monotonic()
+        if self._say_at is not None and now >= self._say_at:
+            self._say_at = None
+            if self._living and self._deadline is not None and now < self._deadline:
+                ranks = ", ".join(str(child.rank) for child in self._living.values())
+                rest = self._deadline - now
+                self._relay.say(
+                    f"hocket run: waiting for rank {ranks} to end, {rest:.0f} s at most (--grace); Ctrl-C ends all now.\n"
+                )
+        if self._deadline is not None and now >= self._deadline:
+            self._deadline = None
+            for child in self._living.values():
+                descendants.kill_group(child.pid)
+
+    # --- death --------------------------------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self._living.get(pid)
+            if child is not None:
+                self._bury(child, status, usage.ru_maxrss * 1024)
+            elif pid == self._server:
+                self._server = None
+                self._relay.say(
+                    f"hocket run: the process that serves the store at MASTER_PORT (pid {pid}) ended with status "
+                    f"{os.waitstatus_to_exitcode(status)}; ranks that need it now will fail. Look above and at `dmesg` for the cause.\n"
+                )
+
+    def _bury(self, child: Child, status: int, peak_rss_bytes: int) -> None:
+        del self._living[child.pid]
+        now = time.monotonic()
+        signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+        oom_kills = descendants.count_oom_kills()
+        word = child.note.read()
+        assert child.stderr is not None
+        self._take_rest(child.stderr.fd)
+        death = exceptions.Death(
+            pid=child.pid,
+            signal_number=signal_number,
+            exit_code=exit_code,
+            peak_rss_bytes=peak_rss_bytes,
+            out_of_memory=signal_number == signal.SIGKILL and oom_kills > self._oom_kills,
+            stderr_tail=child.stderr.read_tail(),
+            stack=child.read_stack() if signal_number is not None else "",
+            # An error that it left word of before we asked is its own; so is any signal that we did not send.
+            expected=child.is_ended_by_us
+            and (word is None or word[0] > self._asked_at)
+            and (signal_number is None or signal_number in self._sent),
+        )
+        self._oom_kills = oom_kills
+        ending = report.Ending(
+            rank=child.rank,
+            death=death,
+            ended_at=word[0] if word else now,
+            ran_s=(word[0] if word else now) - child.started_at,
+            summary=word[1] if word else "",
+            recorded=report.parse_recorded(child.read(child.error_fd)),
+        )
+        self._endings.append(ending)
+        child.close()
+        if ending.is_failure and self._deadline is None and self._living:
+            self._ask_to_end(signal.SIGTERM)
+
+    def _take_rest(self, fd: int) -> None:
+        """Read what a dead rank left in its pipe, as much as a pipe holds; what nobody takes waits in our memory."""
+        for _ in range(32):
+            if fd not in self._relay.list_descriptors() or not select.select([fd], [], [], 0)[0]:
+                return
+            self._relay.handle(fd)
+
+    def _end_leftovers(self) -> None:
+        """End what the ranks have started and left behind, and pass on the last words."""
+        self._end_server()
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while descendants.list_descendants(os.getpid()) and time.monotonic() < deadline:
+            select.select([self._lifeline], [], [], 0.005)
+            _reap_orphans()
+        _kill_descendants()
+        self._relay.drain(1.0)
+
+    def _end_at_once(self) -> NoReturn:
+        """The front is gone, or nothing can go on: nobody waits for anything."""
+        for child in self._living.values():
+            descendants.kill(child.pid)
+        self._end_server()
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while descendants.list_descendants(os.getpid()) and time.monotonic() < deadline:
+            time.sleep(0.005)
+            _reap_orphans()
+        _kill_descendants()
+        os._exit(1)
+
+    def give_up(self, error: OSError) -> NoReturn:
+        """End everything: there is no process, descriptor or terminal to be had for a rank."""
+        self._relay.say(
+            f"hocket run: {self._plan.num_workers} ranks cannot be started here: {error}. Use fewer --workers, or raise the limits "
+            "that `ulimit -a` shows.\n"
+        )
+        self.finish()
+        self._end_at_once()
+
+    def finish(self) -> None:
+        """Write what is still to be said."""
+        self._relay.drain(1.0)
+
+
+def build_environment(
+    plan: plans.Plan, number: int, attempt: int, address: tuple[str, int], error_fd: int
+) -> dict[str, str]:
+    """Return the environment variables of a rank: those of torchrun."""
+    size = str(plan.num_workers)
+    return {
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
+        "GROUP_RANK": "0",
+        "ROLE_RANK": str(number),
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_WORLD_SIZE": size,
+        "MASTER_ADDR": address[0],
+        "MASTER_PORT": str(address[1]),
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.max_restarts),
+        "TORCHELASTIC_RUN_ID": plan.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in STOP_SIGNALS),
+        "TORCHELASTIC_ERROR_FILE": f"/proc/{os.getpid()}/fd/{error_fd}",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        # All ranks are here, so gloo need not ask the network who this machine is.
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+
+
+def _describe_stop(number: int) -> str:
+    name = signal.Signals(number).name
+    return f"hocket run: stopped by {name}{' (Ctrl-C)' * (name == 'SIGINT')}; all ranks have ended.\n"
+
+
+def _reap_orphans() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _kill_descendants() -> None:
+    """End every descendant: what a dying process has just started is found in the next round."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        found = descendants.list_descendants(os.getpid())
+        if not found:
+            return
+        for pid in found:
+            descendants.kill(pid)
+        _reap_orphans()
+        time.sleep(0.001)
+
+
+def _load(modules: tuple[str, ...]) -> None:
+    """Import what ranks will need. As long as that takes, there is nothing to end in order: signals just end this process."""
+    heeded = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    usual = {number: signal.signal(number, _exit_at_once) for number in heeded}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    descendants.die_with_parent()
+    for name in modules:
+        with contextlib.suppress(Exception):  # the script will say it, if it matters to it
+            importlib.import_module(name)
+    backend.announce()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    descendants.die_with_parent(0)  # from here on the lifeline tells, and there are others to end
+    for number, handler in usual.items():
+        signal.signal(number, handler)
+
+
+def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, _describe_stop(number).encode())
+    os._exit(128 + number)
+
+
+def main(lifeline: int) -> None:
+    """Run the keeper: the whole life of its process. In a rank it leaves by `SystemExit`, as a script does."""
+    descendants.adopt()
+    plan = plans.parse_plan(_read_line(lifeline))
+    if not sys.flags.safe_path:
+        sys.path[0] = plan.get_path_entry()
+    elif not plan.is_module and not plans.is_plain_script(plan.target):
+        sys.path.insert(0, plan.get_path_entry())
+    descendants.set_name("hocket:keeper")
+    gc.disable()  # measured: looking for garbage takes 0.35 of the 2.0 s that torch and its compiler take to load
+    _load(plan.modules)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # or each rank would write again what an import has printed
+    gc.freeze()  # what is here now is never looked at again, so the ranks share its pages; a collection would take 0.25 s
+    keeper = Keeper(plan, lifeline)
+    try:
+        code = keeper.run()
+    except OSError as error:
+        keeper.give_up(error)
+    keeper.finish()
+    os._exit(code)
+
+
+def _read_line(fd: int) -> str:
+    data = b""
+    while not data.endswith(b"\n"):
+        more = os.read(fd, 1 << 16)
+        if not more:
+            os._exit(1)  # the front died in the middle of a word
+        data += more
+    return data.decode()

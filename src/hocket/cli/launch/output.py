@@ -1,0 +1,164 @@
+"""Passes on what ranks write, and keeps the last lines of it.
+
+Nothing here waits. What the reader of our own output does not take stays here, and then the ranks' pipes fill up and they wait, as if they
+wrote there themselves; meanwhile the keeper goes on to see deaths and signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import termios
+import time
+from collections import deque
+
+CHUNK_BYTES = 4096
+"""How much is written at once: what a pipe takes without blocking when it says that it is writable."""
+
+TAIL_BYTES = 16 * 1024
+"""Bytes kept for each rank."""
+
+TAIL_LINES = 20
+"""Lines of them that an error shows."""
+
+LINE_BYTES = 64 * 1024
+"""A line that is longer is passed on in parts when lines have prefixes."""
+
+
+def open_pipe(target: int) -> tuple[int, int]:
+    """Return where to read, and what a rank gets in the place of `target`: a terminal if that is one, else a pipe."""
+    if not os.isatty(target):
+        return os.pipe2(os.O_CLOEXEC)
+    ours, theirs = os.openpty()
+    with contextlib.suppress(OSError, termios.error):
+        settings = termios.tcgetattr(theirs)
+        settings[1] &= ~termios.OPOST  # what is written is written as it is: the real terminal does the rest
+        termios.tcsetattr(theirs, termios.TCSANOW, settings)
+        size = fcntl.ioctl(target, termios.TIOCGWINSZ, bytes(8))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+    return ours, theirs
+
+
+class Source:
+    """One stream of one rank."""
+
+    def __init__(self, fd: int, target: int, prefix: bytes) -> None:
+        self.fd = fd
+        self.target = target
+        self._prefix = prefix
+        self._line = b""
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+
+    def keep(self, data: bytes) -> None:
+        """Remember the last of what was written."""
+        self._tail.append(data)
+        self._tail_bytes += len(data)
+        while self._tail_bytes - len(self._tail[0]) > TAIL_BYTES:
+            self._tail_bytes -= len(self._tail.popleft())
+
+    def read_tail(self) -> str:
+        """Return the last lines that were written."""
+        text = b"".join(self._tail).decode(errors="replace")
+        lines = [
+            line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")
+        ]  # progress bars: the last state
+        return "\n".join(lines[-TAIL_LINES:])
+
+    def split(self, data: bytes, *, is_end: bool = False) -> bytes:
+        """Return what can be passed on now: all, or whole lines with a prefix."""
+        if not self._prefix:
+            return data
+        *lines, self._line = (self._line + data).split(b"\n")
+        if self._line and (is_end or len(self._line) > LINE_BYTES):
+            lines.append(self._line)
+            self._line = b""
+        return b"".join(self._prefix + line + b"\n" for line in lines)
+
+
+class Relay:
+    """All streams that go through us."""
+
+    def __init__(self) -> None:
+        self._sources: dict[int, Source] = {}
+        self._waiting = {1: bytearray(), 2: bytearray()}
+
+    def add(self, fd: int, target: int, prefix: str = "") -> Source:
+        """Pass on what can be read from a descriptor, which is ours now."""
+        os.set_blocking(fd, False)
+        source = self._sources[fd] = Source(fd, target, prefix.encode())
+        return source
+
+    def list_descriptors(self) -> list[int]:
+        """Return the descriptors that a fork of this process has to close."""
+        return list(self._sources)
+
+    def register(self, poll: select.poll) -> None:
+        """Say what to wait for: either to read for a target, or to write to it."""
+        for target, waiting in self._waiting.items():
+            if waiting:
+                poll.register(target, select.POLLOUT)
+        for source in self._sources.values():
+            if not self._waiting[source.target]:
+                poll.register(source.fd, select.POLLIN)
+
+    def handle(self, fd: int) -> None:
+        """Do what can be done with a descriptor that is ready; nothing if it is none of ours."""
+        if fd in self._waiting:
+            self._write(fd)
+        elif fd in self._sources:
+            self._read(self._sources[fd])
+
+    def say(self, text: str) -> None:
+        """Write to stderr, in order with the ranks' output."""
+        self._waiting[2] += text.encode(errors="backslashreplace")
+
+    def drain(self, seconds: float) -> None:
+        """Pass on what is there, as long as somebody takes it; then forget the streams.
+
+        Another process may hold one open: the end is where there is nothing to read now.
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            poll = select.poll()
+            self.register(poll)
+            ready = poll.poll(20 if any(self._waiting.values()) else 0)
+            for fd, _ in ready:
+                self.handle(fd)
+            if not ready and not any(self._waiting.values()):
+                break
+        for source in list(self._sources.values()):
+            self._close(source)
+        while any(self._waiting.values()) and time.monotonic() < deadline:
+            for target in [target for target, waiting in self._waiting.items() if waiting]:
+                if select.select([], [target], [], 0.02)[1]:
+                    self._write(target)
+
+    def _read(self, source: Source) -> None:
+        try:
+            data = os.read(source.fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:  # so a terminal says that nobody holds its other end
+            data = b""
+        if not data:
+            self._close(source)
+            return
+        source.keep(data)
+        self._waiting[source.target] += source.split(data)
+
+    def _write(self, target: int) -> None:
+        waiting = self._waiting[target]
+        try:
+            del waiting[: os.write(target, waiting[:CHUNK_BYTES])]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody reads any more; the tail is kept all the same
+            waiting.clear()
+
+    def _close(self, source: Source) -> None:
+        self._waiting[source.target] += source.split(b"", is_end=True)
+        del self._sources[source.fd]
+        os.close(source.fd)

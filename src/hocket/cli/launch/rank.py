@@ -1,0 +1,125 @@
+"""What a fork of the keeper does to become the user's script, as if Python had been started with it."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import faulthandler
+import importlib.machinery
+import json
+import os
+import runpy
+import sys
+import time
+import types
+from typing import Any
+
+from hocket.cli.launch import plan as plans
+
+_OURS = (__file__, "<frozen runpy>", runpy.__file__)
+"""Files whose frames say nothing to a user."""
+
+
+class Note:
+    """Where a rank leaves word of its end, for the keeper. It can be read after any death, and has no name to clean up."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("hocket-note", os.MFD_CLOEXEC)
+
+    def write(self, summary: str) -> None:
+        """Leave word that the script failed just now."""
+        os.pwrite(self.fd, json.dumps({"time": time.monotonic(), "summary": summary}).encode(), 0)
+
+    def read(self) -> tuple[float, str] | None:
+        """Return when the script failed, and of what; None if it left no word."""
+        try:
+            fields = json.loads(os.pread(self.fd, 16 * 1024, 0))
+            return float(fields["time"]), str(fields["summary"])
+        except ValueError:
+            return None
+
+
+def run(plan: plans.Plan, note: Note, stack_fd: int) -> int:
+    """Run the script in this process; return its exit code."""
+    pid = os.getpid()
+    if not faulthandler.is_enabled():
+        faulthandler.enable(stack_fd)
+    _draw_new_random_numbers()
+    _become_main(plan)
+    try:
+        _run_target(plan)
+    except SystemExit as error:
+        code = _get_code(error)
+        if code and os.getpid() == pid:
+            note.write("")
+        return code
+    except BaseException as error:  # noqa: BLE001 (this is the end of the script)
+        if os.getpid() == pid:  # the script may have forked
+            note.write(_summarize(error))
+        _show(error)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _draw_new_random_numbers() -> None:
+    """Seed what a fork would share with its siblings; Python's own generator does so by itself."""
+    for name, attribute in (("numpy.random", None), ("torch", "default_generator")):
+        module: Any = sys.modules.get(name)
+        if module is not None:
+            (getattr(module, attribute) if attribute else module).seed()
+
+
+def _become_main(plan: plans.Plan) -> None:
+    """Take on the names that a script sees; what is ours it does not find, and loads anew if it asks."""
+    package = __name__.partition(".")[0]
+    for name in list(sys.modules):
+        if name == package or name.startswith(f"{package}."):
+            del sys.modules[name]
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = main
+    sys.argv = ["-m" if plan.is_module else plan.target, *plan.args]
+    sys.orig_argv = [sys.executable, *(["-m"] if plan.is_module else []), plan.target, *plan.args]
+
+
+def _run_target(plan: plans.Plan) -> None:
+    if plan.is_module:
+        runpy._run_module_as_main(plan.target)  # type: ignore[attr-defined]  # what `python -m` itself calls
+    elif not plans.is_plain_script(plan.target):
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]  # and `python folder`
+    else:
+        path = os.path.abspath(plan.target)
+        loader = importlib.machinery.SourceFileLoader("__main__", path)
+        namespace = sys.modules["__main__"].__dict__
+        namespace.update(__file__=path, __cached__=None, __loader__=loader, __spec__=None)
+        with open(path, "rb") as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), namespace)  # noqa: S102 (what was asked for)
+
+
+def _get_code(error: SystemExit) -> int:
+    """Return the exit code that Python makes of `sys.exit`, and say what it says."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _summarize(error: BaseException) -> str:
+    """Return the first line of the error, cut to a length that is read at a glance."""
+    text = ""
+    with contextlib.suppress(Exception):  # the user's own __str__
+        text = str(error)
+    line = text.strip().partition("\n")[0][:300]
+    name = type(error).__qualname__
+    return f"{name}: {line}" if line else name
+
+
+def _show(error: BaseException) -> None:
+    """Print the traceback, from the script's first frame on."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in _OURS:
+        traceback = traceback.tb_next
+    sys.excepthook(type(error), error.with_traceback(traceback), traceback)

@@ -1,0 +1,124 @@
+"""The words for a failure: which rank was first, why, what it said last, and what to do."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hocket import exceptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a rank ended."""
+
+    rank: int
+    death: exceptions.Death
+    ended_at: float
+    """When, by `time.monotonic`; for an error in Python, when it left the script."""
+    ran_s: float
+    """How long the rank lived."""
+    summary: str = ""
+    """The error that left the script, in one line; empty if there was none, or nobody knows."""
+    recorded: str = ""
+    """What the script wrote to TORCHELASTIC_ERROR_FILE."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it ended badly, and not because we ended it."""
+        return self.death.exit_code != 0 and not self.death.expected
+
+    @property
+    def code(self) -> int:
+        """The exit code as a shell has it: 128 and the number of the signal, if one ended the rank."""
+        if self.death.signal_number is not None:
+            return 128 + self.death.signal_number
+        return self.death.exit_code or 0
+
+    def describe(self) -> str:
+        """Return the cause in a few words."""
+        return f"raised {self.summary}" if self.summary else self.death.reason()
+
+
+def find_first(endings: Sequence[Ending]) -> Ending:
+    """Return the failure that came first: the others are mostly its consequences."""
+    return min((ending for ending in endings if ending.is_failure), key=lambda ending: ending.ended_at)
+
+
+def explain(endings: Sequence[Ending], *, attempt: int, max_restarts: int) -> str:
+    """Return the whole message on a launch that failed."""
+    first = find_first(endings)
+    peak = first.death.peak_rss_bytes
+    tries = f", attempt {attempt + 1} of {max_restarts + 1}" if max_restarts else ""
+    facts = f"pid {first.death.pid}, after {first.ran_s:.1f} s{tries}"
+    facts += f", peak memory {peak / 2**20:,.0f} MiB" if peak else ""
+    parts = [f"rank {first.rank} of {len(endings)} failed first: it {first.describe()} ({facts})."]
+    if first.death.stack:
+        parts.append("Python stack when it died:\n" + _indent(first.death.stack))
+    if first.death.stderr_tail:
+        parts.append(f"Last lines of rank {first.rank}'s stderr:\n" + _indent(first.death.stderr_tail))
+    recorded = first.recorded.strip()
+    if recorded and recorded.splitlines()[-1] not in first.death.stderr_tail:
+        parts.append("What it recorded in TORCHELASTIC_ERROR_FILE:\n" + _indent(recorded))
+    parts += _describe_others([ending for ending in endings if ending is not first])
+    parts.append(_advise(first, max_restarts))
+    return "hocket run: " + "\n".join(parts) + "\n"
+
+
+def announce_restart(endings: Sequence[Ending], *, attempt: int, max_restarts: int) -> str:
+    """Return the line that says why all ranks start again."""
+    first = find_first(endings)
+    return (
+        f"hocket run: rank {first.rank} of {len(endings)} {first.describe()} after {first.ran_s:.1f} s; "
+        f"all ranks start again, restart {attempt + 1} of {max_restarts}.\n"
+    )
+
+
+def parse_recorded(data: bytes) -> str:
+    """Return the text of an error file in the form that torch writes; what has another form is returned as it is."""
+    text = data.decode(errors="replace").strip()
+    try:
+        message = json.loads(text)["message"]
+    except (ValueError, KeyError, TypeError):
+        return text
+    if isinstance(message, dict):
+        extra = message.get("extraInfo")
+        stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+        return str(stack or message.get("message", ""))
+    return str(message)
+
+
+def _describe_others(others: Sequence[Ending]) -> list[str]:
+    """Say in a line for each kind of end how the other ranks ended."""
+    kinds: dict[str, list[int]] = {}
+    for ending in others:
+        if ending.death.expected:
+            kind = "ended by the launcher after that"
+        elif ending.death.exit_code == 0:
+            kind = "ended well"
+        else:
+            kind = f"{ending.describe()}, later"
+        kinds.setdefault(kind, []).append(ending.rank)
+    return [
+        f"{'Rank' if len(ranks) == 1 else 'Ranks'} {', '.join(map(str, ranks))}: {kind}."
+        for kind, ranks in kinds.items()
+    ]
+
+
+def _advise(first: Ending, max_restarts: int) -> str:
+    death = first.death
+    if death.out_of_memory:
+        return "The kernel's out-of-memory killer was at work: use smaller batches, or fewer --workers."
+    if death.signal_number == signal.SIGKILL:
+        return "SIGKILL comes from outside, most often for want of memory: see `dmesg`, try smaller batches or fewer --workers."
+    if death.signal_number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE):
+        return "Native code crashed: the stack shows which call; try it alone with --workers 1."
+    if max_restarts:
+        return "No restart is left: mend the cause above, then run it again."
+    return "Mend the cause above, then run it again; --max-restarts N starts all ranks again after such a failure."
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.rstrip().splitlines())
