@@ -277,8 +277,12 @@ class Engine(abc.ABC):
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
-    def expect_work(self) -> None:  # noqa: B027 (most engines have nothing to prepare)
-        """Hear that work will come when it is encoded, which may take a while: what takes long to start can start now."""
+    def expect_work(self, modules: Sequence[str] = ()) -> None:  # noqa: B027 (most engines have nothing to prepare)
+        """Hear that work will come when it is encoded, which may take a while: what takes long to start can start now.
+
+        Args:
+            modules: What all of that work will import, and can be imported before a process forks: libraries that start no threads then.
+        """
 
     @abc.abstractmethod
     def submit_task(

@@ -9,6 +9,8 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
+from typing import Any
 
 _OOM_SCORE = 500
 """Added to a worker's score: it counts as if it used half of the machine's memory more than it does."""
@@ -41,6 +43,14 @@ def offer_to_oom_killer() -> None:
         usual = int(score.read())
         score.seek(0)
         score.write(str(min(1000, usual + _OOM_SCORE)))
+
+
+def draw_new_random_numbers() -> None:
+    """In a fork: seed what it would otherwise share with its siblings. Python's own generator does so by itself."""
+    for name, attribute in (("numpy.random", None), ("torch", "default_generator")):
+        module: Any = sys.modules.get(name)
+        if module is not None:
+            (getattr(module, attribute) if attribute else module).seed()
 
 
 def list_descendants(root: int) -> list[int]:

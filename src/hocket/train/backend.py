@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import Any, final
 
 from hocket.train import worker_group
 
@@ -11,11 +12,18 @@ from hocket.train import worker_group
 class BackendConfig(abc.ABC):
     """Sets up a framework's communication in the ranks of a group.
 
-    Both methods are called by the controller, in the process that called `fit`, once for each start of the group. They reach the
+    `on_start` and `on_shutdown` are called by the controller, in the process that called `fit`, once for each start of the group. They reach the
     ranks with `WorkerGroup.execute`. An error of theirs counts as a failure of the group. One instance may serve several runs, so
     what belongs to a group is kept in `WorkerGroup.resources`, not in the instance. The surface is no larger because everything
     else that a framework needs (device, sampler, wrapping of the model) is called by the training function in the rank.
     """
+
+    def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
+        """Return what the ranks will import when they run a training function, and can be imported before their processes fork.
+
+        It is then loaded once on a machine, not once in each rank. Default: nothing.
+        """
+        return ()
 
     @abc.abstractmethod
     def on_start(self, group: worker_group.WorkerGroup) -> None:

@@ -96,6 +96,7 @@ class DataParallelTrainer:
             if runs_here:
                 returned = local_mode.train(run, manager, book)
             else:
+                session.get_engine().expect_work(run.backend_config.list_modules(run.function))
                 returned = controller.Controller(run, manager, book).train()
         except BaseException:
             storage.discard_empty(run.run_storage)

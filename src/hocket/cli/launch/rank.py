@@ -12,9 +12,9 @@ import runpy
 import sys
 import time
 import types
-from typing import Any
 
 from hocket.cli.launch import plan as plans
+from hocket.engine import descendants
 
 _OURS = (__file__, "<frozen runpy>", runpy.__file__)
 """Files whose frames say nothing to a user."""
@@ -44,7 +44,7 @@ def run(plan: plans.Plan, note: Note, stack_fd: int) -> int:
     pid = os.getpid()
     if not faulthandler.is_enabled():
         faulthandler.enable(stack_fd)
-    _draw_new_random_numbers()
+    descendants.draw_new_random_numbers()
     _become_main(plan)
     try:
         _run_target(plan)
@@ -59,14 +59,6 @@ def run(plan: plans.Plan, note: Note, stack_fd: int) -> int:
         _show(error)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
-
-
-def _draw_new_random_numbers() -> None:
-    """Seed what a fork would share with its siblings; Python's own generator does so by itself."""
-    for name, attribute in (("numpy.random", None), ("torch", "default_generator")):
-        module: Any = sys.modules.get(name)
-        if module is not None:
-            (getattr(module, attribute) if attribute else module).seed()
 
 
 def _become_main(plan: plans.Plan) -> None:

@@ -120,6 +120,8 @@ class Hub(contract.Engine):
         #: Shapes that have been found feasible; the answer does not change during a session.
         self._feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
         self.guardian: processes.GuardianProcess | None = None
+        #: The modules that it was told to load.
+        self._loaded: set[str] = set()
         self.watch = watch.Watch(self)
         #: Pids of workers, also of dead ones, as far as they are remembered.
         self.pids: dict[int, int] = {}
@@ -981,10 +983,17 @@ class Hub(contract.Engine):
             if link.is_refused:
                 self.kernel.fail_orphans(death)
 
-    def expect_work(self) -> None:
+    def expect_work(self, modules: Sequence[str] = ()) -> None:
         with self.lock:
-            if self.end is None:
-                self._open_guardian()
+            if self.end is not None:
+                return
+            guardian = self._open_guardian()
+            missing = [name for name in modules if name not in self._loaded]
+            if missing:
+                self._loaded.update(missing)
+                guardian.load(missing)
+                self.kernel.trim_idle(0)  # they would have to load it each for itself
+                self.carry_out()
 
     def _open_guardian(self) -> processes.GuardianProcess:
         if self.guardian is None:

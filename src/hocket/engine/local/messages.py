@@ -128,6 +128,8 @@ KILL = 41
 """``(KILL, worker_id)``"""
 EXIT = 42
 """``(EXIT,)``: end every process, then yourself."""
+LOAD = 43
+"""``(LOAD, modules, sys_path)``: import these, for the workers that are forked from now on to share."""
 
 # guardian -> hub
 SPAWNED = 50

@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from hocket import exceptions
 from hocket.engine.local import channel, messages
@@ -65,6 +66,11 @@ class GuardianProcess:
         self._channel.outbox_fds.append(sock.fileno())
         self._send()
         sock.close()
+
+    def load(self, modules: Sequence[str]) -> None:
+        """Have it import modules from where this process would."""
+        self._channel.outbox.append((messages.LOAD, list(modules), list(sys.path)))
+        self._send()
 
     def kill(self, worker_id: int) -> None:
         """Have a worker killed."""

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, Final, final
 
 import torch
 import torch.distributed as dist
 
 from hocket.collective import torch as collective_torch
 from hocket.train import backend, places, worker_group
-from hocket.train.torch import devices, rendezvous
+from hocket.train.torch import devices, mentions, rendezvous
+
+_OURS: Final = "hocket.train.torch"
+
+_COMPILER: Final = "torch._dynamo"
 
 
 @final
@@ -39,6 +44,10 @@ class TorchConfig(backend.BackendConfig):
             raise ValueError(
                 f"timeout_s must be more than 0 seconds, but received {self.timeout_s!r}. Leave it out for 1800."
             )
+
+    def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
+        """Return torch, and its compiler if the function names an optimizer: the first step of one loads it."""
+        return (_OURS, _COMPILER) if mentions.finds(function, "torch.optim") else (_OURS,)
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Join the ranks, and set torch up in each."""

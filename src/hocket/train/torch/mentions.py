@@ -1,0 +1,57 @@
+"""Whether a function uses a module, found by a look at its code. It is not run."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+FUNCTIONS_READ = 50
+"""How many functions are looked into at most. A guess: it takes less than a millisecond."""
+
+
+def finds(function: Callable[..., Any], module: str) -> bool:
+    """Tell whether a function, or one of the same module that it names, names a module or something from it.
+
+    Args:
+        function: Where to begin. What has no code of its own, such as an object that can be called, names nothing.
+        module: Its full name; what is attached to `torch` as ``optim`` is ``"torch.optim"``.
+
+    Example:
+        >>> import torch
+        >>> from hocket.train.torch import mentions
+        >>> def step(model):
+        ...     return torch.optim.SGD(model.parameters())
+        >>> mentions.finds(step, "torch.optim"), mentions.finds(step, "torch.fft")
+        (True, False)
+    """
+    row: list[Any] = [function]
+    for found in row:  # it grows
+        if not isinstance(found, types.FunctionType) or len(row) > FUNCTIONS_READ:
+            continue
+        names = {name for code in _walk(found.__code__) for name in code.co_names}
+        values = [*map(found.__globals__.get, names), *_open_cells(found)]
+        if module.rpartition(".")[2] in names or any(_is_from(value, module) for value in values):
+            return True
+        row += [value for value in values if _is_from(value, found.__module__) and not any(value is one for one in row)]
+    return False
+
+
+def _is_from(value: Any, module: str) -> bool:
+    if isinstance(value, types.ModuleType):
+        return f"{value.__name__}.".startswith(f"{module}.")
+    return isinstance(value, types.FunctionType | type) and f"{value.__module__}.".startswith(f"{module}.")
+
+
+def _open_cells(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # nothing is in it yet
+            yield cell.cell_contents
+
+
+def _walk(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _walk(constant)
