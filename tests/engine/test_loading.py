@@ -1,0 +1,70 @@
+"""What the guardian loads for all workers."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket.core import session as sessions
+
+pytestmark = [pytest.mark.about_local("a process that forks the workers"), pytest.mark.usefixtures("session")]
+
+
+@hocket.remote
+def look(name: str) -> tuple[int, Any, list[str]]:
+    module = sys.modules.get(name)
+    return os.getpid(), getattr(module, "LOADED_BY", module and module.__name__), sys.path
+
+
+def expect(*modules: str) -> None:
+    sessions.get_engine().expect_work(modules)
+
+
+def test_workers_have_what_was_loaded_before_they_were_forked() -> None:
+    before, found, path = hocket.get(look.remote("colorsys"))
+    assert found is None, "nothing else loads this module of the standard library"
+    expect("colorsys")
+    pid, found, path_after = hocket.get(look.remote("colorsys"))
+    assert found == "colorsys"
+    assert pid != before, "the idle worker that had not got it is gone"
+    assert path_after == path
+    expect("colorsys")
+    assert hocket.get(look.remote("colorsys"))[0] == pid, "it is told once"
+
+
+def test_modules_come_from_where_the_driver_would_import_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only_here.py").write_text("import os\nLOADED_BY = os.getpid()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    expect("only_here")
+    pid, loaded_by, _ = hocket.get(look.remote("only_here"))
+    assert loaded_by != pid
+    assert loaded_by == sessions.get_engine().statistics()["guardian_pid"]
+
+
+@pytest.mark.parametrize("text", ["raise SystemExit(3)", "import no_such_module", "1 +"])
+def test_what_cannot_be_loaded_is_left_to_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    expect("broken", "colorsys")
+    assert hocket.get(look.remote("broken"))[1] is None
+    assert hocket.get(look.remote("colorsys"))[1] == "colorsys"
+
+
+def test_random_numbers_are_not_shared() -> None:
+    class Drawer:
+        def draw(self) -> tuple[float, float]:
+            return random.random(), float(np.random.rand())  # noqa: NPY002 (the state that would be shared)
+
+    expect("numpy.random")
+    drawers = [hocket.remote(num_cpus=0)(Drawer).remote() for _ in range(3)]
+    drawn = hocket.get([drawer.draw.remote() for drawer in drawers])
+    assert len({number for pair in drawn for number in pair}) == 6
