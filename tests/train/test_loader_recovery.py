@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fractions
 import itertools
 import json
+import math
 import os
+import random
 import signal
 import tempfile
 from collections.abc import Callable
@@ -126,6 +129,55 @@ def test_another_number_of_ranks_reads_on(tmp_path: Path, before: int, after: in
         fit(read_data, tmp_path, before, config)
     fit(read_data, tmp_path, after, config)
     found = read_log(tmp_path, "first", max(before, 1), 8) + read_log(tmp_path, "second", max(after, 1))
+    assert found == read_undisturbed()
+
+
+def read_until_killed(config: dict[str, Any]) -> None:
+    """Write down the rows of each step in a file of this rank and attempt; one rank is killed at one of them."""
+    context = train.get_context()
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    loader = hocket_torch.prepare_data_loader(data.DataLoader(range(ROWS), batch_size=1, shuffle=True))  # type: ignore[arg-type]
+    start = train.get_checkpoint()
+    first = total = json.loads(Path(start.path, "total").read_text()) if start else 0
+    with Path(config["log"], f"{config['attempt']}-{rank}").open("w") as log:
+        print(json.dumps([first, world_size]), file=log, flush=True)
+        for epoch in range(loader.epoch, EPOCHS):
+            for batch in loader:
+                total += 1
+                print(json.dumps([epoch, total, batch[loader.weights == 1].tolist()]), file=log, flush=True)
+                if total == first + config["steps"] and rank == config["rank"]:
+                    die()
+                if total % 2 == 0:
+                    save(total)
+
+
+def test_fifty_kills_cost_no_row(tmp_path: Path) -> None:
+    """Each time another rank, another step, and then another number of ranks."""
+    dice = random.Random(5)
+    sizes = [dice.randint(1, 3) for _ in range(51)]
+    for attempt, size in enumerate(sizes):
+        is_last = attempt == len(sizes) - 1
+        config = {
+            "log": str(tmp_path),
+            "attempt": attempt,
+            "rank": -1 if is_last else dice.randrange(size),
+            "steps": dice.randint(1, 4),
+        }
+        with contextlib.nullcontext() if is_last else pytest.raises(train.WorkerGroupError, match="died: its process"):
+            fit(read_until_killed, tmp_path, size, config)
+    found: list[tuple[int, int]] = []
+    most: float = math.inf
+    for attempt, size in reversed(list(enumerate(sizes))):
+        files = [tmp_path / f"{attempt}-{rank}" for rank in range(size)]
+        logs = [
+            file.read_text().splitlines() for file in files if file.exists()
+        ]  # one may have been stopped before it began
+        first, world_size = json.loads(logs[0][0])
+        assert world_size == size
+        steps = [[json.loads(line) for line in log[1:]] for log in logs] + [[]] * (size - len(logs))
+        kept = [step for step in zip(*steps, strict=False) if step[0][1] <= most]
+        found = [(epoch, row) for step in kept for epoch, _, rows in step for row in rows] + found
+        most = first
     assert found == read_undisturbed()
 
 
