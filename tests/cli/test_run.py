@@ -151,6 +151,18 @@ def test_a_script_finds_itself_as_if_python_had_started_it(launch: Launch, folde
 
 
 @pytest.mark.slow
+def test_the_current_folder_shadows_nothing_of_the_launcher(folder: Path) -> None:
+    for name in ("re", "json", "select", "torch"):
+        (folder / f"{name}.py").write_text("raise RuntimeError('loaded by the launcher')")
+    source = "import json, re, sys; print(json.__name__, re.__name__)"
+    (folder / "inside").mkdir()
+    (folder / "inside" / "script.py").write_text(source)
+    boot = "import sys; del sys.path[0]; from hocket.cli import main; sys.exit(main.main())"  # as the `hocket` script
+    done = subprocess.run([sys.executable, "-c", boot, "run", "inside/script.py"], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("json re\n", "")
+
+
+@pytest.mark.slow
 def test_a_module_and_a_package_run_as_by_python_m(launch: Launch, folder: Path) -> None:
     source = "import sys; print(__name__, __spec__.name, __package__, sys.argv, sys.path[0])"
     out, _ = finish(launch(source, "-m", name="package/module.py", target="package.module", args=("--epochs", "3")))
@@ -286,7 +298,7 @@ def test_the_exit_code_is_that_of_the_rank(launch: Launch) -> None:
 def test_a_killed_rank_is_named(launch: Launch) -> None:
     source = f"""
         import os
-        print(os.environ["RANK"], os.getpid(), flush=True)
+        print(os.environ["RANK"], os.getpid())  # lines come when they are complete
         {WAIT}
     """
     process = launch(source, "--workers", "2")
@@ -399,6 +411,20 @@ def test_no_process_outlives_a_launcher_that_is_ended(launch: Launch, number: si
     wait_until_gone(pids)
     if number != signal.SIGKILL:
         assert f"hocket run: stopped by {number.name}" in err
+
+
+@pytest.mark.slow
+def test_a_store_that_is_killed_is_named(launch: Launch) -> None:
+    process = launch(WAIT, "--workers", "1")
+    read_lines(process, 1)
+    (store,) = [
+        child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "hocket:store"
+    ]
+    store.kill()
+    assert process.stderr is not None
+    assert f"serves the store at MASTER_PORT (pid {store.pid}) ended with status -9" in process.stderr.readline()
+    process.terminate()
+    finish(process, 143)
 
 
 @pytest.mark.slow
