@@ -120,6 +120,7 @@ def measure(case: Case, side: str, folder: Path) -> list[float]:
         capture_output=True,
         text=True,
         env=environment,
+        check=False,
         timeout=LIMIT_SECONDS,
     )
     end = time.time()

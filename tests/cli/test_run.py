@@ -158,7 +158,8 @@ def test_the_current_folder_shadows_nothing_of_the_launcher(folder: Path) -> Non
     (folder / "inside").mkdir()
     (folder / "inside" / "script.py").write_text(source)
     boot = "import sys; del sys.path[0]; from hocket.cli import main; sys.exit(main.main())"  # as the `hocket` script
-    done = subprocess.run([sys.executable, "-c", boot, "run", "inside/script.py"], capture_output=True, text=True)
+    command_line = [sys.executable, "-c", boot, "run", "inside/script.py"]
+    done = subprocess.run(command_line, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("json re\n", "")
 
 
@@ -417,9 +418,9 @@ def test_no_process_outlives_a_launcher_that_is_ended(launch: Launch, number: si
 def test_a_store_that_is_killed_is_named(launch: Launch) -> None:
     process = launch(WAIT, "--workers", "1")
     read_lines(process, 1)
-    (store,) = [
-        child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "hocket:store"
-    ]
+    below = psutil.Process(process.pid).children(recursive=True)
+    (store,) = [child for child in below if child.name() == "hocket:store"]
+    assert all(child.cmdline()[-1] == "script.py" for child in below), "ps should tell whose processes they are"
     store.kill()
     assert process.stderr is not None
     assert f"serves the store at MASTER_PORT (pid {store.pid}) ended with status -9" in process.stderr.readline()

@@ -124,8 +124,12 @@ class Front:
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         try:
             # A session of its own: a Ctrl-C of the terminal is our business.
+            # The script and its arguments are only for `ps`, where they tell whose process this is.
             self._process = subprocess.Popen(
-                [sys.executable, *flags, "-c", boot], pass_fds=(theirs,), env=self._environment, start_new_session=True
+                [sys.executable, *flags, "-c", boot, self._plan.target, *self._plan.args],
+                pass_fds=(theirs,),
+                env=self._environment,
+                start_new_session=True,
             )
         finally:
             os.close(theirs)

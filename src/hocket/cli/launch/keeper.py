@@ -196,7 +196,6 @@ class Keeper:
             signal.signal(number, usual)
         for fd, target in zip(theirs, targets, strict=True):
             os.dup2(fd, target)
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # torchrun's ranks have no buffer at all
         own = (self._lifeline, self._wake_read, self._wake_write)
         for fd in (*own, *theirs, *ours, *self._relay.list_descriptors()):
             os.close(fd)
@@ -450,7 +449,8 @@ def main(lifeline: int) -> None:
     gc.disable()  # measured: looking for garbage takes 0.35 of the 2.0 s that torch and its compiler take to load
     _load(plan.modules)
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # or each rank would write again what an import has printed
+        if stream is not None:  # it is when its descriptor was closed
+            stream.flush()  # or each rank would write again what an import has printed
     gc.freeze()  # what is here now is never looked at again, so the ranks share its pages; a collection would take 0.25 s
     keeper = Keeper(plan, lifeline)
     try:

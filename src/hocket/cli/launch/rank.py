@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import faulthandler
 import importlib.machinery
+import io
 import json
 import os
 import runpy
@@ -45,6 +46,7 @@ def run(plan: plans.Plan, note: Note, stack_fd: int) -> int:
     if not faulthandler.is_enabled():
         faulthandler.enable(stack_fd)
     descendants.draw_new_random_numbers()
+    _write_lines_at_once()
     _become_main(plan)
     try:
         _run_target(plan)
@@ -59,6 +61,24 @@ def run(plan: plans.Plan, note: Note, stack_fd: int) -> int:
         _show(error)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
+
+
+def _write_lines_at_once() -> None:
+    """Write to stdout what is written there, as ``python -u`` does, with which torchrun starts its ranks; but whole lines.
+
+    Without a buffer below it is also safe to print in the handler of a signal that came in the middle of a print.
+    """
+    usual = sys.stdout
+    if isinstance(usual, io.TextIOWrapper) and isinstance(usual.buffer, io.BufferedWriter):
+        raw = io.FileIO(1, "w", closefd=False)
+        raw.name = "<stdout>"  # as Python's own has it
+        sys.stdout = sys.__stdout__ = io.TextIOWrapper(  # type: ignore[misc]
+            raw,
+            encoding=usual.encoding,
+            errors=usual.errors,
+            newline="\n",
+            line_buffering=True,
+        )
 
 
 def _become_main(plan: plans.Plan) -> None:
