@@ -416,10 +416,11 @@ def test_no_process_outlives_a_launcher_that_is_ended(launch: Launch, number: si
 
 @pytest.mark.slow
 def test_a_store_that_is_killed_is_named(launch: Launch) -> None:
-    process = launch(WAIT, "--workers", "1")
-    read_lines(process, 1)
+    process = launch(f"import os; print(os.getpid(), flush=True)\n{WAIT}")
+    number, _ = read_lines(process, 2)
     below = psutil.Process(process.pid).children(recursive=True)
-    (store,) = [child for child in below if child.name() == "hocket:store"]
+    (keeper,) = psutil.Process(process.pid).children()
+    (store,) = [child for child in keeper.children() if child.pid != int(number)]
     assert all(child.cmdline()[-1] == "script.py" for child in below), "ps should tell whose processes they are"
     store.kill()
     assert process.stderr is not None
