@@ -70,6 +70,8 @@ def _be_patient(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.timeout(PATIENCE * seconds), append=False)
     # Ray leaves sockets, log files and processes that it has killed to the garbage collector.
     item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+    # The thread that prints its logs may ask a Ray that has ended.
+    item.add_marker(pytest.mark.filterwarnings("ignore:Exception in thread ray_print_logs"))
 
 
 class SharedRay:

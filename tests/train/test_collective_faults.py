@@ -107,6 +107,7 @@ def come_when_it_was_told(config: dict[str, Any]) -> None:
     dist.all_reduce(torch.ones(3))
 
 
+@pytest.mark.needs("plain_output")
 def test_a_stall_is_told_while_it_lasts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     fit(come_when_it_was_told, tmp_path, {"folder": str(tmp_path)})
     shown = capfd.readouterr().err
