@@ -1,8 +1,8 @@
 """Training on many workers: one function, run by every rank of a gang.
 
 `data_parallel_trainer` is the entry; `controller` starts a `worker_group`, has a `follower` take its reports, and applies the failure policy;
-`context` is what the training function calls; `checkpoint_manager` and `storage` keep what it saved, `parcels` and `copies` bring it
-there from other machines, and back. Adapters for frameworks are
+`context` and `collective` are what the training function calls, `questions` and `desk` how it is answered; `checkpoint_manager` and `storage` keep what it saved, `parcels` and `copies` bring it
+there from other machines, and back, `uploads` while training goes on; `validation_queue` validates it. Adapters for frameworks are
 folders of their own, such as `hocket.train.torch`; nothing here imports a framework.
 """
 
@@ -14,6 +14,7 @@ from hocket.train.configs import FailureConfig as FailureConfig
 from hocket.train.configs import RunConfig as RunConfig
 from hocket.train.configs import ScalingConfig as ScalingConfig
 from hocket.train.context import TrainContext as TrainContext
+from hocket.train.context import get_all_reported_checkpoints as get_all_reported_checkpoints
 from hocket.train.context import get_checkpoint as get_checkpoint
 from hocket.train.context import get_context as get_context
 from hocket.train.context import report as report
@@ -21,4 +22,11 @@ from hocket.train.data_parallel_trainer import DataParallelTrainer as DataParall
 from hocket.train.errors import TrainingFailedError as TrainingFailedError
 from hocket.train.errors import TransferError as TransferError
 from hocket.train.errors import WorkerGroupError as WorkerGroupError
+from hocket.train.reported import CheckpointConsistencyMode as CheckpointConsistencyMode
+from hocket.train.reported import CheckpointUploadMode as CheckpointUploadMode
+from hocket.train.reported import ReportedCheckpoint as ReportedCheckpoint
+from hocket.train.reported import ReportedCheckpointStatus as ReportedCheckpointStatus
 from hocket.train.result import Result as Result
+from hocket.train.validation import ValidationConfig as ValidationConfig
+from hocket.train.validation import ValidationFn as ValidationFn
+from hocket.train.validation import ValidationTaskConfig as ValidationTaskConfig

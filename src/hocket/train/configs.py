@@ -157,3 +157,16 @@ class RunConfig:
                     f"callbacks must be instances of hocket.train.UserCallback, but received {callback!r}. Inherit from it, and "
                     "pass an instance."
                 )
+
+
+def refuse_filesystem(filesystem: object) -> None:
+    """Raise if a file system object was given: runs are kept in folders.
+
+    Raises:
+        ValueError: One was given.
+    """
+    if filesystem is not None:
+        raise ValueError(
+            f"storage_filesystem must be None, but received {filesystem!r}: runs are kept in ordinary folders. Mount what is not one, and pass "
+            "the folder as storage_path."
+        )

@@ -15,11 +15,13 @@ from hocket.train import (
     callbacks,
     checkpoint_manager,
     configs,
+    desk,
     errors,
     follower,
     places,
     report_book,
     storage,
+    validation_queue,
     worker_group,
     worker_session,
 )
@@ -51,21 +53,39 @@ class Controller:
         run: What to run.
         manager: Its checkpoints.
         book: Its reports.
+        validations: Its validations; None if the trainer was not told how to validate.
     """
 
-    def __init__(self, run: Run, manager: checkpoint_manager.CheckpointManager, book: report_book.ReportBook) -> None:
+    def __init__(
+        self,
+        run: Run,
+        manager: checkpoint_manager.CheckpointManager,
+        book: report_book.ReportBook,
+        validations: validation_queue.ValidationQueue | None,
+    ) -> None:
         self._run = run
         self._manager = manager
         self._book = book
+        self._validations = validations
 
     def train(self) -> Any:
-        """Return what the training function returned in rank 0.
+        """Return what the training function returned in rank 0, when what was saved is validated too.
 
         Raises:
             WorkerGroupError: Ranks failed more often than the failure policy allows.
             TrainingFailedError: The ranks' reports do not fit together.
             InfeasibleResourcesError: The group can never start.
         """
+        if self._validations is None:
+            return self._train()
+        try:
+            returned = self._train()
+            self._validations.finish()
+        finally:
+            self._validations.abandon()
+        return returned
+
+    def _train(self) -> Any:
         work = api.put((self._run.function, self._run.args))  # pickled once, and before anything is started
         most = self._run.config.failure_config.max_failures
         attempt = 0
@@ -94,16 +114,22 @@ class Controller:
             token = storage.leave_token(run.run_storage)
             shown = "" if ALWAYS_SENDS else token
             runs = [
-                handle.run.remote(work, self._build_info(rank, attempt, place, shown))
+                handle.run.remote(work, self._build_info(rank, attempt, place, shown, token))
                 for rank, (handle, place) in enumerate(zip(group.actors, group.places, strict=True))
             ]
-            returned = follower.Follower(group, runs, self._book, run.run_storage, attempt, token).follow()
+            front = desk.Desk(self._manager, self._book, len(group))
+            following = follower.Follower(
+                group, runs, self._book, front, self._validations, run.run_storage, attempt, token
+            )
+            returned = following.follow()
             run.backend_config.on_shutdown(group)
             return returned
         finally:
             group.shutdown()
 
-    def _build_info(self, rank: int, attempt: int, place: places.Place, token: str) -> worker_session.RankInfo:
+    def _build_info(
+        self, rank: int, attempt: int, place: places.Place, shown: str, token: str
+    ) -> worker_session.RankInfo:
         scaling = self._run.scaling
         return worker_session.RankInfo(
             rank=rank,
@@ -112,10 +138,12 @@ class Controller:
             local_world_size=place.local_world_size,
             node_rank=place.node_rank,
             attempt=attempt,
-            token=token,
+            token=shown,
             run_storage=self._run.run_storage,
             use_gpu=scaling.use_gpu,
             num_cpus=scaling.bundle.get("CPU", 0.0),
             start_checkpoint=self._manager.latest,
             start_positions=self._manager.latest_positions,
+            name_prefix=f"checkpoint_{self._manager.next_number:06d}_{token[:6]}",
+            validates=self._validations is not None,
         )

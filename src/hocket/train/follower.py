@@ -19,11 +19,14 @@ from hocket.core import api, generators
 from hocket.engine import contract
 from hocket.train import (
     copies,
+    desk,
     errors,
     parcels,
+    questions,
     report_book,
     reports,
     storage,
+    validation_queue,
     worker_group,
     worker_session,
 )
@@ -79,6 +82,8 @@ class Follower:
         group: The ranks.
         runs: The training function's call in each.
         book: Takes the reports.
+        front: Answers the ranks' questions.
+        validations: Validates what is committed, if the trainer was told how.
         run_storage: Where the run is kept.
         attempt: How often the group had been started before.
         token: What the attempt's nodes name their folders by.
@@ -89,6 +94,8 @@ class Follower:
         group: worker_group.WorkerGroup,
         runs: list[contract.ObjectRef[Any]],
         book: report_book.ReportBook,
+        front: desk.Desk,
+        validations: validation_queue.ValidationQueue | None,
         run_storage: storage.Storage,
         attempt: int,
         token: str,
@@ -96,6 +103,8 @@ class Follower:
         self._group = group
         self._runs = runs
         self._book = book
+        self._desk = front
+        self._validations = validations
         self._storage = run_storage
         self._attempt = attempt
         self._token = token
@@ -120,9 +129,27 @@ class Follower:
             for line in self._lines:
                 stack.callback(self._close, line)
             while self._waiting:
-                source = api.wait(list(self._waiting), num_returns=1)[0][0]
-                self._waiting.pop(source)(source)
+                self._wait_once()
         return self._group.get(0, self._runs[0])
+
+    def _wait_once(self) -> None:
+        """Wait for the next thing to happen, and see to it. A validation that still runs when all else is done is not waited for here."""
+        sources: list[Source] = list(self._waiting)
+        seconds: float | None = None
+        if self._validations is not None:
+            sources += self._validations.start()
+            seconds = self._validations.seconds_left
+        ready = api.wait(sources, num_returns=1, timeout=seconds)[0]
+        if ready and ready[0] in self._waiting:
+            self._waiting.pop(ready[0])(ready[0])
+        elif self._validations is not None:
+            self._validations.settle()
+            self._reply()
+
+    def _reply(self) -> None:
+        """Answer the questions that can be answered by now."""
+        for rank, answer in self._desk.settle():
+            self._group.actors[rank].answer.remote(answer)
 
     @staticmethod
     def _close(line: _Line) -> None:
@@ -146,10 +173,15 @@ class Follower:
         for item in batch:
             if isinstance(item, copies.Request):
                 self._answer(rank, item)
+            elif isinstance(item, questions.Question):
+                self._desk.take(rank, item)
             else:
                 line.reports.append(item)
+        if has_ended:
+            self._desk.end(rank)
         if line.unpacker is None:
             self._enter(rank)
+        self._reply()
 
     def _enter(self, rank: int) -> None:
         """Give the book what the rank has reported, up to the first report whose files must be fetched."""
@@ -189,6 +221,7 @@ class Follower:
         line.unpacker = None
         line.reports[0] = dataclasses.replace(line.reports[0], staged=staged)
         self._enter(rank)
+        self._reply()
 
     # --- files to a node ----------------------------------------------------------------------------------------------
 

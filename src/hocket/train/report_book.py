@@ -38,9 +38,12 @@ class ReportBook:
         self._callbacks = user_callbacks
         self.history: list[dict[str, Any]] = []
         """Rank 0's metrics of each complete row."""
+        self.row_count = 0
+        """How many rows of the attempt are complete, and what was saved with them is committed."""
         self._committed_length = 0
         self._pending: list[deque[reports.Report]] = []
         self._counts: list[int] = []
+        self._waiting: list[int] = []
         self._ended: set[int] = set()
 
     def begin_attempt(self, world_size: int) -> None:
@@ -48,7 +51,9 @@ class ReportBook:
         del self.history[self._committed_length :]
         self._pending = [deque() for _ in range(world_size)]
         self._counts = [0] * world_size
+        self._waiting = [-1] * world_size
         self._ended = set()
+        self.row_count = 0
 
     def add(self, rank: int, batch: Sequence[reports.Report], *, has_ended: bool = False) -> list[Acknowledgement]:
         """Take reports of a rank; return what was committed by them.
@@ -63,6 +68,7 @@ class ReportBook:
         """
         self._pending[rank].extend(batch)
         self._counts[rank] += len(batch)
+        self._waiting[rank] = next((report.index for report in reversed(batch) if report.waits), self._waiting[rank])
         if has_ended:
             self._ended.add(rank)
         acknowledgements = []
@@ -73,13 +79,20 @@ class ReportBook:
         self._check_counts()
         return acknowledgements
 
+    def find_waiting(self, report_count: int) -> int | None:
+        """Return a rank that waits for the commit of a report which a rank that has made so many reports has not made; None if none does."""
+        behind = max(report_count, self.row_count)
+        return next((rank for rank, index in enumerate(self._waiting) if index >= behind), None)
+
     def _complete(self, row: list[reports.Report]) -> Acknowledgement | None:
         metrics = [report.read_metrics() for report in row]
-        self.history.append(metrics[0])
+        kept = dict(metrics[0])  # a validation adds to them, and callbacks may do what they like to theirs
+        self.history.append(kept)
         committed = None
         if any(report.staged is not None for report in row):
-            committed = self._manager.commit(row, metrics[0])
+            committed = self._manager.commit(row, kept)
             self._committed_length = len(self.history)
+        self.row_count += 1
         for callback in self._callbacks:
             callback.after_report(self._run_context, metrics, committed)
         return Acknowledgement(row[0].index, committed) if committed is not None else None

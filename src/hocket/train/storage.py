@@ -65,6 +65,14 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopted:
+    """A checkpoint that the user has brought into the run's folder; it only lacks its manifest."""
+
+    path: str
+    """The folder."""
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """One rank's part of a checkpoint that is not committed."""
 
@@ -148,7 +156,9 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
         inner_folders.sort()  # the walk follows them in this order
         inner = os.path.relpath(folder, source)
         folders.append(inner)
-        files += [str(Path(inner, name)) for name in sorted(names) if name != MANIFEST_NAME]
+        files += [
+            str(Path(inner, name)) for name in sorted(names) if name not in (MANIFEST_NAME, f"{MANIFEST_NAME}.tmp")
+        ]
     return folders, files
 
 
@@ -214,16 +224,47 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
     return disputed
 
 
+def adopt(folder: Path, extra: Mapping[str, Any]) -> None:
+    """Make a folder that lies in the run's folder a committed checkpoint.
+
+    Args:
+        folder: The folder.
+        extra: What the manifest shall say beside its files.
+
+    Raises:
+        FileExistsError: It is one.
+    """
+    if get_optional_manifest(folder) is not None:
+        raise FileExistsError(
+            f"The checkpoint {str(folder)!r} is committed already. Give each report() a folder of its own."
+        )
+    files: dict[str, FileRecord] = {}
+    for name in list_contents(str(folder))[1]:
+        with (folder / name).open("rb") as file:
+            files[name] = _digest(file)
+            os.fsync(file.fileno())
+    _write_manifest(folder, files, extra)
+    _sync_folder(folder.parent)
+
+
 def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mapping[str, Any]) -> None:
     described = {
         relative: {"size_bytes": record.size_bytes, "sha256": record.sha256} for relative, record in files.items()
     }
-    with (folder / MANIFEST_NAME).open("w", encoding="utf-8") as file:
-        json.dump({**extra, "files": described}, file, indent=1, default=_simplify)
-        file.flush()
-        os.fsync(file.fileno())
+    replace_manifest(folder, {**extra, "files": described})
     for inner, _, _ in os.walk(folder):
         _sync_folder(Path(inner))
+
+
+def replace_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write a checkpoint's manifest, in place of the one that it may have: whoever reads finds one of them, whole."""
+    beside = folder / f"{MANIFEST_NAME}.tmp"
+    with beside.open("w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=1, default=_simplify)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(folder / MANIFEST_NAME)
+    _sync_folder(folder)
 
 
 def _simplify(value: Any) -> Any:
