@@ -132,7 +132,9 @@ def test_a_list_waits_for_what_this_rank_has_reported(tmp_path: Path) -> None:
 
 
 def test_what_the_list_refuses(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="consistency_mode must be a CheckpointConsistencyMode, but received 'COMMITTED'"):
+    with pytest.raises(
+        TypeError, match="consistency_mode must be a CheckpointConsistencyMode, but received 'COMMITTED'"
+    ):
         fit(lambda: anything.get_all_reported_checkpoints("COMMITTED"), tmp_path, 0)
     with pytest.raises(ValueError, match="timeout_s must be 0 or more seconds, or None, but received -1"):
         fit(lambda: train.get_all_reported_checkpoints(timeout_s=-1), tmp_path, 0)
@@ -146,7 +148,11 @@ def test_what_the_list_refuses(tmp_path: Path) -> None:
         ({"datasets": {"train": []}}, NotImplementedError, "datasets is not supported.*prepare_data_loader"),
         ({"dataset_config": 1}, NotImplementedError, "dataset_config is not supported"),
         ({"metadata": {}}, DeprecationWarning, r"metadata is not supported, as in Ray Train.*set_metadata"),
-        ({"resume_from_checkpoint": 1}, DeprecationWarning, r"resume_from_checkpoint is not supported.* RunConfig\(name"),
+        (
+            {"resume_from_checkpoint": 1},
+            DeprecationWarning,
+            r"resume_from_checkpoint is not supported.* RunConfig\(name",
+        ),
         ({"validation_config": 1}, TypeError, "validation_config must be a ValidationConfig, but received 1"),
     ],
 )

@@ -29,7 +29,7 @@ def fit(function: Any, path: Path, num_workers: int = 2, config: Any = None, **r
 
 
 def make_folder(**files: str) -> str:
-    folder = tempfile.mkdtemp(prefix="hocket-test-")
+    folder = tempfile.mkdtemp(dir=train.get_context().get_storage().storage_path)
     for name, text in files.items():
         Path(folder, name).write_text(text)
     return folder
@@ -60,7 +60,7 @@ def save_behind_a_gate(config: dict[str, Any]) -> dict[str, Any]:
     return {
         "before": before,
         "steps": [one.metrics["step"] for one in found],
-        "left": [os.path.exists(folder) for folder in (first, second)],
+        "left": [Path(folder).exists() for folder in (first, second)],
     }
 
 
@@ -100,23 +100,21 @@ def test_inprocess_engine(tmp_path: Path) -> None:
 
 def keep_folder(config: dict[str, Any]) -> str:
     folder = make_folder(a="1")
-    train.report(
-        {}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC, delete_local_checkpoint_after_upload=False
-    )
+    train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC, delete_local_checkpoint_after_upload=False)
     return folder
 
 
 def delete_after_sync(config: dict[str, Any]) -> str:
     folder = make_folder(a="1")
     train.report({}, train.Checkpoint(folder), delete_local_checkpoint_after_upload=True)
-    assert not os.path.exists(folder)
+    assert not Path(folder).exists()
     return folder
 
 
 def test_whether_the_folder_is_removed_can_be_said(tmp_path: Path) -> None:
     kept = fit(keep_folder, tmp_path / "a", 0, {}).return_value
-    assert os.listdir(kept) == ["a"]
-    assert not os.path.exists(fit(delete_after_sync, tmp_path / "b", 0, {}).return_value)
+    assert [path.name for path in Path(kept).iterdir()] == ["a"]
+    assert not Path(fit(delete_after_sync, tmp_path / "b", 0, {}).return_value).exists()
 
 
 def fail_in_the_background(config: dict[str, Any]) -> None:
@@ -169,11 +167,14 @@ def upload_by_oneself(config: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("session")
 @pytest.mark.parametrize(("num_workers", "name"), [(0, None), (2, None), (2, "mine")])
 def test_a_function_of_the_user_uploads(tmp_path: Path, num_workers: int, name: str | None) -> None:
+    newest = Path()
     for first in (0, 2)[: 1 if name else 2]:  # names do not clash with those of an earlier run
         result = fit(upload_by_oneself, tmp_path, num_workers, {"name": name})
         assert len(result.best_checkpoints) == first + 2
         newest = Path(result.best_checkpoints[0][0].path)
-        assert sorted(path.name for path in newest.glob("shard-*")) == [f"shard-{r}" for r in range(max(1, num_workers))]
+        assert sorted(path.name for path in newest.glob("shard-*")) == [
+            f"shard-{r}" for r in range(max(1, num_workers))
+        ]
         manifest = storage.get_optional_manifest(newest)
         assert manifest is not None
         assert storage.find_damage(newest, manifest) is None
@@ -213,7 +214,9 @@ def upload_unequally(config: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("session")
-@pytest.mark.parametrize(("mixed", "match"), [(False, "in-place-0', .*in-place-1'] were"), (True, "left the upload to")])
+@pytest.mark.parametrize(
+    ("mixed", "match"), [(False, "in-place-0', .*in-place-1'] were"), (True, "left the upload to")]
+)
 def test_ranks_must_upload_in_the_same_way(tmp_path: Path, mixed: bool, match: str) -> None:
     with pytest.raises(train.TrainingFailedError, match=match):
         fit(upload_unequally, tmp_path, config={"mixed": mixed})
@@ -226,8 +229,16 @@ def report_own_run(**options: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: anything.report({}, checkpoint_upload_mode="ASYNC"), TypeError, "must be a CheckpointUploadMode, .* 'ASYNC'"),
-        (lambda: anything.report({}, checkpoint_upload_fn=1), TypeError, "checkpoint_upload_fn must be a function .* 1"),
+        (
+            lambda: anything.report({}, checkpoint_upload_mode="ASYNC"),
+            TypeError,
+            "must be a CheckpointUploadMode, .* 'ASYNC'",
+        ),
+        (
+            lambda: anything.report({}, checkpoint_upload_fn=1),
+            TypeError,
+            "checkpoint_upload_fn must be a function .* 1",
+        ),
         (
             lambda: train.report({}, checkpoint_upload_mode=NO_UPLOAD, checkpoint_upload_fn=upload),
             ValueError,
@@ -238,7 +249,11 @@ def report_own_run(**options: Any) -> None:
             ValueError,
             "would remove the only copy",
         ),
-        (lambda: report_own_run(checkpoint_upload_mode=ASYNC), ValueError, r"it holds the run's folder .* temporary folder"),
+        (
+            lambda: report_own_run(checkpoint_upload_mode=ASYNC),
+            ValueError,
+            r"it holds the run's folder .* temporary folder",
+        ),
         (lambda: report_own_run(checkpoint_upload_mode=NO_UPLOAD), ValueError, "must be a folder in the run's folder"),
         (
             lambda: report_own_run(checkpoint_upload_fn=lambda checkpoint, name: name),

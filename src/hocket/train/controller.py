@@ -117,7 +117,8 @@ class Controller:
                 handle.run.remote(work, self._build_info(rank, attempt, place, shown, token))
                 for rank, (handle, place) in enumerate(zip(group.actors, group.places, strict=True))
             ]
-            front = desk.Desk(self._manager, self._book, len(group))
+            obstacle = self._validations.find_obstacle(run.scaling.total_resources) if self._validations else ""
+            front = desk.Desk(self._manager, self._book, len(group), obstacle)
             following = follower.Follower(
                 group, runs, self._book, front, self._validations, run.run_storage, attempt, token
             )

@@ -17,11 +17,17 @@ class Desk:
         manager: The run's checkpoints.
         book: The run's reports.
         world_size: How many ranks there are.
+        obstacle: Why no validation can run as long as the ranks do; empty if it can.
     """
 
     def __init__(
-        self, manager: checkpoint_manager.CheckpointManager, book: report_book.ReportBook, world_size: int
+        self,
+        manager: checkpoint_manager.CheckpointManager,
+        book: report_book.ReportBook,
+        world_size: int,
+        obstacle: str = "",
     ) -> None:
+        self._obstacle = obstacle
         self._manager = manager
         self._book = book
         self._held: list[tuple[int, questions.Question]] = []
@@ -58,7 +64,14 @@ class Desk:
             return True
         if self._book.row_count < report_count:
             return False
-        return mode is reported.CheckpointConsistencyMode.COMMITTED or not self._manager.list_unvalidated()
+        if mode is reported.CheckpointConsistencyMode.COMMITTED or not self._manager.list_unvalidated():
+            return True
+        if self._obstacle:
+            raise errors.TrainingFailedError(
+                f"get_all_reported_checkpoints() waits for validations, but {self._obstacle}. Ask for "
+                "CheckpointConsistencyMode.COMMITTED, or give the validation less in ValidationConfig.ray_remote_kwargs."
+            )
+        return False
 
     def _settle_meeting(self) -> list[tuple[int, questions.Answer]]:
         """Answer the ranks that wait for each other, if they are all there and have called the same."""
@@ -93,11 +106,21 @@ class Desk:
         return [(rank, questions.Answer(question.number, data)) for rank, (question, _) in here.items()]
 
     def _check_reports(self, report_counts: dict[int, int], call: str) -> None:
-        """Raise if one rank waits in a meeting, and another in a report that the first has not made."""
+        """Raise if one rank waits in a meeting, and another for the commit of a report that the first has not made."""
         for rank, count in report_counts.items():
-            waiting = self._book.find_waiting(count)
+            waiting, where = self._book.find_waiting(count), "report"
+            if waiting is None:
+                waiting, where = self._find_listing(count), "get_all_reported_checkpoints"
             if waiting is not None and waiting not in report_counts:
                 raise errors.TrainingFailedError(
-                    f"Rank {rank} waits in {call}() for rank {waiting}, which waits in report() for the checkpoint of a report that rank "
+                    f"Rank {rank} waits in {call}() for rank {waiting}, which waits in {where}() for the commit of a report that rank "
                     f"{rank} has not made. Call report() and {call}() in the same order in all ranks."
                 )
+
+    def _find_listing(self, report_count: int) -> int | None:
+        """Return a rank that waits for a list with a report which a rank that has made so many reports has not made."""
+        behind = max(report_count, self._book.row_count)
+        for rank, question in self._held:
+            if isinstance(question.about, questions.ListCheckpoints) and question.report_count > behind:
+                return rank
+        return None

@@ -115,6 +115,13 @@ class ValidationConfig:
         """Return the task that runs the function."""
         return remote_function.RemoteFunction(_validate, {"num_cpus": 0, **self.ray_remote_kwargs})
 
+    @property
+    def resources(self) -> dict[str, float]:
+        """What the task holds."""
+        given = self.ray_remote_kwargs
+        amounts = {"CPU": given.get("num_cpus"), "GPU": given.get("num_gpus"), **(given.get("resources") or {})}
+        return {name: float(amount) for name, amount in amounts.items() if amount}
+
     def run(self, checkpoint: checkpoint_module.Checkpoint, task: ValidationTaskConfig) -> dict[str, Any]:
         """Call the function here.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,13 @@ class ValidationQueue:
         self._config = config
         self._manager = manager
         self._running: _Running | None = None
+
+    def find_obstacle(self, held: Mapping[str, float]) -> str:
+        """Return why no validation can run beside ranks that hold so much; an empty string if it can."""
+        needed, there = self._config.resources, api.cluster_resources()
+        if all(held.get(name, 0.0) + amount <= there.get(name, 0.0) for name, amount in needed.items()):
+            return ""
+        return f"a validation needs {needed}, and of {there} the ranks hold {dict(held)}"
 
     def start(self) -> list[contract.ObjectRef[Any]]:
         """Start the next one if none runs; return what to wait for before `settle`."""
