@@ -11,6 +11,7 @@ from hocket.train.callbacks import UserCallback as UserCallback
 from hocket.train.checkpoint import Checkpoint as Checkpoint
 from hocket.train.configs import CheckpointConfig as CheckpointConfig
 from hocket.train.configs import FailureConfig as FailureConfig
+from hocket.train.configs import LoggingConfig as LoggingConfig
 from hocket.train.configs import RunConfig as RunConfig
 from hocket.train.configs import ScalingConfig as ScalingConfig
 from hocket.train.context import TrainContext as TrainContext
@@ -19,6 +20,7 @@ from hocket.train.context import get_checkpoint as get_checkpoint
 from hocket.train.context import get_context as get_context
 from hocket.train.context import report as report
 from hocket.train.data_parallel_trainer import DataParallelTrainer as DataParallelTrainer
+from hocket.train.errors import ControllerError as ControllerError
 from hocket.train.errors import TrainingFailedError as TrainingFailedError
 from hocket.train.errors import TransferError as TransferError
 from hocket.train.errors import WorkerGroupError as WorkerGroupError

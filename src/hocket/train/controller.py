@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from hocket.core import api
 from hocket.engine import contract
 from hocket.train import (
     backend,
+    budget,
     callbacks,
     checkpoint_manager,
     configs,
@@ -25,6 +27,8 @@ from hocket.train import (
     worker_group,
     worker_session,
 )
+
+_log = logging.getLogger("hocket.train")
 
 ALWAYS_SENDS = os.environ.get("HOCKET_TRAIN_SEND_FILES", "0") == "1"
 """Whether files travel through the driver even between ranks and a folder that they see: for file systems that many nodes see but that are
@@ -67,6 +71,10 @@ class Controller:
         self._manager = manager
         self._book = book
         self._validations = validations
+        self._budget = budget.Budget(run.config.failure_config)
+        self._attempts = 0
+        self._size_before = 0
+        self._is_starting = False
 
     def train(self) -> Any:
         """Return what the training function returned in rank 0, when what was saved is validated too.
@@ -87,37 +95,44 @@ class Controller:
 
     def _train(self) -> Any:
         work = api.put((self._run.function, self._run.args))  # pickled once, and before anything is started
-        most = self._run.config.failure_config.max_failures
-        attempt = 0
         failure: errors.WorkerGroupError | None = None
         while True:
             try:
-                return self._attempt(work, attempt)
+                return self._attempt(work)
+            except follower.ResizeWanted as wanted:
+                _log.info("Training is started again with more workers: there are resources for %d.", wanted.size)
             except errors.WorkerGroupError as error:
                 for callback in self._run.config.callbacks:
-                    callback.after_exception(self._run.context, error.worker_failures)
-                if most != -1 and attempt >= most:
+                    callback.after_exception(self._book.run_context, error.worker_failures)
+                if not self._budget.spend("max_failures", error):
                     raise
                 failure = error
             except exceptions.HocketError as error:
-                if failure is None:
-                    raise
+                if self._is_starting and not isinstance(error, exceptions.InfeasibleResourcesError):
+                    if self._budget.spend("controller_failure_limit", error):
+                        self._attempts += 1
+                        continue
+                    error = self._budget.explain(error)
+                if failure is None or error.__cause__ is not None:
+                    raise error
                 raise error from failure  # there may be too few nodes left because of it
-            attempt += 1
+            self._attempts += 1
 
-    def _attempt(self, work: contract.ObjectRef[Any], attempt: int) -> Any:
-        run = self._run
-        group = worker_group.start(run.scaling)
+    def _attempt(self, work: contract.ObjectRef[Any]) -> Any:
+        run, attempt = self._run, self._attempts
+        self._is_starting = True
+        group = worker_group.start(run.scaling, run.config.worker_runtime_env, self._size_before)
+        self._is_starting, self._size_before = False, len(group)
         try:
             run.backend_config.on_start(group)
             self._book.begin_attempt(len(group))
             token = storage.leave_token(run.run_storage)
             shown = "" if ALWAYS_SENDS else token
             runs = [
-                handle.run.remote(work, self._build_info(rank, attempt, place, shown, token))
+                handle.run.remote(work, self._build_info(group, rank, place, shown, token))
                 for rank, (handle, place) in enumerate(zip(group.actors, group.places, strict=True))
             ]
-            obstacle = self._validations.find_obstacle(run.scaling.total_resources) if self._validations else ""
+            obstacle = self._validations.find_obstacle(run.scaling.multiply(len(group))) if self._validations else ""
             front = desk.Desk(self._manager, self._book, len(group), obstacle)
             following = follower.Follower(
                 group, runs, self._book, front, self._validations, run.run_storage, attempt, token
@@ -129,16 +144,16 @@ class Controller:
             group.shutdown()
 
     def _build_info(
-        self, rank: int, attempt: int, place: places.Place, shown: str, token: str
+        self, group: worker_group.WorkerGroup, rank: int, place: places.Place, shown: str, token: str
     ) -> worker_session.RankInfo:
         scaling = self._run.scaling
         return worker_session.RankInfo(
             rank=rank,
-            world_size=scaling.num_workers,
+            world_size=len(group),
             local_rank=place.local_rank,
             local_world_size=place.local_world_size,
             node_rank=place.node_rank,
-            attempt=attempt,
+            attempt=self._attempts,
             token=shown,
             run_storage=self._run.run_storage,
             use_gpu=scaling.use_gpu,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,7 @@ class DataParallelTrainer:
             TrainingFailedError: The ranks reported different numbers of times, or resources were not free in time.
             InfeasibleResourcesError: The ranks ask for more than the session can ever have.
         """
+        logging.getLogger("hocket.train").setLevel(self._run_config.logging_config.log_level)
         runs_here = self._runs_here()
         run = self._build_run()
         storage.open_storage(run.run_storage)
@@ -130,7 +132,7 @@ class DataParallelTrainer:
 
     def _runs_here(self) -> bool:
         """Tell whether the training function runs in this process."""
-        count = self._scaling.num_workers
+        count = self._scaling.min_workers
         if count == 0:
             return True
         if session.get_engine().name != "inprocess":
@@ -156,7 +158,7 @@ class DataParallelTrainer:
             context=callbacks.TrainRunContext(
                 experiment_name=name,
                 path=run_storage.path,
-                num_workers=self._scaling.num_workers,
+                num_workers=self._scaling.max_workers,
                 train_loop_config=self._config,
             ),
             backend_config=self._backend,

@@ -5,6 +5,7 @@
     HocketError
     └── TrainingFailedError         training did not reach its end; the message says why
         ├── WorkerGroupError        ranks failed: read ``.worker_failures``
+        ├── ControllerError         the group could not be started: read ``.controller_failure``
         └── TransferError           files of a checkpoint did not arrive as they were sent
 """
 
@@ -34,6 +35,23 @@ class WorkerGroupError(TrainingFailedError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class ControllerError(TrainingFailedError):
+    """What drives the ranks failed, again and again: `FailureConfig.controller_failure_limit` times and once more.
+
+    Args:
+        controller_failure: The last failure.
+    """
+
+    controller_failure: Exception
+
+    def __init__(self, controller_failure: Exception) -> None:
+        super().__init__(controller_failure)
+        self.controller_failure = controller_failure
+
+    def __str__(self) -> str:
+        return f"The ranks could not be started, also when it was tried again: {self.controller_failure}"
 
 
 class TransferError(TrainingFailedError):

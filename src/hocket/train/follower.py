@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,6 +76,59 @@ class _Delivery:
             return error
 
 
+class ResizeWanted(Exception):  # noqa: N818 (no error, but a way out)
+    """The group can be larger, and now is a good moment to start it again.
+
+    Args:
+        size: How many ranks there can be.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+class _Watch:
+    """Looks now and then whether an elastic group can be larger. A restart goes back to the last commit, so it is put off to the next.
+
+    Args:
+        group: The group.
+        book: Knows of commits.
+    """
+
+    def __init__(self, group: worker_group.WorkerGroup, book: report_book.ReportBook) -> None:
+        self._group = group
+        self._book = book
+        self._interval = group.scaling.elastic_resize_monitor_interval_s
+        self._is_on = len(group) < group.scaling.max_workers
+        self._due = time.monotonic() + self._interval
+        self._wanted_since: int | None = None
+        """How many commits there were when it was found that it can be larger."""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """When to look again; None for never."""
+        return max(0.0, self._due - time.monotonic()) if self._is_on else None
+
+    def look(self) -> None:
+        """Look if it is time.
+
+        Raises:
+            ResizeWanted: The group can be larger, and has just committed something, or has not for a whole interval.
+        """
+        if not self._is_on:
+            return
+        has_committed = self._wanted_since is not None and self._book.commit_count > self._wanted_since
+        if not has_committed and time.monotonic() < self._due:
+            return
+        scaling = self._group.scaling
+        size = min(len(self._group) + worker_group.count_fitting(scaling), scaling.max_workers)
+        if size > len(self._group) and self._wanted_since is not None:
+            raise ResizeWanted(size)
+        self._wanted_since = self._book.commit_count if size > len(self._group) else None
+        self._due = time.monotonic() + self._interval
+
+
 class Follower:
     """Follows one attempt. Used once, by one thread.
 
@@ -110,6 +164,7 @@ class Follower:
         self._token = token
         self._waiting: dict[Source, Callable[[Any], None]] = {}
         self._lines = [_Line() for _ in runs]
+        self._watch = _Watch(group, book)
         self._deliveries: dict[tuple[str, str, str], _Delivery] = {}
 
     def follow(self) -> Any:
@@ -121,6 +176,7 @@ class Follower:
         Raises:
             WorkerGroupError: A rank failed, or its files did not arrive.
             TrainingFailedError: The ranks' reports do not fit together.
+            ResizeWanted: The group can be larger.
         """
         for rank, ref in enumerate(self._runs):
             self._waiting[ref] = functools.partial(self._group.get, rank)
@@ -135,16 +191,18 @@ class Follower:
     def _wait_once(self) -> None:
         """Wait for the next thing to happen, and see to it. A validation that still runs when all else is done is not waited for here."""
         sources: list[Source] = list(self._waiting)
-        seconds: float | None = None
+        limits = [self._watch.seconds_left]
         if self._validations is not None:
             sources += self._validations.start()
-            seconds = self._validations.seconds_left
+            limits.append(self._validations.seconds_left)
+        seconds = min((limit for limit in limits if limit is not None), default=None)
         ready = api.wait(sources, num_returns=1, timeout=seconds)[0]
         if ready and ready[0] in self._waiting:
             self._waiting.pop(ready[0])(ready[0])
         elif self._validations is not None:
             self._validations.settle()
             self._reply()
+        self._watch.look()
 
     def _reply(self) -> None:
         """Answer the questions that can be answered by now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ class ReportBook:
         manager: checkpoint_manager.CheckpointManager,
         user_callbacks: Sequence[callbacks.UserCallback],
     ) -> None:
-        self._run_context = run_context
+        self.run_context = run_context
+        """Of this attempt: an elastic group has another size in the next."""
         self._manager = manager
         self._callbacks = user_callbacks
         self.history: list[dict[str, Any]] = []
@@ -49,6 +51,7 @@ class ReportBook:
     def begin_attempt(self, world_size: int) -> None:
         """Forget what ranks reported after the last commit: it will be reported again."""
         del self.history[self._committed_length :]
+        self.run_context = dataclasses.replace(self.run_context, num_workers=world_size)
         self._pending = [deque() for _ in range(world_size)]
         self._counts = [0] * world_size
         self._waiting = [-1] * world_size
@@ -79,6 +82,11 @@ class ReportBook:
         self._check_counts()
         return acknowledgements
 
+    @property
+    def commit_count(self) -> int:
+        """How many reports there are up to the last commit; it grows with each."""
+        return self._committed_length
+
     def find_waiting(self, report_count: int) -> int | None:
         """Return a rank that waits for the commit of a report which a rank that has made so many reports has not made; None if none does."""
         behind = max(report_count, self.row_count)
@@ -94,7 +102,7 @@ class ReportBook:
             self._committed_length = len(self.history)
         self.row_count += 1
         for callback in self._callbacks:
-            callback.after_report(self._run_context, metrics, committed)
+            callback.after_report(self.run_context, metrics, committed)
         return Acknowledgement(row[0].index, committed) if committed is not None else None
 
     def _check_counts(self) -> None:
