@@ -19,7 +19,7 @@ class Budget:
 
     def __init__(self, config: configs.FailureConfig) -> None:
         self._config = config
-        self._spent = {"max_failures": 0, "controller_failure_limit": 0}
+        self._spent = {"max_failures": 0, "controller_failure_limit": 0, "max_preemption_failures": 0}
 
     def spend(self, name: str, error: Exception) -> bool:
         """Count a failure; return whether it may be tried again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from hocket.train import checkpoint as checkpoint_module
-from hocket.train import reported, storage, uploads, worker_session
+from hocket.train import preemption, questions, reported, storage, uploads, worker_session
 from hocket.train import validation as validation_module
 
 
@@ -63,6 +63,38 @@ def get_checkpoint() -> checkpoint_module.Checkpoint | None:
         RuntimeError: It is called outside a training function.
     """
     return worker_session.get_session("get_checkpoint").checkpoint
+
+
+def get_preemption_info() -> preemption.PreemptionInfo | None:
+    """Return which ranks were told to end by SIGTERM, the same in every rank; None if none was.
+
+    Report a checkpoint then, and go on: after the commit the group is started again, and no work is lost. It waits until every rank has called
+    it, which takes a way to the driver and back; where steps are short, ask every few steps.
+
+    Raises:
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket import train
+        >>> def loop():
+        ...     for step in range(3):
+        ...         checkpoint = None
+        ...         with tempfile.TemporaryDirectory() as folder:
+        ...             if step == 2 or train.get_preemption_info() is not None:
+        ...                 checkpoint = train.Checkpoint(folder)  # with files in it
+        ...             train.report({"step": step}, checkpoint)
+        >>> trainer = train.DataParallelTrainer(
+        ...     loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> trainer.fit().metrics
+        {'step': 2}
+    """
+    session = worker_session.get_session("get_preemption_info")
+    info: preemption.PreemptionInfo | None = session.meet(questions.PREEMPTION, None)
+    return info
 
 
 def get_all_reported_checkpoints(

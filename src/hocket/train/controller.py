@@ -18,8 +18,10 @@ from hocket.train import (
     checkpoint_manager,
     configs,
     desk,
+    drain,
     errors,
     follower,
+    notices,
     places,
     report_book,
     storage,
@@ -75,12 +77,14 @@ class Controller:
         self._attempts = 0
         self._size_before = 0
         self._is_starting = False
+        self._is_ending = False
 
     def train(self) -> Any:
         """Return what the training function returned in rank 0, when what was saved is validated too.
 
         Raises:
             WorkerGroupError: Ranks failed more often than the failure policy allows.
+            PreemptionError: Ranks were told to end more often than it allows, or this process was.
             TrainingFailedError: The ranks' reports do not fit together.
             InfeasibleResourcesError: The group can never start.
         """
@@ -95,15 +99,20 @@ class Controller:
 
     def _train(self) -> Any:
         work = api.put((self._run.function, self._run.args))  # pickled once, and before anything is started
-        failure: errors.WorkerGroupError | None = None
+        failure: errors.TrainingFailedError | None = None
         while True:
             try:
                 return self._attempt(work)
             except follower.ResizeWanted as wanted:
                 _log.info("Training is started again with more workers: there are resources for %d.", wanted.size)
+            except errors.PreemptionError as error:
+                if isinstance(error.__cause__, errors.WorkerGroupError):
+                    self._tell_callbacks(error.__cause__)
+                if self._is_ending or not self._budget.spend("max_preemption_failures", error):
+                    raise
+                failure = error
             except errors.WorkerGroupError as error:
-                for callback in self._run.config.callbacks:
-                    callback.after_exception(self._book.run_context, error.worker_failures)
+                self._tell_callbacks(error)
                 if not self._budget.spend("max_failures", error):
                     raise
                 failure = error
@@ -117,6 +126,10 @@ class Controller:
                     raise error
                 raise error from failure  # there may be too few nodes left because of it
             self._attempts += 1
+
+    def _tell_callbacks(self, error: errors.WorkerGroupError) -> None:
+        for callback in self._run.config.callbacks:
+            callback.after_exception(self._book.run_context, error.worker_failures)
 
     def _attempt(self, work: contract.ObjectRef[Any]) -> Any:
         run, attempt = self._run, self._attempts
@@ -133,15 +146,34 @@ class Controller:
                 for rank, (handle, place) in enumerate(zip(group.actors, group.places, strict=True))
             ]
             obstacle = self._validations.find_obstacle(run.scaling.multiply(len(group))) if self._validations else ""
-            front = desk.Desk(self._manager, self._book, len(group), obstacle)
+            told = drain.Drain(self._book, group.places, run.config.failure_config.preemption_grace_s)
+            front = desk.Desk(self._manager, self._book, len(group), obstacle, told)
             following = follower.Follower(
-                group, runs, self._book, front, self._validations, run.run_storage, attempt, token
+                group, runs, self._book, front, told, self._validations, run.run_storage, attempt, token
             )
-            returned = following.follow()
+            returned = self._follow(group, following, told)
             run.backend_config.on_shutdown(group)
             return returned
         finally:
             group.shutdown()
+
+    def _follow(self, group: worker_group.WorkerGroup, following: follower.Follower, told: drain.Drain) -> Any:
+        """Follow the ranks, with SIGTERM as a notice."""
+
+        def tell_ranks() -> None:
+            for handle in group.actors:
+                handle.notify.remote(is_drivers=True)
+
+        try:
+            with notices.passed_on(tell_ranks):
+                return following.follow()
+        except errors.WorkerGroupError as error:
+            judged = told.judge(error)
+            if judged is error:
+                raise
+            raise judged from error
+        finally:
+            self._is_ending = told.is_drivers
 
     def _build_info(
         self, group: worker_group.WorkerGroup, rank: int, place: places.Place, shown: str, token: str

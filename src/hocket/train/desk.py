@@ -5,9 +5,10 @@ A question is held until it can be answered. Nothing here waits.
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
-from hocket.train import checkpoint_manager, errors, questions, report_book, reported
+from hocket.train import checkpoint_manager, drain, errors, questions, report_book, reported
 
 
 class Desk:
@@ -18,6 +19,7 @@ class Desk:
         book: The run's reports.
         world_size: How many ranks there are.
         obstacle: Why no validation can run as long as the ranks do; empty if it can.
+        notices: Who was told to end; None where nobody is.
     """
 
     def __init__(
@@ -26,7 +28,9 @@ class Desk:
         book: report_book.ReportBook,
         world_size: int,
         obstacle: str = "",
+        notices: drain.Drain | None = None,
     ) -> None:
+        self._notices = notices
         self._obstacle = obstacle
         self._manager = manager
         self._book = book
@@ -100,10 +104,19 @@ class Desk:
             self._check_reports({rank: question.report_count for rank, (question, _) in here.items()}, calls[first])
             return []
         self._met += 1
-        data: Any = here[0][1].data
+        data = here[0][1].data
+        if calls[first] == questions.PREEMPTION:
+            data = self._describe_preemption()
         for rank, (question, _) in here.items():
             self._held.remove((rank, question))
         return [(rank, questions.Answer(question.number, data)) for rank, (question, _) in here.items()]
+
+    def _describe_preemption(self) -> bytes:
+        """Return what all ranks are told, so that they agree."""
+        if self._notices is None:
+            return pickle.dumps(None)
+        self._notices.is_asked = True
+        return pickle.dumps(self._notices.info)
 
     def _check_reports(self, report_counts: dict[int, int], call: str) -> None:
         """Raise if one rank waits in a meeting, and another for the commit of a report that the first has not made."""

@@ -21,7 +21,9 @@ from hocket.engine import contract
 from hocket.train import (
     copies,
     desk,
+    drain,
     errors,
+    notices,
     parcels,
     questions,
     report_book,
@@ -137,6 +139,7 @@ class Follower:
         runs: The training function's call in each.
         book: Takes the reports.
         front: Answers the ranks' questions.
+        told: Who was told to end.
         validations: Validates what is committed, if the trainer was told how.
         run_storage: Where the run is kept.
         attempt: How often the group had been started before.
@@ -149,6 +152,7 @@ class Follower:
         runs: list[contract.ObjectRef[Any]],
         book: report_book.ReportBook,
         front: desk.Desk,
+        told: drain.Drain,
         validations: validation_queue.ValidationQueue | None,
         run_storage: storage.Storage,
         attempt: int,
@@ -158,6 +162,7 @@ class Follower:
         self._runs = runs
         self._book = book
         self._desk = front
+        self._drain = told
         self._validations = validations
         self._storage = run_storage
         self._attempt = attempt
@@ -177,6 +182,7 @@ class Follower:
             WorkerGroupError: A rank failed, or its files did not arrive.
             TrainingFailedError: The ranks' reports do not fit together.
             ResizeWanted: The group can be larger.
+            PreemptionError: A rank was told to end, and has had its time.
         """
         for rank, ref in enumerate(self._runs):
             self._waiting[ref] = functools.partial(self._group.get, rank)
@@ -191,7 +197,7 @@ class Follower:
     def _wait_once(self) -> None:
         """Wait for the next thing to happen, and see to it. A validation that still runs when all else is done is not waited for here."""
         sources: list[Source] = list(self._waiting)
-        limits = [self._watch.seconds_left]
+        limits = [self._watch.seconds_left, self._drain.seconds_left]
         if self._validations is not None:
             sources += self._validations.start()
             limits.append(self._validations.seconds_left)
@@ -202,6 +208,7 @@ class Follower:
         elif self._validations is not None:
             self._validations.settle()
             self._reply()
+        self._drain.look()
         self._watch.look()
 
     def _reply(self) -> None:
@@ -233,6 +240,8 @@ class Follower:
                 self._answer(rank, item)
             elif isinstance(item, questions.Question):
                 self._desk.take(rank, item)
+            elif isinstance(item, notices.Notice):
+                self._drain.take(rank, item)
             else:
                 line.reports.append(item)
         if has_ended:

@@ -14,6 +14,10 @@ from typing import Any
 from hocket.train import reported
 
 
+PREEMPTION = "get_preemption_info"
+"""The meeting that is answered with who was told to end, in place of what rank 0 brought."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListCheckpoints:
     """Which checkpoints are there?"""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hocket.core import api
-from hocket.train import checkpoint, copies, parcels, places, questions, storage, worker_session
+from hocket.train import checkpoint, copies, notices, parcels, places, questions, storage, worker_session
 
 MAX_CONCURRENCY = 7
 """Calls that run at once in a rank: the training function, the wait for its reports, files sent, a parcel received, an acknowledgement,
@@ -22,6 +22,11 @@ class RankActor:
         self._inquiry = questions.Inquiry(self._reports.put)
         self._session: worker_session.WorkerSession | None = None
         self._copies: copies.Copies | None = None
+        notices.listen(lambda: self.notify(is_drivers=False))
+
+    def notify(self, *, is_drivers: bool) -> None:
+        """Pass on that this process, or that of the driver, was told to end. Called by a signal's handler too; the queue allows it."""
+        self._reports.put(notices.Notice(is_drivers))
 
     def get_pid(self) -> int:
         """Return the process's id. Also tells that the process lives."""

@@ -87,6 +87,11 @@ class ReportBook:
         """How many reports there are up to the last commit; it grows with each."""
         return self._committed_length
 
+    @property
+    def has_saved(self) -> bool:
+        """Whether the run has a checkpoint."""
+        return self._manager.latest is not None
+
     def find_waiting(self, report_count: int) -> int | None:
         """Return a rank that waits for the commit of a report which a rank that has made so many reports has not made; None if none does."""
         behind = max(report_count, self.row_count)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hocket.train import checkpoint as checkpoint_module
-from hocket.train import copies, parcels, questions, reported, reports, storage, uploads, validation
+from hocket.train import copies, notices, parcels, questions, reported, reports, storage, uploads, validation
 
 MOST_BYTES = 1 << 20
 """How much `broadcast_from_rank_zero` takes. Ray warns above a kilobyte; a megabyte still goes through the driver in milliseconds. A guess."""
@@ -317,7 +317,7 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
         )
 
 
-Item = reports.Report | copies.Request | questions.Question
+Item = reports.Report | copies.Request | questions.Question | notices.Notice
 """What a rank sends to the controller."""
 
 
