@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import tempfile
-import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,22 @@ from typing import Any
 import pytest
 
 from hocket import train
-from hocket.train import drain, notices
+from hocket.train import drain
 from tests.conftest import RunScript, wait_until_cpus_are_free
 
 pytestmark = pytest.mark.about_local("on Ray, SIGTERM is Ray's, and the end of a rank")
 
+FAR_SECONDS = 600
+"""What a rank waits for that nobody waits for: a test that does end it runs into its time-out."""
 
-def fit(function: Any, path: Path, config: Any = None, **failure: Any) -> train.Result:
+
+def fit(function: Any, path: Path, config: Any, callbacks: Any = (), **failure: Any) -> train.Result:
     return train.DataParallelTrainer(
         function,
         train_loop_config=config,
         scaling_config=train.ScalingConfig(num_workers=2),
         run_config=train.RunConfig(
-            name="run", storage_path=path, failure_config=train.FailureConfig(**failure)
+            name="run", storage_path=path, callbacks=callbacks, failure_config=train.FailureConfig(**failure)
         ),
     ).fit()
 
@@ -41,8 +45,8 @@ def save_when_told(config: dict[str, Any]) -> dict[str, Any]:
         if rank == 1 and step in (2, 6) and not flag.exists():
             flag.touch()
             os.kill(os.getpid(), signal.SIGTERM)
-        while (info := train.get_preemption_info()) is None and rank_1_is_told(config, step, first):
-            pass  # the handler runs in another thread; it is a matter of microseconds
+        while (info := train.get_preemption_info()) is None and step in (2, 6):
+            pass  # the signal's handler runs in another thread: it is a matter of microseconds, and of all ranks alike
         checkpoint = None
         with tempfile.TemporaryDirectory() as folder:
             if info is not None:
@@ -51,10 +55,6 @@ def save_when_told(config: dict[str, Any]) -> dict[str, Any]:
                 checkpoint = train.Checkpoint(folder)
             train.report({"step": step, "first": first, "told": told}, checkpoint)
     return {"first": first}
-
-
-def rank_1_is_told(config: dict[str, Any], step: int, first: int) -> bool:
-    return step in (2, 6) and step > first and Path(config["flags"], f"told-{step}").exists()
 
 
 @pytest.mark.slow
@@ -80,23 +80,108 @@ def clear(path: Path) -> Path:
     return path
 
 
-def go_on_for_ever(config: dict[str, Any]) -> str:
-    if Path(config["flag"]).exists():
-        return "started again"
+def wait_for_the_end(config: dict[str, Any]) -> None:
+    """Rank 0 is told to end, and goes on."""
     if train.get_context().get_world_rank() == 0:
-        Path(config["flag"]).touch()
-        for _ in range(config["signals"]):
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(config["pause"])
-    while True:
-        signal.pause() if False else time.sleep(60)
+        os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(FAR_SECONDS)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("session")
-def test_who_never_saves_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_never_saves_has_his_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain, "NOTICE_SECONDS", 0.1)
-    config = {"flag": str(tmp_path / "flag"), "signals": 1, "pause": 0}
     with pytest.raises(train.PreemptionError, match="nothing was committed before the time was over") as caught:
-        fit(go_on_for_ever, tmp_path, config, max_preemption_failures=0)
+        fit(wait_for_the_end, tmp_path, {}, max_preemption_failures=0)
     assert caught.value.drain_timed_out
+    assert caught.value.preemption_info.preempted_ranks == [0]
+
+
+def end_a_child_then_oneself(config: dict[str, Any]) -> list[int]:
+    """A fork of rank 0 is told to end; then rank 0 is, and when all know of it, again."""
+    if Path(config["statuses"]).exists():
+        return [int(status) for status in Path(config["statuses"]).read_text().split()]
+    is_first = train.get_context().get_world_rank() == 0
+    if is_first:
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(FAR_SECONDS,))
+        child.start()
+        child.terminate()
+        child.join()
+        Path(config["statuses"]).write_text(f"{child.exitcode}")
+        os.kill(os.getpid(), signal.SIGTERM)
+    while train.get_preemption_info() is None:
+        pass
+    if is_first:
+        os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(FAR_SECONDS)
+    return []
+
+
+class CountExceptions(train.UserCallback):
+    def __init__(self) -> None:
+        self.ranks: list[list[int]] = []
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        self.ranks.append(list(worker_exceptions))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_rank_that_ends_after_the_notice_is_no_failure(tmp_path: Path) -> None:
+    counter = CountExceptions()
+    config = {"statuses": str(tmp_path / "statuses")}
+    result = fit(end_a_child_then_oneself, tmp_path, config, callbacks=[counter])
+    assert result.return_value == [-signal.SIGTERM], "the fork of a rank took its first SIGTERM as its end"
+    assert counter.ranks == [[0]]
+
+
+DRIVER = """
+import os, sys, tempfile, threading
+from pathlib import Path
+import hocket
+from hocket import train
+
+def loop(config):
+    first = 0
+    if train.get_checkpoint() is not None:
+        first = int(Path(train.get_checkpoint().path, "step").read_text()) + 1
+    step = first
+    while config["saves"] or step < 3:
+        if train.get_context().get_world_rank() == 0:
+            print(os.getpid() if step == first else "step", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "step").write_text(str(step))
+            train.report({"step": step}, train.Checkpoint(folder) if config["saves"] else None)
+        step += 1
+    train.collective.barrier()
+    threading.Event().wait(600)
+
+hocket.init(num_cpus=2)
+try:
+    train.DataParallelTrainer(
+        loop,
+        train_loop_config={"saves": sys.argv[1] == "saves"},
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(name="run", storage_path=sys.argv[2]),
+    ).fit()
+except train.PreemptionError as error:
+    print("ended:", error.preemption_info.preempted_ranks, error.drain_timed_out, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_driver_ends_after_a_commit(tmp_path: Path, start_script: RunScript) -> None:
+    for has_saved in (True, False):
+        folder = tmp_path / str(has_saved)
+        words = "saves" if has_saved else "never"
+        script = start_script(f"import sys; sys.argv = ['driver', {words!r}, {str(folder)!r}]\n{DRIVER}")
+        assert script.stdout is not None
+        for _ in range(3):
+            assert script.stdout.readline(), script.stderr.read() if script.stderr else ""
+        script.send_signal(signal.SIGTERM)
+        lines = script.stdout.read().splitlines()  # what a rank prints may come after it
+        assert script.wait() == 0
+        assert f"ended: [0, 1] {not has_saved}" in lines, "who never saves is ended at once"
+    checkpoints = train.Result.from_path(tmp_path / "True" / "run").metrics_history
+    assert [metrics["step"] for metrics in checkpoints] == list(range(len(checkpoints)))

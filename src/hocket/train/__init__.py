@@ -6,6 +6,7 @@ there from other machines, and back, `uploads` while training goes on; `validati
 `notices` and `drain` see to ranks that are told to end. Adapters for frameworks are folders of their own, such as `hocket.train.torch`; nothing here imports a framework.
 """
 
+from hocket.train import collective as collective
 from hocket.train.callbacks import TrainRunContext as TrainRunContext
 from hocket.train.callbacks import UserCallback as UserCallback
 from hocket.train.checkpoint import Checkpoint as Checkpoint

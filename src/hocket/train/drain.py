@@ -34,7 +34,7 @@ class Drain:
         """Whether the process that called `fit` was told to end, so that nothing is started again."""
 
     def take(self, rank: int, notice: notices.Notice) -> None:
-        """Note that a rank was told to end."""
+        """Note that a rank was told to end; all of them, if the process was told that called `fit`."""
         self.is_drivers |= notice.is_drivers
         known = self.info
         if known is None:
@@ -43,9 +43,10 @@ class Drain:
             if notice.is_drivers and not self._book.has_saved and not self.is_asked:
                 self._deadline = 0.0  # nobody saves, and somebody wants the program's end
         nodes = {} if known is None else {node: list(ranks) for node, ranks in known.preempted_node_to_ranks.items()}
-        ranks = nodes.setdefault(self._places[rank].node_id, [])
-        if rank not in ranks:
-            ranks.append(rank)
+        for told in range(len(self._places)) if notice.is_drivers else (rank,):
+            ranks = nodes.setdefault(self._places[told].node_id, [])
+            if told not in ranks:
+                ranks.append(told)
         deadline_ms = int((time.time() + NOTICE_SECONDS) * 1000) if known is None else known.deadline_ms
         self.info = preemption.PreemptionInfo(deadline_ms, nodes)
 

@@ -59,7 +59,28 @@ def _take_signal(number: int, frame: FrameType | None) -> None:
         tell()
 
 
-os.register_at_fork(after_in_child=ignore)
+_forking = threading.local()
+"""The signal mask of a thread from before it forks."""
+
+
+def _before_fork() -> None:
+    """Hold SIGTERM back: before the child has set it to its default, it would be taken for a notice, and be lost."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}) if _tell is not None else None
+
+
+def _after_fork() -> None:
+    mask = getattr(_forking, "mask", None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _after_fork_in_child() -> None:
+    if _tell is not None:
+        ignore()
+    _after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 @contextlib.contextmanager
