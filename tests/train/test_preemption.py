@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hocket import train
-from hocket.train import drain
+from hocket.train import collective, drain
 from tests.conftest import RunScript, wait_until_cpus_are_free
 
 pytestmark = pytest.mark.about_local("on Ray, SIGTERM is Ray's, and the end of a rank")
@@ -99,7 +99,9 @@ def test_who_never_saves_has_his_time(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def end_a_child_then_oneself(config: dict[str, Any]) -> list[int]:
     """A fork of rank 0 is told to end; then rank 0 is, and when all know of it, again."""
-    if Path(config["statuses"]).exists():
+    is_known = Path(config["statuses"]).exists()
+    collective.barrier()  # both have looked
+    if is_known:
         return [int(status) for status in Path(config["statuses"]).read_text().split()]
     is_first = train.get_context().get_world_rank() == 0
     if is_first:
