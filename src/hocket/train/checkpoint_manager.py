@@ -14,6 +14,9 @@ from typing import Any
 from hocket.train import checkpoint as checkpoint_module
 from hocket.train import configs, errors, reported, reports, storage, validation
 
+DAMAGED_SUFFIX = ".damaged"
+"""What the name of a damaged checkpoint gets when another one needs its name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
@@ -50,7 +53,9 @@ class CheckpointManager:
         self._storage = run_storage
         self._config = config
         self._validation = validation_config
-        self.committed = _find_committed(run_storage.path)
+        self._damaged: set[str] = set()
+        """The names of folders that were checkpoints."""
+        self.committed = self._find_committed(run_storage.path)
         """Oldest first."""
         self.next_number = self.committed[-1].number + 1 if self.committed else 0
         """That of the next commit."""
@@ -59,6 +64,37 @@ class CheckpointManager:
     def latest(self) -> checkpoint_module.Checkpoint | None:
         """The newest one: where a new attempt starts from."""
         return self.committed[-1].checkpoint if self.committed else None
+
+    def _find_committed(self, run_path: Path) -> list[Committed]:
+        """Return the whole checkpoints in a run's folder; warn of damaged ones."""
+        found: list[Committed] = []
+        for folder in run_path.iterdir() if run_path.is_dir() else ():
+            if folder.name.endswith(DAMAGED_SUFFIX) or not (folder / storage.MANIFEST_NAME).is_file():
+                continue
+            manifest = storage.get_optional_manifest(folder)
+            if manifest is None:
+                self._note_damage(folder, "its manifest cannot be read")
+                continue
+            damage = storage.find_damage(folder, manifest)
+            if damage is not None:
+                self._note_damage(folder, damage)
+                continue
+            status, task = _parse(manifest.get("validation"))
+            found.append(
+                Committed(
+                    number=manifest["number"],
+                    checkpoint=checkpoint_module.Checkpoint(folder),
+                    metrics=manifest["metrics"],
+                    status=status,
+                    task=task,
+                    positions=manifest.get("positions", {}),  # earlier versions wrote none
+                )
+            )
+        return sorted(found, key=lambda record: record.number)
+
+    def is_up_to(self, number: int) -> bool:
+        """Tell whether the newest one has at least this number."""
+        return bool(self.committed) and self.committed[-1].number >= number
 
     @property
     def latest_positions(self) -> reports.Positions:
@@ -109,6 +145,8 @@ class CheckpointManager:
             storage.adopt(Path(adopted[0]), manifest)
             return checkpoint_module.Checkpoint(adopted[0])
         name = next((report.dir_name for report in row if report.dir_name), f"checkpoint_{number:06d}")
+        self._clear_name(name)
+        self._damaged.discard(name)
         disputed = storage.commit(self._storage, name, parts, manifest)
         if disputed:
             warnings.warn(
@@ -117,6 +155,32 @@ class CheckpointManager:
                 stacklevel=2,
             )
         return checkpoint_module.Checkpoint(self._storage.path / name)
+
+    def pass_over_damaged(self) -> None:
+        """Look whether the newest checkpoint is still what was committed; if not, warn, and go back to the one before, and so on."""
+        while self.committed:
+            folder = Path(self.committed[-1].checkpoint.path)
+            manifest = storage.get_optional_manifest(folder)
+            damage = "its manifest cannot be read" if manifest is None else storage.find_damage(folder, manifest)
+            if damage is None:
+                return
+            self._note_damage(folder, damage)
+            self.committed.pop()
+
+    def _note_damage(self, folder: Path, damage: str) -> None:
+        self._damaged.add(folder.name)
+        warnings.warn(
+            f"The checkpoint {str(folder)!r} is damaged and not used: {damage}. The one before it is used, if there is one.",
+            stacklevel=3,
+        )
+
+    def _clear_name(self, name: str) -> None:
+        """Move a damaged checkpoint aside, if it has a name that is needed."""
+        folder = self._storage.path / name
+        if name in self._damaged and folder.exists():
+            aside = self._storage.path / f"{name}{DAMAGED_SUFFIX}"
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
 
     def settle_validation(
         self, number: int, status: reported.ReportedCheckpointStatus, metrics: dict[str, Any] | None = None
@@ -128,7 +192,9 @@ class CheckpointManager:
             status: How it ended.
             metrics: What it found; added to the checkpoint's metrics.
         """
-        place = next(place for place, record in enumerate(self.committed) if record.number == number)
+        place = next((place for place, record in enumerate(self.committed) if record.number == number), None)
+        if place is None:  # it was damaged meanwhile
+            return
         record = self.committed[place]
         record.metrics.update(metrics or {})  # in place: the history and the result hold the same dict
         self.committed[place] = dataclasses.replace(record, status=status)
@@ -228,31 +294,6 @@ def sort_by_metric(committed: Sequence[Committed], key: str, order: str) -> list
         return (-value if order == "max" else value), -record.number
 
     return sorted(committed, key=rank)
-
-
-def _find_committed(run_path: Path) -> list[Committed]:
-    """Return the whole checkpoints in a run's folder; warn of damaged ones."""
-    found: list[Committed] = []
-    for folder in run_path.iterdir() if run_path.is_dir() else ():
-        manifest = storage.get_optional_manifest(folder)
-        if manifest is None:
-            continue
-        damage = storage.find_damage(folder, manifest)
-        if damage is not None:
-            warnings.warn(f"The checkpoint {str(folder)!r} is damaged and not used: {damage}.", stacklevel=2)
-            continue
-        status, task = _parse(manifest.get("validation"))
-        found.append(
-            Committed(
-                number=manifest["number"],
-                checkpoint=checkpoint_module.Checkpoint(folder),
-                metrics=manifest["metrics"],
-                status=status,
-                task=task,
-                positions=manifest.get("positions", {}),  # earlier versions wrote none
-            )
-        )
-    return sorted(found, key=lambda record: record.number)
 
 
 def _describe(

@@ -98,7 +98,7 @@ class Controller:
         return returned
 
     def _train(self) -> Any:
-        work = api.put((self._run.function, self._run.args))  # pickled once, and before anything is started
+        work = self._send_work()
         failure: errors.TrainingFailedError | None = None
         while True:
             try:
@@ -127,12 +127,23 @@ class Controller:
                 raise error from failure  # there may be too few nodes left because of it
             self._attempts += 1
 
+    def _send_work(self) -> contract.ObjectRef[Any]:
+        """Pickle function and configuration, once, and before anything is started."""
+        work = (self._run.function, self._run.args)
+        try:
+            return api.put(work)
+        except exceptions.SerializationError as error:
+            message = str(error).replace("value[1][0]", "train_loop_config").replace("value[0]", "the training function")
+            raise exceptions.SerializationError(message) from error.__cause__
+
     def _tell_callbacks(self, error: errors.WorkerGroupError) -> None:
         for callback in self._run.config.callbacks:
             callback.after_exception(self._book.run_context, error.worker_failures)
 
     def _attempt(self, work: contract.ObjectRef[Any]) -> Any:
         run, attempt = self._run, self._attempts
+        if attempt:
+            self._manager.pass_over_damaged()
         self._is_starting = True
         group = worker_group.start(run.scaling, run.config.worker_runtime_env, self._size_before)
         self._is_starting, self._size_before = False, len(group)

@@ -42,7 +42,10 @@ class ReportBook:
         """Rank 0's metrics of each complete row."""
         self.row_count = 0
         """How many rows of the attempt are complete, and what was saved with them is committed."""
-        self._committed_length = 0
+        self._commits: list[tuple[int, int]] = []
+        """The number of each checkpoint of the run that was committed here, and how many reports there were then."""
+        self.commit_count = 0
+        """How often something was committed."""
         self._pending: list[deque[reports.Report]] = []
         self._counts: list[int] = []
         self._waiting: list[int] = []
@@ -50,7 +53,9 @@ class ReportBook:
 
     def begin_attempt(self, world_size: int) -> None:
         """Forget what ranks reported after the last commit: it will be reported again."""
-        del self.history[self._committed_length :]
+        while self._commits and not self._manager.is_up_to(self._commits[-1][0]):
+            self._commits.pop()  # it was damaged
+        del self.history[self._commits[-1][1] if self._commits else 0 :]
         self.run_context = dataclasses.replace(self.run_context, num_workers=world_size)
         self._pending = [deque() for _ in range(world_size)]
         self._counts = [0] * world_size
@@ -83,11 +88,6 @@ class ReportBook:
         return acknowledgements
 
     @property
-    def commit_count(self) -> int:
-        """How many reports there are up to the last commit; it grows with each."""
-        return self._committed_length
-
-    @property
     def has_saved(self) -> bool:
         """Whether the run has a checkpoint."""
         return self._manager.latest is not None
@@ -104,7 +104,8 @@ class ReportBook:
         committed = None
         if any(report.staged is not None for report in row):
             committed = self._manager.commit(row, kept)
-            self._committed_length = len(self.history)
+            self._commits.append((self._manager.next_number - 1, len(self.history)))
+            self.commit_count += 1
         self.row_count += 1
         for callback in self._callbacks:
             callback.after_report(self.run_context, metrics, committed)

@@ -13,12 +13,13 @@ a rank that does not share it arrive through `hocket.train.parcels`, and are com
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -131,9 +132,32 @@ def stage(storage: Storage, label: str, source: str) -> Staged:
     check_source(source)
     target = storage.staging_path / label
     folders, names = list_contents(source)
-    for inner in folders:
-        (target / inner).mkdir(parents=True, exist_ok=True)
-    return Staged(str(target), {name: _copy(Path(source, name), target / name) for name in names})
+    with explained_if_full(target):
+        for inner in folders:
+            (target / inner).mkdir(parents=True, exist_ok=True)
+        return Staged(str(target), {name: _copy(Path(source, name), target / name) for name in names})
+
+
+@contextlib.contextmanager
+def explained_if_full(target: Path) -> Iterator[None]:
+    """Say what to do if there is no space for a folder that is written in a block, and remove what is there of it.
+
+    Raises:
+        OSError: There is none.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        shutil.rmtree(target, ignore_errors=True)
+        free = shutil.disk_usage(target.parent).free
+        raise OSError(
+            error.errno,
+            f"A checkpoint could not be saved: there is no space for it on the disk of {str(target.parent)!r}, of which {free:,} bytes are "
+            "free without it. What was committed before is whole. Free some space, give another RunConfig(storage_path=...), or keep fewer "
+            "checkpoints: CheckpointConfig(num_to_keep=...). fit with the same name goes on from the last one",
+        ) from error
 
 
 def check_source(source: str) -> None:
@@ -218,7 +242,8 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
             Path(part.path, relative).replace(whole / relative)
             files[relative] = record
         shutil.rmtree(part.path, ignore_errors=True)
-    _write_manifest(whole, files, extra)
+    with explained_if_full(whole):
+        _write_manifest(whole, files, extra)
     whole.replace(final)
     _sync_folder(storage.path)
     return disputed
