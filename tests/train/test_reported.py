@@ -159,3 +159,20 @@ def test_what_the_list_refuses(tmp_path: Path) -> None:
 def test_what_trainers_refuse(given: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         train.DataParallelTrainer(lambda: None, **given)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: anything.DataParallelTrainer.restore("run"), r"DataParallelTrainer\.restore\(\) is .*, and call fit\(\)"),
+        (lambda: anything.DataParallelTrainer.can_restore("run"), r"can_restore\(\) is not .* Leave it out: fit\(\)"),
+        (lambda: anything.get_context().get_metadata(), r"get_metadata\(\) is not supported.* into train_loop_config"),
+        (lambda: anything.get_context().get_trial_name(), r"get_trial_name\(\) is .* Use get_experiment_name"),
+        (lambda: anything.get_context().get_trial_id(), r"get_trial_id\(\) is .* Use get_experiment_name"),
+        (lambda: anything.get_context().get_trial_resources(), r"get_trial_resources\(\) is .*resources_per_worker"),
+        (lambda: anything.get_context().get_trial_dir(), r"get_trial_dir\(\) is .* Use get_storage\(\)\.path"),
+    ],
+)
+def test_what_ray_has_given_up_says_what_to_do(tmp_path: Path, call: Any, match: str) -> None:
+    with pytest.raises(DeprecationWarning, match=match):
+        fit(call, tmp_path, 0)

@@ -7,6 +7,7 @@ there from other machines, and back, `uploads` while training goes on; `validati
 """
 
 from hocket.train import collective as collective
+from hocket.train.backend import BackendConfig as BackendConfig
 from hocket.train.callbacks import TrainRunContext as TrainRunContext
 from hocket.train.callbacks import UserCallback as UserCallback
 from hocket.train.checkpoint import Checkpoint as Checkpoint

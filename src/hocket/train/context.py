@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from hocket.train import checkpoint as checkpoint_module
 from hocket.train import preemption, questions, reported, storage, uploads, worker_session
@@ -43,6 +43,50 @@ class TrainContext:
     def get_storage(self) -> storage.Storage:
         """Return where the run is kept."""
         return self._info.run_storage
+
+    def get_metadata(self) -> NoReturn:
+        """Not here, as in Ray.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        _refuse("get_metadata", "Put it into train_loop_config.")
+
+    def get_trial_name(self) -> NoReturn:
+        """Not here, as in Ray: a training run has no trial.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        _refuse("get_trial_name", "Use get_experiment_name().")
+
+    def get_trial_id(self) -> NoReturn:
+        """Not here, as in Ray: a training run has no trial.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        _refuse("get_trial_id", "Use get_experiment_name().")
+
+    def get_trial_resources(self) -> NoReturn:
+        """Not here, as in Ray: a training run has no trial.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        _refuse("get_trial_resources", "Put ScalingConfig.resources_per_worker into train_loop_config.")
+
+    def get_trial_dir(self) -> NoReturn:
+        """Not here, as in Ray: a training run has no trial.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        _refuse("get_trial_dir", "Use get_storage().path.")
+
+
+def _refuse(name: str, remedy: str) -> NoReturn:
+    raise DeprecationWarning(f"TrainContext.{name}() is not supported, as in Ray Train. {remedy}")
 
 
 def get_context() -> TrainContext:

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hocket.core import session
 from hocket.train import (
@@ -129,6 +129,30 @@ class DataParallelTrainer:
         finally:
             storage.close_storage(run.run_storage)
         return result_module.build(manager, book.history, run.run_storage, returned)
+
+    @classmethod
+    def restore(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not here, as in Ray: a run goes on if `fit` is called with its name and storage path.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        raise DeprecationWarning(
+            f"{cls.__name__}.restore() is not supported, as in Ray Train. Make the trainer again with RunConfig(name=..., storage_path=...) of "
+            "the run, and call fit(): get_checkpoint() then returns its latest checkpoint."
+        )
+
+    @classmethod
+    def can_restore(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not here, as in Ray; see `restore`.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        raise DeprecationWarning(
+            f"{cls.__name__}.can_restore() is not supported, as in Ray Train. Leave it out: fit() goes on with the run of that name if there is "
+            "one, and begins it if there is none."
+        )
 
     def _runs_here(self) -> bool:
         """Tell whether the training function runs in this process."""
