@@ -19,7 +19,11 @@ makers: Any = train  # what the type checker refuses is given on purpose
             ValueError,
             r"num_workers must be 0 or more, but received -1\. Give",
         ),
-        (lambda: makers.ScalingConfig(num_workers=1.5), TypeError, r"num_workers must be an int, or two for .* received 1\.5"),
+        (
+            lambda: makers.ScalingConfig(num_workers=1.5),
+            TypeError,
+            r"num_workers must be an int, or two for .* received 1\.5",
+        ),
         (lambda: train.ScalingConfig(num_workers=True), TypeError, "num_workers must be an int, .* received True"),
         (
             lambda: train.ScalingConfig(placement_strategy="NEAR"),
@@ -33,10 +37,22 @@ makers: Any = train  # what the type checker refuses is given on purpose
         ),
         (lambda: train.ScalingConfig(resources_per_worker={"GPU": 1}), ValueError, "Set use_gpu=True"),
         (lambda: train.ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 0}), ValueError, "set use_gpu=False"),
-        (lambda: makers.ScalingConfig(trainer_resources={}), DeprecationWarning, "trainer_resources is not supported, as in"),
-        (lambda: makers.ScalingConfig(num_workers=(1, 2, 3)), TypeError, r"or two for an elastic .* \(1, 2, 3\)\. Write"),
+        (
+            lambda: makers.ScalingConfig(trainer_resources={}),
+            DeprecationWarning,
+            "trainer_resources is not supported, as in",
+        ),
+        (
+            lambda: makers.ScalingConfig(num_workers=(1, 2, 3)),
+            TypeError,
+            r"or two for an elastic .* \(1, 2, 3\)\. Write",
+        ),
         (lambda: makers.ScalingConfig(num_workers=(1, "2")), TypeError, r"or two for an elastic .* \(1, '2'\)"),
-        (lambda: train.ScalingConfig(num_workers=(3, 2)), ValueError, r"the least first, but received \(3, 2\)\. Write"),
+        (
+            lambda: train.ScalingConfig(num_workers=(3, 2)),
+            ValueError,
+            r"the least first, but received \(3, 2\)\. Write",
+        ),
         (lambda: train.ScalingConfig(num_workers=(0, 2)), ValueError, r"must be 1 or more, and .* received \(0, 2\)"),
         (
             lambda: train.ScalingConfig(elastic_resize_monitor_interval_s=-1),
@@ -47,7 +63,11 @@ makers: Any = train  # what the type checker refuses is given on purpose
         (lambda: makers.ScalingConfig(use_tpu=True), NotImplementedError, "TPUs are not supported: leave out use_tpu"),
         (lambda: makers.ScalingConfig(accelerator_type=""), ValueError, "accelerator_type must be the name .* ''"),
         (lambda: makers.FailureConfig(max_failures=1.5), TypeError, "max_failures must be an int, but received 1.5"),
-        (lambda: train.FailureConfig(controller_failure_limit=-2), ValueError, "controller_failure_limit .* -2.* for 0"),
+        (
+            lambda: train.FailureConfig(controller_failure_limit=-2),
+            ValueError,
+            "controller_failure_limit .* -2.* for 0",
+        ),
         (lambda: train.FailureConfig(max_preemption_failures=-2), ValueError, "max_preemption_failures must .* for -1"),
         (lambda: train.FailureConfig(preemption_grace_s=-1), ValueError, "preemption_grace_s must be 0 or .* -1"),
         (
@@ -62,7 +82,11 @@ makers: Any = train  # what the type checker refuses is given on purpose
         (lambda: makers.RunConfig(verbose=1), DeprecationWarning, r"RunConfig\(verbose=...\) .* LoggingConfig"),
         (lambda: makers.RunConfig(stop={}), DeprecationWarning, r"RunConfig\(stop=...\) .* Return from the training"),
         (lambda: makers.RunConfig(storage_filesystem=1), ValueError, "storage_filesystem must be None, but received 1"),
-        (lambda: makers.RunConfig(worker_runtime_env=1), TypeError, "worker_runtime_env must be a dict, but received 1"),
+        (
+            lambda: makers.RunConfig(worker_runtime_env=1),
+            TypeError,
+            "worker_runtime_env must be a dict, but received 1",
+        ),
         (lambda: makers.RunConfig(failure_config=1), TypeError, "failure_config must be a FailureConfig, but received"),
         (lambda: train.FailureConfig(max_failures=-2), ValueError, "max_failures must be -1 .* received -2"),
         (lambda: train.CheckpointConfig(num_to_keep=0), ValueError, "num_to_keep must be 1 or more.* received 0"),

@@ -253,5 +253,7 @@ def test_what_cannot_be_started_is_tried_again_as_often_as_it_says(
 
 def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
     config = {"lr": 0.1, "data": {"lock": threading.Lock()}}
-    with pytest.raises(hocket.exceptions.SerializationError, match=r"train_loop_config\['data'\]\['lock'\] is a _thread.lock"):
+    with pytest.raises(
+        hocket.exceptions.SerializationError, match=r"train_loop_config\['data'\]\['lock'\] is a _thread.lock"
+    ):
         fit(learn, tmp_path, config)

@@ -67,7 +67,9 @@ def test_nothing_is_lost_and_no_failure_is_counted(tmp_path: Path) -> None:
     told = [metrics["told"] for metrics in history if metrics["told"]]
     assert told == [([1], 1, True)] * 2
     assert result.return_value == {"first": 7}
-    with pytest.raises(train.PreemptionError, match=r"^Rank 1 was told to end \(SIGTERM\)\. The run's folder has") as caught:
+    with pytest.raises(
+        train.PreemptionError, match=r"^Rank 1 was told to end \(SIGTERM\)\. The run's folder has"
+    ) as caught:
         fit(save_when_told, tmp_path / "again", {"flags": str(clear(tmp_path))}, max_preemption_failures=1)
     assert caught.value.preemption_info.preempted_ranks == [1]
     assert not caught.value.drain_timed_out

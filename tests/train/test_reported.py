@@ -164,7 +164,10 @@ def test_what_trainers_refuse(given: Any, error: type[Exception], match: str) ->
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: anything.DataParallelTrainer.restore("run"), r"DataParallelTrainer\.restore\(\) is .*, and call fit\(\)"),
+        (
+            lambda: anything.DataParallelTrainer.restore("run"),
+            r"DataParallelTrainer\.restore\(\) is .*, and call fit\(\)",
+        ),
         (lambda: anything.DataParallelTrainer.can_restore("run"), r"can_restore\(\) is not .* Leave it out: fit\(\)"),
         (lambda: anything.get_context().get_metadata(), r"get_metadata\(\) is not supported.* into train_loop_config"),
         (lambda: anything.get_context().get_trial_name(), r"get_trial_name\(\) is .* Use get_experiment_name"),

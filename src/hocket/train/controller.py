@@ -123,7 +123,7 @@ class Controller:
                         continue
                     error = self._budget.explain(error)
                 if failure is None or error.__cause__ is not None:
-                    raise error
+                    raise error  # noqa: TRY201 (it may be another one by now)
                 raise error from failure  # there may be too few nodes left because of it
             self._attempts += 1
 
@@ -133,7 +133,9 @@ class Controller:
         try:
             return api.put(work)
         except exceptions.SerializationError as error:
-            message = str(error).replace("value[1][0]", "train_loop_config").replace("value[0]", "the training function")
+            message = (
+                str(error).replace("value[1][0]", "train_loop_config").replace("value[0]", "the training function")
+            )
             raise exceptions.SerializationError(message) from error.__cause__
 
     def _tell_callbacks(self, error: errors.WorkerGroupError) -> None:

@@ -131,7 +131,7 @@ class DataParallelTrainer:
         return result_module.build(manager, book.history, run.run_storage, returned)
 
     @classmethod
-    def restore(cls, *args: Any, **kwargs: Any) -> NoReturn:
+    def restore(cls, *_: Any, **__: Any) -> NoReturn:
         """Not here, as in Ray: a run goes on if `fit` is called with its name and storage path.
 
         Raises:
@@ -143,7 +143,7 @@ class DataParallelTrainer:
         )
 
     @classmethod
-    def can_restore(cls, *args: Any, **kwargs: Any) -> NoReturn:
+    def can_restore(cls, *_: Any, **__: Any) -> NoReturn:
         """Not here, as in Ray; see `restore`.
 
         Raises:

@@ -6,7 +6,6 @@ A question is held until it can be answered. Nothing here waits.
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
 from hocket.train import checkpoint_manager, drain, errors, questions, report_book, reported
 

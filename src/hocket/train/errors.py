@@ -67,7 +67,7 @@ class PreemptionError(TrainingFailedError):
     preemption_info: preemption.PreemptionInfo
     drain_timed_out: bool
 
-    def __init__(self, preemption_info: preemption.PreemptionInfo, drain_timed_out: bool = False) -> None:  # noqa: FBT001, FBT002 (as in Ray)
+    def __init__(self, preemption_info: preemption.PreemptionInfo, drain_timed_out: bool = False) -> None:
         super().__init__(preemption_info, drain_timed_out)
         self.preemption_info = preemption_info
         self.drain_timed_out = drain_timed_out

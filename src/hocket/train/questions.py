@@ -13,7 +13,6 @@ from typing import Any
 
 from hocket.train import reported
 
-
 PREEMPTION = "get_preemption_info"
 """The meeting that is answered with who was told to end, in place of what rank 0 brought."""
 

@@ -110,7 +110,9 @@ class WorkerSession:
         with self._lock:  # reports of several threads are numbered in the order in which they are delivered
             self._raise_failure()
             index = self._count
-            positions = self._read_positions() if checkpoint is not None else {}  # now, and not when the files are uploaded
+            positions = (
+                self._read_positions() if checkpoint is not None else {}
+            )  # now, and not when the files are uploaded
             sending = functools.partial(
                 self._send, index, blob, checkpoint, checkpoint_dir_name, upload, asked, positions
             )
