@@ -26,12 +26,12 @@ class Report:
     """The files of its checkpoint, already in the run's storage but not committed; or that they have to be fetched."""
     dir_name: str | None
     """The name that the rank wants the checkpoint to have."""
+    positions: Positions = field(default_factory=dict)
+    """Where the rank's loaders were when it reported, if it gave a checkpoint."""
     validation: bool | validation.ValidationTaskConfig = False
     """Whether, and how, the checkpoint is to be validated."""
     waits: bool = False
     """Whether the rank's training function goes on only when the checkpoint is committed."""
-    positions: Positions = field(default_factory=dict)
-    """Where the rank's loaders were when it reported, if it gave a checkpoint."""
 
     def read_metrics(self) -> dict[str, Any]:
         """Return the metrics."""

@@ -149,7 +149,7 @@ class WorkerSession:
             if upload.deletes_afterwards:
                 self._to_delete[index] = checkpoint.path
         waits = checkpoint is not None and not upload.is_asynchronous
-        self._deliver(reports.Report(index, blob, staged, dir_name, asked, waits, positions))
+        self._deliver(reports.Report(index, blob, staged, dir_name, positions, asked, waits))
 
     def _wait_acknowledged(self, index: int) -> None:
         with self._changed:
