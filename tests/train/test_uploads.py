@@ -12,7 +12,7 @@ import pytest
 
 import hocket
 from hocket import train
-from hocket.train import CheckpointUploadMode, storage, uploads
+from hocket.train import CheckpointUploadMode, storage, uploads, worker_session
 
 anything: Any = train  # what the type checker refuses is given on purpose
 
@@ -293,3 +293,21 @@ def test_nothing_follows_a_failure() -> None:
     outbox.close()
     assert done == ["first"]
     assert [str(error) for error in failures] == ["full"]
+
+
+def move_on_behind_a_gate() -> None:
+    position = {"epoch": 1}
+    worker_session.get_session("test").track("loader", lambda: dict(position))
+    folder = Path(make_folder())
+    gate = Gate(folder / "slow")
+    train.report({}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC)
+    position["epoch"] = 2
+    gate.open()
+
+
+def test_a_checkpoint_has_the_positions_of_its_report_and_not_of_its_upload(tmp_path: Path) -> None:
+    result = fit(move_on_behind_a_gate, tmp_path, num_workers=0)
+    assert result.checkpoint is not None
+    manifest = storage.get_optional_manifest(Path(result.checkpoint.path))
+    assert manifest is not None
+    assert manifest["positions"] == {"loader": {"epoch": 1}}

@@ -113,7 +113,7 @@ class Controller:
                 failure = error
             except errors.WorkerGroupError as error:
                 self._tell_callbacks(error)
-                if not self._budget.spend("max_failures", error):
+                if self._is_ending or not self._budget.spend("max_failures", error):
                     raise
                 failure = error
             except exceptions.HocketError as error:

@@ -209,7 +209,8 @@ class Follower:
             self._validations.settle()
             self._reply()
         self._drain.look()
-        self._watch.look()
+        if self._drain.info is None:
+            self._watch.look()
 
     def _reply(self) -> None:
         """Answer the questions that can be answered by now."""
