@@ -155,12 +155,18 @@ def stay(checkpoint: train.Checkpoint) -> dict[str, Any]:
     return {"stayed": False}
 
 
+def list_statuses_with_a_limit(config: dict[str, Any]) -> list[ReportedCheckpointStatus]:
+    save(0, ValidationTaskConfig(timeout_s=0.5))
+    save(1)
+    return [one.status for one in train.get_all_reported_checkpoints()]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("session")
 def test_a_validation_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    config = ValidationConfig(stay, ValidationTaskConfig(timeout_s=0.5))
+    config = ValidationConfig(stay)
     with pytest.warns(UserWarning, match=r"checkpoint_000000'\) took longer than timeout_s=0\.5"):
-        result = fit(list_statuses, tmp_path, config, 1, {"steps": 2})
+        result = fit(list_statuses_with_a_limit, tmp_path, config, 1, {})
     assert [status.value for status in result.return_value] == ["VALIDATION_TIMEOUT", "VALIDATED"]
 
 
