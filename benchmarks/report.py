@@ -67,7 +67,7 @@ def learn(model: torch.nn.Module, loader: Any, epochs: int, report: Any) -> floa
         for step, (inputs, targets) in enumerate(loader):
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(inputs), targets)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             if step % STEPS_PER_REPORT == 0:
                 report({"step": step, "loss": loss.item()})
