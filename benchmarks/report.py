@@ -49,6 +49,25 @@ def measure_reports(num_workers: int, count: int) -> float:
     return (len(watch.times) - 1) / (watch.times[-1] - watch.times[0])
 
 
+def ask_often(config: dict[str, Any]) -> float:
+    started = time.perf_counter()
+    for _ in range(config["count"]):
+        train.get_preemption_info()
+    return (time.perf_counter() - started) / config["count"]
+
+
+def measure_asking(count: int) -> float:
+    """Seconds that two ranks take to ask the driver, and to be answered."""
+    with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
+        result = train.DataParallelTrainer(
+            ask_often,
+            train_loop_config={"count": count},
+            scaling_config=train.ScalingConfig(num_workers=2),
+            run_config=train.RunConfig(storage_path=folder),
+        ).fit()
+    return float(result.return_value)
+
+
 def build() -> tuple[torch.nn.Module, "torch.utils.data.DataLoader[Any]"]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
@@ -118,9 +137,11 @@ def main() -> None:
         for num_workers in (1, 2):
             rates = [measure_reports(num_workers, arguments.count) for _ in range(arguments.rounds)]
             print(f"| reports, {num_workers} workers | a second | {statistics.median(rates):,.0f} |", flush=True)
+        times = [measure_asking(arguments.count // 10) for _ in range(arguments.rounds)]
+        print(f"| get_preemption_info, 2 workers | us | {statistics.median(times) * 1e6:,.0f} |", flush=True)
         pairs = [(measure_bare(arguments.epochs), measure_rank(arguments.epochs)) for _ in range(arguments.rounds)]
-    bare, rank = (statistics.median(times) for times in zip(*pairs, strict=True))
-    least = [min(times) for times in zip(*pairs, strict=True)]
+    bare, rank = (statistics.median(sides) for sides in zip(*pairs, strict=True))
+    least = [min(sides) for sides in zip(*pairs, strict=True)]
     steps = ROWS // BATCH_ROWS
     print(f"| step, plain process | us | {bare / steps * 1e6:,.1f} |")
     print(f"| step, one rank, a report every {STEPS_PER_REPORT} steps | us | {rank / steps * 1e6:,.1f} |")

@@ -89,14 +89,14 @@ class Desk:
         other = next((rank for rank, call in calls.items() if call != calls[first]), None)
         if other is not None:
             raise errors.TrainingFailedError(
-                f"Every rank must call the same functions of hocket.train.collective in the same order, but their call {self._met + 1} "
+                f"Every rank must call get_preemption_info and the functions of hocket.train.collective in the same order, but their call {self._met + 1} "
                 f"is {calls[first]}() in rank {first} and {calls[other]}() in rank {other}. Call them outside of conditions on the rank."
             )
         gone = sorted(self._ended - here.keys())
         if gone:
             raise errors.TrainingFailedError(
-                f"Every rank must call {calls[first]}(), but rank {gone[0]} ended after {self._met} calls of functions of "
-                f"hocket.train.collective while rank {first} waits in call {self._met + 1}. Call it in all ranks; do not put it under `if "
+                f"Every rank must call {calls[first]}(), but rank {gone[0]} ended after {self._met} calls of it, or of functions "
+                f"of hocket.train.collective, while rank {first} waits in call {self._met + 1}. Call it in all ranks; do not put it under `if "
                 "rank == 0`."
             )
         if len(here) < self._world_size:

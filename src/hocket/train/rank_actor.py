@@ -9,9 +9,9 @@ from typing import Any
 from hocket.core import api
 from hocket.train import checkpoint, copies, notices, parcels, places, questions, storage, worker_session
 
-MAX_CONCURRENCY = 7
+MAX_CONCURRENCY = 8
 """Calls that run at once in a rank: the training function, the wait for its reports, files sent, a parcel received, an acknowledgement,
-an answer, a ping."""
+an answer, a notice, a ping."""
 
 
 class RankActor:
