@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -148,3 +150,10 @@ def test_optional_arguments_are_no_obstacle() -> None:
 def test_outside_a_training_function(call: Any) -> None:
     with pytest.raises(RuntimeError, match=r"was called outside a training function\. Call it in the function"):
         call()
+
+
+def test_a_missing_framework_names_its_extra() -> None:
+    program = "import sys; sys.modules['torch'] = None; import hocket.train.torch"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'." in done.stderr

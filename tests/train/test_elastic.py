@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import tempfile
@@ -149,6 +150,55 @@ def test_a_group_grows_though_nothing_is_saved(tmp_path: Path) -> None:
     result = fit(wait_to_grow, tmp_path, (1, 2), {}, interval_s=0.05, callbacks=[sizes])
     assert result.return_value == 2
     assert result.metrics_history == [{"size": 2}]
+
+
+class TakeAndGiveBack(TakeCpuAfterFailure):
+    """Takes the CPU of the rank that died, and gives it back some reports later; notes the rows that all ranks have read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+        self.sizes: list[int] = []
+        self._left = 3
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        self.rows += [row for of_rank in metrics for row in of_rank["rows"]]
+        self.sizes.append(len(metrics))
+        if self.holder is not None:
+            self._left -= 1
+            if self._left == 0:
+                hocket.kill(self.holder)
+
+
+def read_rows(config: dict[str, Any]) -> None:
+    """An epoch of 40 rows, a commit at each step; rank 1 of two dies after some, once."""
+    torch_train = importlib.import_module("hocket.train.torch")
+    data = importlib.import_module("torch.utils.data")
+    rank, flag = train.get_context().get_world_rank(), Path(config["flag"])
+    loader = data.DataLoader(list(range(40)), batch_size=2, shuffle=True)
+    for step, batch in enumerate(torch_train.prepare_data_loader(loader)):
+        if step == 3 and rank == 1 and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        with tempfile.TemporaryDirectory() as folder:
+            train.report({"rows": batch.tolist()}, train.Checkpoint(folder))
+
+
+def test_no_row_is_lost_or_repeated_when_the_size_changes(tmp_path: Path) -> None:
+    torch_train = pytest.importorskip("hocket.train.torch")
+    watch = TakeAndGiveBack()
+    torch_train.TorchTrainer(
+        read_rows,
+        train_loop_config={"flag": str(tmp_path / "died")},
+        scaling_config=train.ScalingConfig(num_workers=(1, 2), elastic_resize_monitor_interval_s=0),
+        run_config=train.RunConfig(
+            storage_path=tmp_path, callbacks=[watch], failure_config=train.FailureConfig(max_failures=1)
+        ),
+    ).fit()
+    assert sorted(watch.rows) == list(range(40))
+    assert watch.sizes[:6] == [2, 2, 2, 1, 1, 1], "it shrinks when a rank dies"
+    assert watch.sizes[-1] == 2, "and grows when there is room again"
+    assert watch.sizes == sorted(watch.sizes[:3], reverse=True) + sorted(watch.sizes[3:])
 
 
 def test_one_rank_in_process(tmp_path: Path) -> None:
