@@ -53,7 +53,7 @@ def ask_often(config: dict[str, Any]) -> float:
     started = time.perf_counter()
     for _ in range(config["count"]):
         train.get_preemption_info()
-    return (time.perf_counter() - started) / config["count"]
+    return (time.perf_counter() - started) / int(config["count"])
 
 
 def measure_asking(count: int) -> float:
