@@ -15,7 +15,13 @@ import hocket
 from hocket import train
 from tests.conftest import wait_until_cpus_are_free
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("session")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("free_session")]
+
+
+@pytest.fixture
+def free_session(session: Any) -> None:
+    """A session whose CPUs are all free: on a shared Ray, those of the test before are so only a moment later."""
+    wait_until_cpus_are_free()
 
 
 def fit(
