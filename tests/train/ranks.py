@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hocket.train import reports, storage, worker_session
+from hocket.train import questions, reports, storage, worker_session
 
 
 @contextlib.contextmanager
@@ -25,5 +25,7 @@ def be_rank(
         start_positions=positions or {},
     )
     taken: list[reports.Report] = []
-    with worker_session.open_session(worker_session.WorkerSession(info, taken.append)):
+    inquiry = questions.Inquiry(lambda _: None)
+    session = worker_session.WorkerSession(info, taken.append, inquiry, lambda _: None)
+    with worker_session.open_session(session):
         yield taken

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +54,7 @@ class Bench:
     """Commits checkpoints as the controller does, with files given by rank."""
 
     def __init__(self, path: Path, **config: Any) -> None:
-        self.path = path
+        self.sources = path / "sources"
         self.storage = storage.Storage(str(path / "runs"), "run")
         storage.open_storage(self.storage)
         self.manager = checkpoint_manager.CheckpointManager(self.storage, configs.CheckpointConfig(**config))
@@ -61,7 +65,7 @@ class Bench:
         for rank, files in enumerate(files_by_rank or ({"weights": "w"},)):
             staged = None
             if files is not None:
-                source = make_folder(self.path / f"source-{self.count}-{rank}", **files)
+                source = make_folder(self.sources / f"{self.count}-{rank}", **files)
                 staged = storage.stage(self.storage, f"0-{self.count}-{rank}", str(source))
             row.append(reports.Report(self.count, reports.encode_metrics(metrics), staged, None))
         self.count += 1
@@ -126,6 +130,59 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     ):
         again = Bench(tmp_path)
     assert again.manager.latest == first
+    third = again.commit({})
+    assert third == second, "the name is free again"
+    assert Path(f"{second.path}.damaged", "weights").read_text() == "cut", "what was there is kept"
+    last = Bench(tmp_path)
+    assert last.manager.latest == third
+    Path(third.path, storage.MANIFEST_NAME).write_text("{")
+    with pytest.warns(UserWarning, match=r"checkpoint_000001' is damaged and not used: its manifest cannot be read"):
+        last.manager.pass_over_damaged()
+    with pytest.warns(UserWarning, match="its manifest cannot be read"):
+        assert Bench(tmp_path).manager.latest == last.manager.latest == first
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The folder of a file system of 256 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(folder)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"Only root can mount a small file system: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def save_large(config: dict[str, Any]) -> None:
+    for step in range(config["steps"]):
+        train.report({"step": step}, train.Checkpoint(config["large"]))
+
+
+def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
+    large = make_folder(tmp_path / "large", weights="w" * 100_000)
+
+    def fit(steps: int) -> train.Result:
+        return train.DataParallelTrainer(
+            save_large,
+            train_loop_config={"large": str(large), "steps": steps},
+            scaling_config=train.ScalingConfig(num_workers=0),
+            run_config=train.RunConfig(name="run", storage_path=small_disk),
+        ).fit()
+
+    match = r"there is no space for it on the disk of '.*/\.staging', of which \d.* bytes are free without it.* Free some space"
+    with pytest.raises(OSError, match=match) as caught:
+        fit(3)
+    assert caught.value.errno == errno.ENOSPC
+    before = train.Result.from_path(small_disk / "run")
+    assert [metrics["step"] for metrics in before.metrics_history] == [0, 1], "what was committed before is whole"
+    assert sorted(path.name for path in (small_disk / "run").iterdir()) == ["checkpoint_000000", "checkpoint_000001"]
+    shutil.rmtree(before.best_checkpoints[-1][0].path)
+    result = fit(1)
+    assert result.checkpoint is not None
+    assert Path(result.checkpoint.path).name == "checkpoint_000002"
 
 
 def test_the_manifest_holds_plain_numbers(tmp_path: Path) -> None:

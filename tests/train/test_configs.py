@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -19,8 +21,12 @@ makers: Any = train  # what the type checker refuses is given on purpose
             ValueError,
             r"num_workers must be 0 or more, but received -1\. Give",
         ),
-        (lambda: makers.ScalingConfig(num_workers=1.5), TypeError, r"num_workers must be an int, but received 1\.5"),
-        (lambda: train.ScalingConfig(num_workers=True), TypeError, "num_workers must be an int, but received True"),
+        (
+            lambda: makers.ScalingConfig(num_workers=1.5),
+            TypeError,
+            r"num_workers must be an int, or two for .* received 1\.5",
+        ),
+        (lambda: train.ScalingConfig(num_workers=True), TypeError, "num_workers must be an int, .* received True"),
         (
             lambda: train.ScalingConfig(placement_strategy="NEAR"),
             ValueError,
@@ -33,7 +39,57 @@ makers: Any = train  # what the type checker refuses is given on purpose
         ),
         (lambda: train.ScalingConfig(resources_per_worker={"GPU": 1}), ValueError, "Set use_gpu=True"),
         (lambda: train.ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 0}), ValueError, "set use_gpu=False"),
-        (lambda: makers.ScalingConfig(trainer_resources={}), TypeError, "trainer_resources"),
+        (
+            lambda: makers.ScalingConfig(trainer_resources={}),
+            DeprecationWarning,
+            "trainer_resources is not supported, as in",
+        ),
+        (
+            lambda: makers.ScalingConfig(num_workers=(1, 2, 3)),
+            TypeError,
+            r"or two for an elastic .* \(1, 2, 3\)\. Write",
+        ),
+        (lambda: makers.ScalingConfig(num_workers=(1, "2")), TypeError, r"or two for an elastic .* \(1, '2'\)"),
+        (
+            lambda: train.ScalingConfig(num_workers=(3, 2)),
+            ValueError,
+            r"the least first, but received \(3, 2\)\. Write",
+        ),
+        (lambda: train.ScalingConfig(num_workers=(0, 2)), ValueError, r"must be 1 or more, and .* received \(0, 2\)"),
+        (
+            lambda: train.ScalingConfig(elastic_resize_monitor_interval_s=-1),
+            ValueError,
+            "elastic_resize_monitor_interval_s must be 0 or more seconds, but received -1",
+        ),
+        (lambda: makers.ScalingConfig(label_selector={"a": "b"}), NotImplementedError, "label_selector .* resource of"),
+        (lambda: makers.ScalingConfig(use_tpu=True), NotImplementedError, "TPUs are not supported: leave out use_tpu"),
+        (lambda: makers.ScalingConfig(accelerator_type=""), ValueError, "accelerator_type must be the name .* ''"),
+        (lambda: makers.FailureConfig(max_failures=1.5), TypeError, "max_failures must be an int, but received 1.5"),
+        (
+            lambda: train.FailureConfig(controller_failure_limit=-2),
+            ValueError,
+            "controller_failure_limit .* -2.* for 0",
+        ),
+        (lambda: train.FailureConfig(max_preemption_failures=-2), ValueError, "max_preemption_failures must .* for -1"),
+        (lambda: train.FailureConfig(preemption_grace_s=-1), ValueError, "preemption_grace_s must be 0 or .* -1"),
+        (
+            lambda: train.FailureConfig(relax_collectives_on_preemption=True),
+            NotImplementedError,
+            "relax_collectives_on_preemption is not supported: report",
+        ),
+        (lambda: makers.FailureConfig(fail_fast=True), DeprecationWarning, "fail_fast is not .* Write max_failures=0"),
+        (lambda: train.LoggingConfig(log_level="LOUD"), ValueError, "log_level must be one of .* received 'LOUD'"),
+        (lambda: makers.CheckpointConfig(checkpoint_frequency=1), DeprecationWarning, "checkpoint_frequency is not"),
+        (lambda: makers.CheckpointConfig(checkpoint_at_end=True), DeprecationWarning, "checkpoint_at_end is not"),
+        (lambda: makers.RunConfig(verbose=1), DeprecationWarning, r"RunConfig\(verbose=...\) .* LoggingConfig"),
+        (lambda: makers.RunConfig(stop={}), DeprecationWarning, r"RunConfig\(stop=...\) .* Return from the training"),
+        (lambda: makers.RunConfig(storage_filesystem=1), ValueError, "storage_filesystem must be None, but received 1"),
+        (
+            lambda: makers.RunConfig(worker_runtime_env=1),
+            TypeError,
+            "worker_runtime_env must be a dict, but received 1",
+        ),
+        (lambda: makers.RunConfig(failure_config=1), TypeError, "failure_config must be a FailureConfig, but received"),
         (lambda: train.FailureConfig(max_failures=-2), ValueError, "max_failures must be -1 .* received -2"),
         (lambda: train.CheckpointConfig(num_to_keep=0), ValueError, "num_to_keep must be 1 or more.* received 0"),
         (lambda: train.CheckpointConfig(checkpoint_score_order="up"), ValueError, "must be 'max' or 'min', .* 'up'"),
@@ -51,6 +107,11 @@ def test_defaults_are_those_of_ray() -> None:
     assert (scaling.num_workers, scaling.use_gpu, scaling.placement_strategy) == (1, False, "PACK")
     assert scaling.bundle == {"CPU": 1.0}
     assert (run.failure_config.max_failures, run.checkpoint_config.num_to_keep) == (0, None)
+    elastic = train.ScalingConfig(num_workers=(1, 4))
+    assert (elastic.min_workers, elastic.max_workers, elastic.elasticity_enabled) == (1, 4, True)
+    assert (scaling.elastic_resize_monitor_interval_s, scaling.num_tpus_per_worker) == (60, 0)
+    assert (run.failure_config.max_preemption_failures, run.failure_config.preemption_grace_s) == (-1, 0)
+    assert makers.RunConfig(failure_config=None, callbacks=None) == train.RunConfig()
 
 
 def test_resources_of_all_workers() -> None:
@@ -89,3 +150,10 @@ def test_optional_arguments_are_no_obstacle() -> None:
 def test_outside_a_training_function(call: Any) -> None:
     with pytest.raises(RuntimeError, match=r"was called outside a training function\. Call it in the function"):
         call()
+
+
+def test_a_missing_framework_names_its_extra() -> None:
+    program = "import sys; sys.modules['torch'] = None; import hocket.train.torch"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'." in done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import signal
 import tempfile
@@ -14,6 +16,7 @@ import pytest
 
 import hocket
 from hocket import train
+from hocket.train import worker_group
 from tests.conftest import wait_until_cpus_are_free
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("session")]
@@ -170,3 +173,87 @@ def test_ctrl_c_ends_the_training(tmp_path: Path) -> None:
         fit(report_and_stay, tmp_path, callbacks=[Interrupt()])
     assert time.monotonic() - started < 30  # far from FAR_SECONDS
     wait_until_cpus_are_free()
+
+
+def learn(config: dict[str, Any]) -> None:
+    """Ten steps towards a target, each saved, that depend on all before. Who is in `kills` dies at that step, once."""
+    rank = train.get_context().get_world_rank()
+    start = train.get_checkpoint()
+    first, weight = json.loads(Path(start.path, "state").read_text()) if start else (0, 0.0)
+    for step in range(first, 10):
+        flag = Path(config["flags"], f"{step}")
+        if config["kills"].get(step) == rank and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        weight += 0.3 * (math.pi - weight)
+        checkpoint = None
+        with tempfile.TemporaryDirectory() as folder:
+            if rank == 0 and step % 2:
+                Path(folder, "state").write_text(json.dumps((step + 1, weight)))
+                checkpoint = train.Checkpoint(folder)
+            train.report({"step": step, "weight": weight}, checkpoint)
+
+
+def test_three_kills_change_nothing(tmp_path: Path) -> None:
+    def train_with(name: str, kills: dict[int, int], **failure: Any) -> train.Result:
+        (tmp_path / name).mkdir()
+        config = {"flags": str(tmp_path / name), "kills": kills}
+        return fit(learn, tmp_path, config, name=f"run-{name}", failure_config=train.FailureConfig(**failure))
+
+    undisturbed = train_with("undisturbed", {})
+    killed = train_with("killed", {2: 1, 5: 0, 9: 1}, max_failures=3)
+    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == ["2", "5", "9"]
+    assert killed.metrics == undisturbed.metrics
+    assert killed.metrics_history == undisturbed.metrics_history
+    assert len(killed.metrics_history) == 10
+
+
+class DamageLatest(train.UserCallback):
+    """Cuts the newest checkpoint when a rank has failed."""
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        newest = max(run_context.path.glob("checkpoint_*"))
+        (newest / "step").write_text("")
+
+
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"checkpoint_000001' is damaged .*'step' has changed .* The one before it is"):
+        result = fit(
+            step_and_fail,
+            tmp_path,
+            {"faults": str(tmp_path), "fail_at": [3]},
+            name="run",
+            failure_config=train.FailureConfig(max_failures=1),
+            callbacks=[DamageLatest()],
+        )
+    assert [metrics["step"] for metrics in result.metrics_history] == list(range(6))
+    assert [metrics["first"] for metrics in result.metrics_history] == [0] + [1] * 5
+
+
+def test_what_cannot_be_started_is_tried_again_as_often_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_group, "START_SECONDS", 0.05)
+    reservation = hocket.util.placement_group([{"CPU": 1}])
+    with pytest.raises(train.TrainingFailedError, match="were not free for") as at_once:
+        fit(report_and_stay, tmp_path)
+    assert not isinstance(at_once.value, train.ControllerError), "it was not tried again"
+    limit = train.FailureConfig(controller_failure_limit=2)
+    with pytest.raises(train.ControllerError, match=r"could not be started, also when .* were not free for") as caught:
+        fit(report_and_stay, tmp_path, failure_config=limit)
+    assert isinstance(caught.value.controller_failure, train.TrainingFailedError)
+    told = [record.getMessage() for record in caplog.records if record.name == "hocket.train"]
+    assert [line.count("2 that controller_failure_limit allows") for line in told] == [1, 1]
+    quiet = train.LoggingConfig(log_level="error")
+    with pytest.raises(train.ControllerError):
+        fit(report_and_stay, tmp_path, failure_config=limit, logging_config=quiet)
+    assert len([record for record in caplog.records if record.name == "hocket.train"]) == 2, "no line more"
+    hocket.util.remove_placement_group(reservation)
+
+
+def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
+    config = {"lr": 0.1, "data": {"lock": threading.Lock()}}
+    with pytest.raises(
+        hocket.exceptions.SerializationError, match=r"train_loop_config\['data'\]\['lock'\] is a _thread.lock"
+    ):
+        fit(learn, tmp_path, config)

@@ -433,3 +433,46 @@ def test_storage_path_is_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyP
             save_large, train_loop_config={}, run_config=train.RunConfig(name="run", storage_path=given)
         ).fit()
         assert result.path == str(found / "run")
+
+
+# --- while training goes on -------------------------------------------------------------------------------------------
+
+
+def save_asynchronously(config: dict[str, Any]) -> dict[str, Any]:
+    rank = train.get_context().get_world_rank()
+    folders = []
+    for step in range(2):
+        folder = tempfile.mkdtemp(dir=config["notes"])
+        Path(folder, f"large-{rank}").write_bytes(make_bytes(LARGE, step))
+        mode = train.CheckpointUploadMode.ASYNC
+        train.report({"step": step}, train.Checkpoint(folder), checkpoint_upload_mode=mode)
+        folders.append(folder)
+    found = train.get_all_reported_checkpoints()
+    with found[1].checkpoint.as_directory() as copy:
+        content = Path(copy, f"large-{1 - rank}").read_bytes()
+    return {
+        "is_equal": content == make_bytes(LARGE, 1),
+        "left": [folder for folder in folders if Path(folder).exists()],
+    }
+
+
+def test_files_arrive_while_training_goes_on(tmp_path: Path, open_session: Any) -> None:
+    open_session()
+    result = fit(save_asynchronously, tmp_path)
+    assert result.return_value == {"is_equal": True, "left": []}
+    for step in range(2):
+        for rank in range(2):
+            kept = tmp_path / "run" / f"checkpoint_{step:06d}" / f"large-{rank}"
+            assert kept.read_bytes() == make_bytes(LARGE, step)
+
+
+def upload_where_it_is_not_seen(config: dict[str, Any]) -> None:
+    train.report({}, train.Checkpoint(config["run"]), checkpoint_upload_mode=train.CheckpointUploadMode.NO_UPLOAD)
+
+
+def test_a_rank_cannot_say_that_files_are_where_it_does_not_look(tmp_path: Path, open_session: Any) -> None:
+    open_session()
+    with pytest.raises(
+        train.WorkerGroupError, match=r"NO_UPLOAD .* need the run's folder, .* rank [01] does not see it"
+    ):
+        fit(upload_where_it_is_not_seen, tmp_path)

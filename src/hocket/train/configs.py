@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,16 @@ DEFAULT_STORAGE = "~/hocket_results"
 """Where runs are kept unless `RunConfig.storage_path` says otherwise."""
 
 
+_GIVEN_UP = {
+    "sync_config": "Checkpoints come into storage_path by report(); see its checkpoint_upload_mode.",
+    "verbose": "Leave it out; LoggingConfig(log_level=...) says how much is logged.",
+    "stop": "Return from the training function when it shall end.",
+    "progress_reporter": "Write a UserCallback with after_report, and pass it in callbacks.",
+    "log_to_file": "Leave it out; what the ranks print comes to the driver's output, which may go into a file.",
+}
+"""What `RunConfig` refuses as Ray does, and what to do instead."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScalingConfig:
     """How many ranks there are, and what each of them holds.
@@ -21,24 +32,46 @@ class ScalingConfig:
     Raises:
         ValueError: A value breaks a rule.
         TypeError: A value has the wrong type.
+        NotImplementedError: It asks for labels or TPUs.
+        DeprecationWarning: `trainer_resources` is given.
     """
 
-    num_workers: int = 1
-    """Ranks, each a process. 0 runs the training function in this process, without workers, for debugging."""
+    num_workers: int | tuple[int, int] = 1
+    """Ranks, each a process. 0 runs the training function in this process, without workers, for debugging. ``(least, most)`` is elastic: as many
+    as the session has resources for, decided at the start, after each failure, and every `elastic_resize_monitor_interval_s` seconds."""
     use_gpu: bool = False
     """Whether each rank holds a GPU: one, unless `resources_per_worker` says otherwise."""
     resources_per_worker: Mapping[str, float] | None = None
     """What each rank holds, by resource name. Default: one CPU, and one GPU if `use_gpu`."""
     placement_strategy: str = "PACK"
     """How the ranks' bundles are placed: as in `hocket.util.placement_group`."""
+    accelerator_type: str | None = None
+    """The type of accelerator that the node of each rank must have, such as ``"A100"``."""
+    elastic_resize_monitor_interval_s: float = 60.0
+    """How often an elastic group that could be larger is looked at. It is then started again, larger, from its next commit, or after as
+    long again from the last one."""
+    label_selector: None = None
+    """For programs written for Ray; must be None, as the next three."""
+    use_tpu: bool = False
+    """See `label_selector`; must be False."""
+    topology: None = None
+    """See `label_selector`."""
+    trainer_resources: None = None
+    """See `label_selector`."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int):
-            raise TypeError(f"num_workers must be an int, but received {self.num_workers!r}. Write num_workers=2.")
-        if self.num_workers < 0:
+        self._refuse()
+        self._check_num_workers()
+        if not self.elastic_resize_monitor_interval_s >= 0:
             raise ValueError(
-                f"num_workers must be 0 or more, but received {self.num_workers}. Give the number of worker processes, or 0 to "
-                "run the training function in this process."
+                "elastic_resize_monitor_interval_s must be 0 or more seconds, but received "
+                f"{self.elastic_resize_monitor_interval_s!r}. Leave it out for 60."
+            )
+        accelerator: Any = self.accelerator_type
+        if accelerator is not None and (not isinstance(accelerator, str) or not accelerator):
+            raise ValueError(
+                f"accelerator_type must be the name of an accelerator, but received {self.accelerator_type!r}. Write 'A100', or leave it "
+                "out for any."
             )
         if self.placement_strategy not in node.STRATEGIES:
             raise ValueError(
@@ -70,12 +103,74 @@ class ScalingConfig:
             bundle.setdefault("GPU", 1.0)
         if self.resources_per_worker is None or "CPU" not in bundle:
             bundle["CPU"] = 1.0
+        if self.accelerator_type is not None:
+            bundle[f"accelerator_type:{self.accelerator_type}"] = 0.001  # as small as an amount can be, as in Ray
         return {name: amount for name, amount in bundle.items() if amount > 0}
 
     @property
     def total_resources(self) -> dict[str, float]:
-        """What all ranks hold together."""
-        return {name: amount * self.num_workers for name, amount in self.bundle.items()}
+        """What all ranks hold together; the most that it can be."""
+        return self.multiply(self.max_workers)
+
+    def multiply(self, num_workers: int) -> dict[str, float]:
+        """Return what so many ranks hold together."""
+        return {name: amount * num_workers for name, amount in self.bundle.items()}
+
+    @property
+    def elasticity_enabled(self) -> bool:
+        """Whether the number of ranks may change."""
+        return isinstance(self.num_workers, tuple)
+
+    @property
+    def min_workers(self) -> int:
+        """The least number of ranks."""
+        return self.num_workers[0] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def max_workers(self) -> int:
+        """The greatest number of ranks."""
+        return self.num_workers[1] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def num_tpus_per_worker(self) -> float:
+        """How many TPUs a rank holds: none."""
+        return 0.0
+
+    def _check_num_workers(self) -> None:
+        given: Any = self.num_workers
+        parts = given if isinstance(given, tuple) and len(given) == 2 else (given,)
+        if not all(isinstance(part, int) and not isinstance(part, bool) for part in parts):
+            raise TypeError(
+                f"num_workers must be an int, or two for an elastic group, but received {given!r}. Write num_workers=2, or "
+                "num_workers=(1, 4)."
+            )
+        if parts[0] < 0:
+            raise ValueError(
+                f"num_workers must be 0 or more, but received {given}. Give the number of worker processes, or 0 to "
+                "run the training function in this process."
+            )
+        if len(parts) == 2 and not 1 <= parts[0] <= parts[1]:
+            raise ValueError(
+                f"num_workers=(least, most) must be 1 or more, and the least first, but received {given}. Write num_workers=(1, 4), or "
+                "0 to run the training function in this process."
+            )
+
+    def _refuse(self) -> None:
+        given: Any = self
+        if given.trainer_resources is not None:
+            raise DeprecationWarning(
+                "trainer_resources is not supported, as in Ray Train: what drives the ranks runs in the process that called fit, and holds "
+                "nothing. Leave it out."
+            )
+        if given.label_selector is not None:
+            raise NotImplementedError(
+                f"label_selector is not supported, but received {given.label_selector!r}. Give the nodes a resource of their own, and ask for "
+                "it in resources_per_worker."
+            )
+        if given.use_tpu or given.topology is not None or (self.resources_per_worker or {}).get("TPU"):
+            raise NotImplementedError(
+                "TPUs are not supported: leave out use_tpu, topology and resources_per_worker['TPU'], and use CPUs or GPUs."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +178,73 @@ class FailureConfig:
     """What happens when a rank fails.
 
     Raises:
-        ValueError: `max_failures` is less than -1.
+        ValueError: A value breaks a rule.
+        TypeError: A value has the wrong type.
+        DeprecationWarning: `fail_fast` is given.
+        NotImplementedError: `relax_collectives_on_preemption` is True.
     """
 
     max_failures: int = 0
     """How often the group is started again from the last committed checkpoint. 0: never; -1: without end."""
 
+    controller_failure_limit: int = 0
+    """How often that is tried again which is not the ranks' failure: to start the group. Ray's default is -1; here a group that cannot be started
+    is told at once."""
+    max_preemption_failures: int = -1
+    """How often the group is started again after ranks were ended with notice. Not counted in `max_failures`."""
+    preemption_grace_s: float = 0.0
+    """How much longer than the notice says ranks may run."""
+    relax_collectives_on_preemption: bool = False
+    """For programs written for Ray; must be False."""
+    fail_fast: None = None
+    """For programs written for Ray; must be None."""
+
     def __post_init__(self) -> None:
-        if self.max_failures < -1:
-            raise ValueError(
-                f"max_failures must be -1 (without end), 0 or more, but received {self.max_failures}. Leave it out for 0."
+        if self.fail_fast is not None:
+            raise DeprecationWarning(
+                "fail_fast is not supported, as in Ray Train. Write max_failures=0, which is the default."
             )
+        for name in ("max_failures", "controller_failure_limit", "max_preemption_failures"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an int, but received {value!r}. Write {name}=3.")
+            if value < -1:
+                raise ValueError(
+                    f"{name} must be -1 (without end), 0 or more, but received {value}. Leave it out for {getattr(type(self), name)}."
+                )
+        if not self.preemption_grace_s >= 0:
+            raise ValueError(
+                f"preemption_grace_s must be 0 or more seconds, but received {self.preemption_grace_s!r}. Leave it out for 0."
+            )
+        if self.relax_collectives_on_preemption:
+            raise NotImplementedError(
+                "relax_collectives_on_preemption is not supported: report() and barrier() always take all ranks. Leave it out."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggingConfig:
+    """What is logged about a run, by the logger ``hocket.train`` of the process that called `fit`.
+
+    Raises:
+        ValueError: The level is none of logging's.
+
+    Example:
+        >>> from hocket import train
+        >>> train.LoggingConfig(log_level="warning").log_level
+        'WARNING'
+    """
+
+    log_level: str = "INFO"
+    """The least level that is logged."""
+
+    def __post_init__(self) -> None:
+        given: Any = self.log_level
+        if not isinstance(given, str) or given.upper() not in logging.getLevelNamesMapping():
+            raise ValueError(
+                f"log_level must be one of {sorted(logging.getLevelNamesMapping())}, but received {given!r}. Leave it out for 'INFO'."
+            )
+        object.__setattr__(self, "log_level", given.upper())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +253,7 @@ class CheckpointConfig:
 
     Raises:
         ValueError: A value breaks a rule.
+        DeprecationWarning: A value is given that Ray Train has given up too.
     """
 
     num_to_keep: int | None = None
@@ -110,8 +262,17 @@ class CheckpointConfig:
     """The key of rank 0's metrics that is the score; ``"a/b"`` looks into nested dicts. None: the latest are the best."""
     checkpoint_score_order: str = "max"
     """Whether the best score is the ``"max"`` or the ``"min"``."""
+    checkpoint_frequency: None = None
+    """For programs written for Ray; must be None, as the next one."""
+    checkpoint_at_end: None = None
+    """See `checkpoint_frequency`."""
 
     def __post_init__(self) -> None:
+        for name in ("checkpoint_frequency", "checkpoint_at_end"):
+            if getattr(self, name) is not None:
+                raise DeprecationWarning(
+                    f"{name} is not supported, as in Ray Train: the training function decides when it saves. Pass a checkpoint to report()."
+                )
         if self.num_to_keep is not None and self.num_to_keep < 1:
             raise ValueError(
                 f"num_to_keep must be 1 or more, or None to keep all, but received {self.num_to_keep}. To save none, report "
@@ -131,8 +292,9 @@ class RunConfig:
     A run with the name and storage path of an earlier one continues it: `get_checkpoint` returns its latest checkpoint.
 
     Raises:
-        ValueError: The name is not one folder's name.
-        TypeError: A callback is not a `UserCallback`.
+        ValueError: The name is not one folder's name, or a file system is given.
+        TypeError: A callback is not a `UserCallback`, or a value has another wrong type.
+        DeprecationWarning: A value is given that Ray Train has given up too.
     """
 
     name: str | None = None
@@ -145,8 +307,29 @@ class RunConfig:
     """Which checkpoints are kept."""
     callbacks: Sequence[callbacks_module.UserCallback] = ()
     """Called in the process that called `fit`, in this order."""
+    worker_runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    """The environment of the ranks' processes, as in ``hocket.remote(runtime_env=...)``: ``{"env_vars": {"OMP_NUM_THREADS": "1"}}``."""
+    logging_config: LoggingConfig = field(default_factory=LoggingConfig)
+    """What is logged."""
+    storage_filesystem: None = None
+    """For programs written for Ray; must be None, as the next five."""
+    sync_config: None = None
+    """See `storage_filesystem`."""
+    verbose: None = None
+    """See `storage_filesystem`."""
+    stop: None = None
+    """See `storage_filesystem`."""
+    progress_reporter: None = None
+    """See `storage_filesystem`."""
+    log_to_file: None = None
+    """See `storage_filesystem`."""
 
     def __post_init__(self) -> None:
+        for name, remedy in _GIVEN_UP.items():
+            if getattr(self, name) is not None:
+                raise DeprecationWarning(f"RunConfig({name}=...) is not supported, as in Ray Train. {remedy}")
+        refuse_filesystem(self.storage_filesystem)
+        self._fill_in()
         if self.name is not None and (not self.name or "/" in self.name or self.name in (".", "..")):
             raise ValueError(
                 f"name must be the name of one folder, but received {self.name!r}. Put the folders above it into storage_path."
@@ -157,3 +340,39 @@ class RunConfig:
                     f"callbacks must be instances of hocket.train.UserCallback, but received {callback!r}. Inherit from it, and "
                     "pass an instance."
                 )
+
+    def _fill_in(self) -> None:
+        """Put the default where a program written for Ray gave None, and check the types."""
+        defaults = {
+            "failure_config": FailureConfig(),
+            "checkpoint_config": CheckpointConfig(),
+            "logging_config": LoggingConfig(),
+            "callbacks": (),
+            "worker_runtime_env": {},
+        }
+        for name, default in defaults.items():
+            value = getattr(self, name)
+            if value is None:
+                object.__setattr__(self, name, default)
+            elif name.endswith("_config") and not isinstance(value, type(default)):
+                kind = type(default).__name__
+                raise TypeError(
+                    f"{name} must be a {kind}, but received {value!r}. Write {name}=hocket.train.{kind}(...)."
+                )
+        if not isinstance(self.worker_runtime_env, Mapping):
+            raise TypeError(
+                f"worker_runtime_env must be a dict, but received {self.worker_runtime_env!r}. Write {{'env_vars': {{'NAME': 'value'}}}}."
+            )
+
+
+def refuse_filesystem(filesystem: object) -> None:
+    """Raise if a file system object was given: runs are kept in folders.
+
+    Raises:
+        ValueError: One was given.
+    """
+    if filesystem is not None:
+        raise ValueError(
+            f"storage_filesystem must be None, but received {filesystem!r}: runs are kept in ordinary folders. Mount what is not one, and pass "
+            "the folder as storage_path."
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,17 +13,24 @@ from hocket.core import api
 from hocket.engine import contract
 from hocket.train import (
     backend,
+    budget,
     callbacks,
     checkpoint_manager,
     configs,
+    desk,
+    drain,
     errors,
     follower,
+    notices,
     places,
     report_book,
     storage,
+    validation_queue,
     worker_group,
     worker_session,
 )
+
+_log = logging.getLogger("hocket.train")
 
 ALWAYS_SENDS = os.environ.get("HOCKET_TRAIN_SEND_FILES", "0") == "1"
 """Whether files travel through the driver even between ranks and a folder that they see: for file systems that many nodes see but that are
@@ -51,71 +59,152 @@ class Controller:
         run: What to run.
         manager: Its checkpoints.
         book: Its reports.
+        validations: Its validations; None if the trainer was not told how to validate.
     """
 
-    def __init__(self, run: Run, manager: checkpoint_manager.CheckpointManager, book: report_book.ReportBook) -> None:
+    def __init__(
+        self,
+        run: Run,
+        manager: checkpoint_manager.CheckpointManager,
+        book: report_book.ReportBook,
+        validations: validation_queue.ValidationQueue | None,
+    ) -> None:
         self._run = run
         self._manager = manager
         self._book = book
+        self._validations = validations
+        self._budget = budget.Budget(run.config.failure_config)
+        self._attempts = 0
+        self._size_before = 0
+        self._is_starting = False
+        self._is_ending = False
 
     def train(self) -> Any:
-        """Return what the training function returned in rank 0.
+        """Return what the training function returned in rank 0, when what was saved is validated too.
 
         Raises:
             WorkerGroupError: Ranks failed more often than the failure policy allows.
+            PreemptionError: Ranks were told to end more often than it allows, or this process was.
             TrainingFailedError: The ranks' reports do not fit together.
             InfeasibleResourcesError: The group can never start.
         """
-        work = api.put((self._run.function, self._run.args))  # pickled once, and before anything is started
-        most = self._run.config.failure_config.max_failures
-        attempt = 0
-        failure: errors.WorkerGroupError | None = None
+        if self._validations is None:
+            return self._train()
+        try:
+            returned = self._train()
+            self._validations.finish()
+        finally:
+            self._validations.abandon()
+        return returned
+
+    def _train(self) -> Any:
+        work = self._send_work()
+        failure: errors.TrainingFailedError | None = None
         while True:
             try:
-                return self._attempt(work, attempt)
+                return self._attempt(work)
+            except follower.ResizeWanted as wanted:
+                _log.info("Training is started again with more workers: there are resources for %d.", wanted.size)
+            except errors.PreemptionError as error:
+                if isinstance(error.__cause__, errors.WorkerGroupError):
+                    self._tell_callbacks(error.__cause__)
+                if self._is_ending or not self._budget.spend("max_preemption_failures", error):
+                    raise
+                failure = error
             except errors.WorkerGroupError as error:
-                for callback in self._run.config.callbacks:
-                    callback.after_exception(self._run.context, error.worker_failures)
-                if most != -1 and attempt >= most:
+                self._tell_callbacks(error)
+                if self._is_ending or not self._budget.spend("max_failures", error):
                     raise
                 failure = error
             except exceptions.HocketError as error:
-                if failure is None:
-                    raise
+                if self._is_starting and not isinstance(error, exceptions.InfeasibleResourcesError):
+                    if self._budget.spend("controller_failure_limit", error):
+                        self._attempts += 1
+                        continue
+                    error = self._budget.explain(error)
+                if failure is None or error.__cause__ is not None:
+                    raise error  # noqa: TRY201 (it may be another one by now)
                 raise error from failure  # there may be too few nodes left because of it
-            attempt += 1
+            self._attempts += 1
 
-    def _attempt(self, work: contract.ObjectRef[Any], attempt: int) -> Any:
-        run = self._run
-        group = worker_group.start(run.scaling)
+    def _send_work(self) -> contract.ObjectRef[Any]:
+        """Pickle function and configuration, once, and before anything is started."""
+        work = (self._run.function, self._run.args)
+        try:
+            return api.put(work)
+        except exceptions.SerializationError as error:
+            message = (
+                str(error).replace("value[1][0]", "train_loop_config").replace("value[0]", "the training function")
+            )
+            raise exceptions.SerializationError(message) from error.__cause__
+
+    def _tell_callbacks(self, error: errors.WorkerGroupError) -> None:
+        for callback in self._run.config.callbacks:
+            callback.after_exception(self._book.run_context, error.worker_failures)
+
+    def _attempt(self, work: contract.ObjectRef[Any]) -> Any:
+        run, attempt = self._run, self._attempts
+        if attempt:
+            self._manager.pass_over_damaged()
+        self._is_starting = True
+        group = worker_group.start(run.scaling, run.config.worker_runtime_env, self._size_before)
+        self._is_starting, self._size_before = False, len(group)
         try:
             run.backend_config.on_start(group)
             self._book.begin_attempt(len(group))
             token = storage.leave_token(run.run_storage)
             shown = "" if ALWAYS_SENDS else token
             runs = [
-                handle.run.remote(work, self._build_info(rank, attempt, place, shown))
+                handle.run.remote(work, self._build_info(group, rank, place, shown, token))
                 for rank, (handle, place) in enumerate(zip(group.actors, group.places, strict=True))
             ]
-            returned = follower.Follower(group, runs, self._book, run.run_storage, attempt, token).follow()
+            obstacle = self._validations.find_obstacle(run.scaling.multiply(len(group))) if self._validations else ""
+            told = drain.Drain(self._book, group.places, run.config.failure_config.preemption_grace_s)
+            front = desk.Desk(self._manager, self._book, len(group), obstacle, told)
+            following = follower.Follower(
+                group, runs, self._book, front, told, self._validations, run.run_storage, attempt, token
+            )
+            returned = self._follow(group, following, told)
             run.backend_config.on_shutdown(group)
             return returned
         finally:
             group.shutdown()
 
-    def _build_info(self, rank: int, attempt: int, place: places.Place, token: str) -> worker_session.RankInfo:
+    def _follow(self, group: worker_group.WorkerGroup, following: follower.Follower, told: drain.Drain) -> Any:
+        """Follow the ranks, with SIGTERM as a notice."""
+
+        def tell_ranks() -> None:
+            for handle in group.actors:
+                handle.notify.remote(is_drivers=True)
+
+        try:
+            with notices.passed_on(tell_ranks):
+                return following.follow()
+        except errors.WorkerGroupError as error:
+            judged = told.judge(error)
+            if judged is error:
+                raise
+            raise judged from error
+        finally:
+            self._is_ending = told.is_drivers
+
+    def _build_info(
+        self, group: worker_group.WorkerGroup, rank: int, place: places.Place, shown: str, token: str
+    ) -> worker_session.RankInfo:
         scaling = self._run.scaling
         return worker_session.RankInfo(
             rank=rank,
-            world_size=scaling.num_workers,
+            world_size=len(group),
             local_rank=place.local_rank,
             local_world_size=place.local_world_size,
             node_rank=place.node_rank,
-            attempt=attempt,
-            token=token,
+            attempt=self._attempts,
+            token=shown,
             run_storage=self._run.run_storage,
             use_gpu=scaling.use_gpu,
             num_cpus=scaling.bundle.get("CPU", 0.0),
             start_checkpoint=self._manager.latest,
             start_positions=self._manager.latest_positions,
+            name_prefix=f"checkpoint_{self._manager.next_number:06d}_{token[:6]}",
+            validates=self._validations is not None,
         )

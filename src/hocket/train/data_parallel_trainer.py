@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hocket.core import session
 from hocket.train import (
@@ -19,6 +20,8 @@ from hocket.train import (
     local_mode,
     report_book,
     storage,
+    validation,
+    validation_queue,
 )
 from hocket.train import result as result_module
 
@@ -32,10 +35,17 @@ class DataParallelTrainer:
         backend_config: Sets up communication between the ranks. Default: none.
         scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
+        validation_config: How checkpoints are validated whose report asks for it.
+        datasets: For programs written for Ray; must be None, as the next three.
+        dataset_config: See `datasets`.
+        metadata: See `datasets`.
+        resume_from_checkpoint: See `datasets`.
 
     Raises:
         TypeError: `train_loop_per_worker` cannot be called, or a configuration has the wrong type.
         ValueError: `train_loop_per_worker` needs more than one argument, or a configuration that it does not take is given.
+        NotImplementedError: `datasets` or `dataset_config` is given.
+        DeprecationWarning: An argument is given that Ray Train has given up too.
 
     Example:
         >>> import tempfile
@@ -61,6 +71,11 @@ class DataParallelTrainer:
         backend_config: backend.BackendConfig | None = None,
         scaling_config: configs.ScalingConfig | None = None,
         run_config: configs.RunConfig | None = None,
+        validation_config: validation.ValidationConfig | None = None,
+        datasets: None = None,
+        dataset_config: None = None,
+        metadata: None = None,
+        resume_from_checkpoint: None = None,
     ) -> None:
         self._takes_config = _check_function(train_loop_per_worker)
         if train_loop_config is not None and not self._takes_config:
@@ -71,11 +86,19 @@ class DataParallelTrainer:
         _check_type("backend_config", backend_config, backend.BackendConfig)
         _check_type("scaling_config", scaling_config, configs.ScalingConfig)
         _check_type("run_config", run_config, configs.RunConfig)
+        _check_type("validation_config", validation_config, validation.ValidationConfig)
+        _refuse(
+            datasets=datasets,
+            dataset_config=dataset_config,
+            metadata=metadata,
+            resume_from_checkpoint=resume_from_checkpoint,
+        )
         self._function = train_loop_per_worker
         self._config = train_loop_config if train_loop_config is not None else {}
         self._backend = backend_config or backend.NoBackend()
         self._scaling = scaling_config or configs.ScalingConfig()
         self._run_config = run_config or configs.RunConfig()
+        self._validation = validation_config
 
     def fit(self) -> result_module.Result:
         """Train, and return when all ranks have returned.
@@ -87,35 +110,53 @@ class DataParallelTrainer:
             TrainingFailedError: The ranks reported different numbers of times, or resources were not free in time.
             InfeasibleResourcesError: The ranks ask for more than the session can ever have.
         """
+        logging.getLogger("hocket.train").setLevel(self._run_config.logging_config.log_level)
         runs_here = self._runs_here()
         run = self._build_run()
         storage.open_storage(run.run_storage)
-        manager = checkpoint_manager.CheckpointManager(run.run_storage, run.config.checkpoint_config)
+        manager = checkpoint_manager.CheckpointManager(run.run_storage, run.config.checkpoint_config, self._validation)
         book = report_book.ReportBook(run.context, manager, run.config.callbacks)
         try:
             if runs_here:
-                returned = local_mode.train(run, manager, book)
+                returned = local_mode.train(run, manager, book, self._validation)
             else:
                 session.get_engine().expect_work(run.backend_config.list_modules(run.function))
-                returned = controller.Controller(run, manager, book).train()
+                validations = validation_queue.ValidationQueue(self._validation, manager) if self._validation else None
+                returned = controller.Controller(run, manager, book, validations).train()
         except BaseException:
             storage.discard_empty(run.run_storage)
             raise
         finally:
             storage.close_storage(run.run_storage)
-        return result_module.Result(
-            metrics=book.history[-1] if book.history else None,
-            metrics_history=book.history,
-            checkpoint=manager.latest,
-            path=str(run.run_storage.path),
-            best_checkpoints=[(record.checkpoint, record.metrics) for record in manager.sort_by_score()],
-            return_value=returned,
-            _committed=tuple(manager.committed),
+        return result_module.build(manager, book.history, run.run_storage, returned)
+
+    @classmethod
+    def restore(cls, *_: Any, **__: Any) -> NoReturn:
+        """Not here, as in Ray: a run goes on if `fit` is called with its name and storage path.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        raise DeprecationWarning(
+            f"{cls.__name__}.restore() is not supported, as in Ray Train. Make the trainer again with RunConfig(name=..., storage_path=...) of "
+            "the run, and call fit(): get_checkpoint() then returns its latest checkpoint."
+        )
+
+    @classmethod
+    def can_restore(cls, *_: Any, **__: Any) -> NoReturn:
+        """Not here, as in Ray; see `restore`.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        raise DeprecationWarning(
+            f"{cls.__name__}.can_restore() is not supported, as in Ray Train. Leave it out: fit() goes on with the run of that name if there is "
+            "one, and begins it if there is none."
         )
 
     def _runs_here(self) -> bool:
         """Tell whether the training function runs in this process."""
-        count = self._scaling.num_workers
+        count = self._scaling.min_workers
         if count == 0:
             return True
         if session.get_engine().name != "inprocess":
@@ -141,7 +182,7 @@ class DataParallelTrainer:
             context=callbacks.TrainRunContext(
                 experiment_name=name,
                 path=run_storage.path,
-                num_workers=self._scaling.num_workers,
+                num_workers=self._scaling.max_workers,
                 train_loop_config=self._config,
             ),
             backend_config=self._backend,
@@ -160,6 +201,25 @@ def _name(function: Callable[..., Any]) -> str:
 def _check_type(name: str, value: object, kind: type) -> None:
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, but received {value!r}. Write {name}={kind.__name__}(...).")
+
+
+def _refuse(**given: object) -> None:
+    """Raise for arguments of Ray's trainers that mean nothing here."""
+    for name in ("datasets", "dataset_config"):
+        if given[name] is not None:
+            raise NotImplementedError(
+                f"{name} is not supported: there are no datasets yet. Load the data in the training function, and give each rank its part "
+                "with hocket.train.torch.prepare_data_loader or hocket.data.Ledger."
+            )
+    if given["metadata"] is not None:
+        raise DeprecationWarning(
+            "metadata is not supported, as in Ray Train. Put it into train_loop_config, or store it with Checkpoint.set_metadata."
+        )
+    if given["resume_from_checkpoint"] is not None:
+        raise DeprecationWarning(
+            "resume_from_checkpoint is not supported, as in Ray Train. Pass the checkpoint's path in train_loop_config and load it in the "
+            "training function; to go on with an earlier run, give its RunConfig(name=..., storage_path=...)."
+        )
 
 
 def _check_function(function: object) -> bool:

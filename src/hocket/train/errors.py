@@ -5,12 +5,15 @@
     HocketError
     └── TrainingFailedError         training did not reach its end; the message says why
         ├── WorkerGroupError        ranks failed: read ``.worker_failures``
+        ├── ControllerError         the group could not be started: read ``.controller_failure``
+        ├── PreemptionError         ranks were told to end (SIGTERM): read ``.preemption_info``
         └── TransferError           files of a checkpoint did not arrive as they were sent
 """
 
 from __future__ import annotations
 
 from hocket import exceptions
+from hocket.train import preemption
 
 
 class TrainingFailedError(exceptions.HocketError):
@@ -34,6 +37,50 @@ class WorkerGroupError(TrainingFailedError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class ControllerError(TrainingFailedError):
+    """What drives the ranks failed, again and again: `FailureConfig.controller_failure_limit` times and once more.
+
+    Args:
+        controller_failure: The last failure.
+    """
+
+    controller_failure: Exception
+
+    def __init__(self, controller_failure: Exception) -> None:
+        super().__init__(controller_failure)
+        self.controller_failure = controller_failure
+
+    def __str__(self) -> str:
+        return f"The ranks could not be started, also when it was tried again: {self.controller_failure}"
+
+
+class PreemptionError(TrainingFailedError):
+    """Ranks were told to end by SIGTERM, more often than `FailureConfig.max_preemption_failures` allows; or the process that called `fit` was.
+
+    Args:
+        preemption_info: Which ranks, and until when.
+        drain_timed_out: Whether nothing was committed between the notice and its deadline, so that work was lost.
+    """
+
+    preemption_info: preemption.PreemptionInfo
+    drain_timed_out: bool
+
+    def __init__(self, preemption_info: preemption.PreemptionInfo, drain_timed_out: bool = False) -> None:
+        super().__init__(preemption_info, drain_timed_out)
+        self.preemption_info = preemption_info
+        self.drain_timed_out = drain_timed_out
+
+    def __str__(self) -> str:
+        ranks = self.preemption_info.preempted_ranks
+        who = f"Rank {ranks[0]} was" if len(ranks) == 1 else f"Ranks {ranks} were"
+        if self.drain_timed_out:
+            return (
+                f"{who} told to end (SIGTERM), and nothing was committed before the time was over. Report a checkpoint when "
+                "hocket.train.get_preemption_info() returns something, or report checkpoints more often."
+            )
+        return f"{who} told to end (SIGTERM). The run's folder has its last checkpoint: fit with the same name and storage_path goes on from it."
 
 
 class TransferError(TrainingFailedError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,11 +20,16 @@ from hocket.core import api, generators
 from hocket.engine import contract
 from hocket.train import (
     copies,
+    desk,
+    drain,
     errors,
+    notices,
     parcels,
+    questions,
     report_book,
     reports,
     storage,
+    validation_queue,
     worker_group,
     worker_session,
 )
@@ -72,6 +78,59 @@ class _Delivery:
             return error
 
 
+class ResizeWanted(Exception):  # noqa: N818 (no error, but a way out)
+    """The group can be larger, and now is a good moment to start it again.
+
+    Args:
+        size: How many ranks there can be.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+class _Watch:
+    """Looks now and then whether an elastic group can be larger. A restart goes back to the last commit, so it is put off to the next.
+
+    Args:
+        group: The group.
+        book: Knows of commits.
+    """
+
+    def __init__(self, group: worker_group.WorkerGroup, book: report_book.ReportBook) -> None:
+        self._group = group
+        self._book = book
+        self._interval = group.scaling.elastic_resize_monitor_interval_s
+        self._is_on = len(group) < group.scaling.max_workers
+        self._due = time.monotonic() + self._interval
+        self._wanted_since: int | None = None
+        """How many commits there were when it was found that it can be larger."""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """When to look again; None for never."""
+        return max(0.0, self._due - time.monotonic()) if self._is_on else None
+
+    def look(self) -> None:
+        """Look if it is time.
+
+        Raises:
+            ResizeWanted: The group can be larger, and has just committed something, or has not for a whole interval.
+        """
+        if not self._is_on:
+            return
+        has_committed = self._wanted_since is not None and self._book.commit_count > self._wanted_since
+        if not has_committed and time.monotonic() < self._due:
+            return
+        scaling = self._group.scaling
+        size = min(len(self._group) + worker_group.count_fitting(scaling), scaling.max_workers)
+        if size > len(self._group) and self._wanted_since is not None:
+            raise ResizeWanted(size)
+        self._wanted_since = self._book.commit_count if size > len(self._group) else None
+        self._due = time.monotonic() + self._interval
+
+
 class Follower:
     """Follows one attempt. Used once, by one thread.
 
@@ -79,6 +138,9 @@ class Follower:
         group: The ranks.
         runs: The training function's call in each.
         book: Takes the reports.
+        front: Answers the ranks' questions.
+        told: Who was told to end.
+        validations: Validates what is committed, if the trainer was told how.
         run_storage: Where the run is kept.
         attempt: How often the group had been started before.
         token: What the attempt's nodes name their folders by.
@@ -89,6 +151,9 @@ class Follower:
         group: worker_group.WorkerGroup,
         runs: list[contract.ObjectRef[Any]],
         book: report_book.ReportBook,
+        front: desk.Desk,
+        told: drain.Drain,
+        validations: validation_queue.ValidationQueue | None,
         run_storage: storage.Storage,
         attempt: int,
         token: str,
@@ -96,11 +161,15 @@ class Follower:
         self._group = group
         self._runs = runs
         self._book = book
+        self._desk = front
+        self._drain = told
+        self._validations = validations
         self._storage = run_storage
         self._attempt = attempt
         self._token = token
         self._waiting: dict[Source, Callable[[Any], None]] = {}
         self._lines = [_Line() for _ in runs]
+        self._watch = _Watch(group, book)
         self._deliveries: dict[tuple[str, str, str], _Delivery] = {}
 
     def follow(self) -> Any:
@@ -112,6 +181,8 @@ class Follower:
         Raises:
             WorkerGroupError: A rank failed, or its files did not arrive.
             TrainingFailedError: The ranks' reports do not fit together.
+            ResizeWanted: The group can be larger.
+            PreemptionError: A rank was told to end, and has had its time.
         """
         for rank, ref in enumerate(self._runs):
             self._waiting[ref] = functools.partial(self._group.get, rank)
@@ -120,9 +191,31 @@ class Follower:
             for line in self._lines:
                 stack.callback(self._close, line)
             while self._waiting:
-                source = api.wait(list(self._waiting), num_returns=1)[0][0]
-                self._waiting.pop(source)(source)
+                self._wait_once()
         return self._group.get(0, self._runs[0])
+
+    def _wait_once(self) -> None:
+        """Wait for the next thing to happen, and see to it. A validation that still runs when all else is done is not waited for here."""
+        sources: list[Source] = list(self._waiting)
+        limits = [self._watch.seconds_left, self._drain.seconds_left]
+        if self._validations is not None:
+            sources += self._validations.start()
+            limits.append(self._validations.seconds_left)
+        seconds = min((limit for limit in limits if limit is not None), default=None)
+        ready = api.wait(sources, num_returns=1, timeout=seconds)[0]
+        if ready and ready[0] in self._waiting:
+            self._waiting.pop(ready[0])(ready[0])
+        elif self._validations is not None:
+            self._validations.settle()
+            self._reply()
+        self._drain.look()
+        if self._drain.info is None:
+            self._watch.look()
+
+    def _reply(self) -> None:
+        """Answer the questions that can be answered by now."""
+        for rank, answer in self._desk.settle():
+            self._group.actors[rank].answer.remote(answer)
 
     @staticmethod
     def _close(line: _Line) -> None:
@@ -146,10 +239,17 @@ class Follower:
         for item in batch:
             if isinstance(item, copies.Request):
                 self._answer(rank, item)
+            elif isinstance(item, questions.Question):
+                self._desk.take(rank, item)
+            elif isinstance(item, notices.Notice):
+                self._drain.take(rank, item)
             else:
                 line.reports.append(item)
+        if has_ended:
+            self._desk.end(rank)
         if line.unpacker is None:
             self._enter(rank)
+        self._reply()
 
     def _enter(self, rank: int) -> None:
         """Give the book what the rank has reported, up to the first report whose files must be fetched."""
@@ -189,6 +289,7 @@ class Follower:
         line.unpacker = None
         line.reports[0] = dataclasses.replace(line.reports[0], staged=staged)
         self._enter(rank)
+        self._reply()
 
     # --- files to a node ----------------------------------------------------------------------------------------------
 

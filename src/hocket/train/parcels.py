@@ -132,10 +132,11 @@ class Unpacker:
         Raises:
             TransferError: A file is not what was sent.
         """
-        for folder in parcel.folders:
-            (self.target / folder).mkdir(parents=True, exist_ok=True)
-        for piece in parcel.pieces:
-            self._write(piece)
+        with storage.explained_if_full(self.target):
+            for folder in parcel.folders:
+                (self.target / folder).mkdir(parents=True, exist_ok=True)
+            for piece in parcel.pieces:
+                self._write(piece)
         if parcel.file_count is not None:
             if self._file is not None or len(self.files) != parcel.file_count:
                 raise self._tear(f"{len(self.files)} of {parcel.file_count} files are whole")

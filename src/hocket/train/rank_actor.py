@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hocket.core import api
-from hocket.train import checkpoint, copies, parcels, places, reports, storage, worker_session
+from hocket.train import checkpoint, copies, notices, parcels, places, questions, storage, worker_session
 
-MAX_CONCURRENCY = 6
+MAX_CONCURRENCY = 8
 """Calls that run at once in a rank: the training function, the wait for its reports, files sent, a parcel received, an acknowledgement,
-a ping."""
+an answer, a notice, a ping."""
 
 
 class RankActor:
@@ -19,8 +19,14 @@ class RankActor:
 
     def __init__(self) -> None:
         self._reports = worker_session.ReportQueue()
+        self._inquiry = questions.Inquiry(self._reports.put)
         self._session: worker_session.WorkerSession | None = None
         self._copies: copies.Copies | None = None
+        notices.listen(lambda: self.notify(is_drivers=False))
+
+    def notify(self, *, is_drivers: bool) -> None:
+        """Pass on that this process, or that of the driver, was told to end. Called by a signal's handler too; the queue allows it."""
+        self._reports.put(notices.Notice(is_drivers))
 
     def get_pid(self) -> int:
         """Return the process's id. Also tells that the process lives."""
@@ -41,16 +47,18 @@ class RankActor:
         function, args = work
         if not storage.sees_token(info.run_storage, info.token):
             self._copies = copies.Copies(self._reports.put)
-        self._session = worker_session.WorkerSession(info, self._reports.put, self._copies)
+        reports = self._reports
+        self._session = worker_session.WorkerSession(info, reports.put, self._inquiry, reports.fail, self._copies)
         try:
             with worker_session.open_session(self._session):
                 returned = function(*args)
+                self._session.finish()
         finally:
             self._reports.end()
         return returned if info.rank == 0 else None
 
-    def take_reports(self) -> tuple[list[reports.Report | copies.Request], bool]:
-        """Wait for the next reports and requests; return them, and whether they were the last."""
+    def take_reports(self) -> tuple[list[worker_session.Item], bool]:
+        """Wait for the next reports, requests and questions; return them, and whether they were the last."""
         return self._reports.take_batch()
 
     def send_files(self, index: int) -> Iterator[parcels.Parcel]:
@@ -72,3 +80,7 @@ class RankActor:
         """Pass on that a checkpoint was committed."""
         if self._session is not None:
             self._session.acknowledge(index, committed)
+
+    def answer(self, answer: questions.Answer) -> None:
+        """Pass on what the controller says to a question."""
+        self._inquiry.take(answer)

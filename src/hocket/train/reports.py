@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from hocket.train import storage
+from hocket.train import storage, validation
 
 Positions: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The state of each loader, by the loader's name. Plain numbers, which go into the checkpoint's manifest."""
@@ -22,12 +22,16 @@ class Report:
     """How many reports the rank had made before it."""
     metrics_blob: bytes
     """The metrics, pickled at once: what the rank does to its dict afterwards does not matter."""
-    staged: storage.Staged | storage.Offered | None
+    staged: storage.Staged | storage.Offered | storage.Adopted | None
     """The files of its checkpoint, already in the run's storage but not committed; or that they have to be fetched."""
     dir_name: str | None
     """The name that the rank wants the checkpoint to have."""
     positions: Positions = field(default_factory=dict)
     """Where the rank's loaders were when it reported, if it gave a checkpoint."""
+    validation: bool | validation.ValidationTaskConfig = False
+    """Whether, and how, the checkpoint is to be validated."""
+    waits: bool = False
+    """Whether the rank's training function goes on only when the checkpoint is committed."""
 
     def read_metrics(self) -> dict[str, Any]:
         """Return the metrics."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from hocket.train import checkpoint as checkpoint_module
-from hocket.train import checkpoint_manager
+from hocket.train import checkpoint_manager, configs, storage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A finished run."""
+    """A finished run.
+
+    Its metrics are those of all reports. Ray's are only those of reports that had a checkpoint; they are in `best_checkpoints`.
+    """
 
     metrics: dict[str, Any] | None
     """Rank 0's metrics of the last report; None if there was none."""
@@ -28,6 +33,72 @@ class Result:
     error: Exception | None = None
     """Always None: `fit` raises. Here for programs written for Ray."""
     _committed: tuple[checkpoint_manager.Committed, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str], storage_filesystem: None = None) -> Result:
+        """Return the result of an earlier run, from what is in its folder: its whole checkpoints with their metrics.
+
+        Reports without a checkpoint, and what the training function returned, are not in there.
+
+        Args:
+            path: The run's folder, `Result.path`.
+            storage_filesystem: For programs written for Ray; must be None.
+
+        Raises:
+            RuntimeError: There is no such folder, or no checkpoint in it.
+            ValueError: A file system was given.
+
+        Example:
+            >>> import tempfile
+            >>> from hocket import train
+            >>> def loop():
+            ...     with tempfile.TemporaryDirectory() as folder:
+            ...         train.report({"loss": 0.5}, train.Checkpoint(folder))
+            >>> result = train.DataParallelTrainer(
+            ...     loop,
+            ...     scaling_config=train.ScalingConfig(num_workers=0),
+            ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+            ... ).fit()
+            >>> train.Result.from_path(result.path).metrics
+            {'loss': 0.5}
+        """
+        configs.refuse_filesystem(storage_filesystem)
+        folder = Path(path).expanduser().resolve()
+        if not folder.is_dir():
+            raise RuntimeError(f"The run's folder {str(folder)!r} does not exist. Pass the path of a run, Result.path.")
+        run_storage = storage.Storage(str(folder.parent), folder.name)
+        manager = checkpoint_manager.CheckpointManager(run_storage, configs.CheckpointConfig())
+        if not manager.committed:
+            raise RuntimeError(
+                f"The folder {str(folder)!r} holds no whole checkpoint, so nothing of a run can be read from it. Pass the path of a run "
+                "(Result.path), not of one of its checkpoints."
+            )
+        history = [record.metrics for record in manager.committed]
+        return build(manager, history, run_storage, None)
+
+    @property
+    def filesystem(self) -> NoReturn:
+        """Not here: `path` is a folder of this machine.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError(
+            f"Result.filesystem does not exist: runs are kept in ordinary folders, and this one in {self.path!r}. Use pathlib or "
+            "shutil on Result.path, or pyarrow.fs.LocalFileSystem() where pyarrow is wanted."
+        )
+
+    @property
+    def config(self) -> NoReturn:
+        """Not here, as in Ray: it is a result of tuning that has one.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        raise DeprecationWarning(
+            "Result.config does not exist for a training run. What it was configured with is what you gave to train_loop_config; to "
+            "have it in the result, report it as a metric."
+        )
 
     @property
     def metrics_dataframe(self) -> Any:
@@ -67,3 +138,28 @@ class Result:
                 f"No checkpoint was reported with the metric {metric!r}. The last one has {sorted(self._committed[-1].metrics)}."
             )
         return checkpoint_manager.sort_by_metric(with_metric, metric, mode)[0].checkpoint
+
+
+def build(
+    manager: checkpoint_manager.CheckpointManager,
+    history: list[dict[str, Any]],
+    run_storage: storage.Storage,
+    returned: Any,
+) -> Result:
+    """Return the result of a run.
+
+    Args:
+        manager: Its checkpoints.
+        history: Rank 0's metrics of every report.
+        run_storage: Where it is kept.
+        returned: What the training function returned in rank 0.
+    """
+    return Result(
+        metrics=history[-1] if history else None,
+        metrics_history=history,
+        checkpoint=manager.latest,
+        path=str(run_storage.path),
+        best_checkpoints=[(record.checkpoint, record.metrics) for record in manager.sort_by_score()],
+        return_value=returned,
+        _committed=tuple(manager.committed),
+    )

@@ -13,12 +13,13 @@ a rank that does not share it arrive through `hocket.train.parcels`, and are com
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -62,6 +63,14 @@ class FileRecord:
 @dataclass(frozen=True, slots=True)
 class Offered:
     """One rank's part of a checkpoint that is on its own node, and waits to be fetched by the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A checkpoint that the user has brought into the run's folder; it only lacks its manifest."""
+
+    path: str
+    """The folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +132,32 @@ def stage(storage: Storage, label: str, source: str) -> Staged:
     check_source(source)
     target = storage.staging_path / label
     folders, names = list_contents(source)
-    for inner in folders:
-        (target / inner).mkdir(parents=True, exist_ok=True)
-    return Staged(str(target), {name: _copy(Path(source, name), target / name) for name in names})
+    with explained_if_full(target):
+        for inner in folders:
+            (target / inner).mkdir(parents=True, exist_ok=True)
+        return Staged(str(target), {name: _copy(Path(source, name), target / name) for name in names})
+
+
+@contextlib.contextmanager
+def explained_if_full(target: Path) -> Iterator[None]:
+    """Say what to do if there is no space for a folder that is written in a block, and remove what is there of it.
+
+    Raises:
+        OSError: There is none.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        shutil.rmtree(target, ignore_errors=True)
+        free = shutil.disk_usage(target.parent).free
+        raise OSError(
+            error.errno,
+            f"A checkpoint could not be saved: there is no space for it on the disk of {str(target.parent)!r}, of which {free:,} bytes are "
+            "free without it. What was committed before is whole. Free some space, give another RunConfig(storage_path=...), or keep fewer "
+            "checkpoints: CheckpointConfig(num_to_keep=...). fit with the same name goes on from the last one",
+        ) from error
 
 
 def check_source(source: str) -> None:
@@ -148,7 +180,9 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
         inner_folders.sort()  # the walk follows them in this order
         inner = os.path.relpath(folder, source)
         folders.append(inner)
-        files += [str(Path(inner, name)) for name in sorted(names) if name != MANIFEST_NAME]
+        files += [
+            str(Path(inner, name)) for name in sorted(names) if name not in (MANIFEST_NAME, f"{MANIFEST_NAME}.tmp")
+        ]
     return folders, files
 
 
@@ -208,22 +242,54 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
             Path(part.path, relative).replace(whole / relative)
             files[relative] = record
         shutil.rmtree(part.path, ignore_errors=True)
-    _write_manifest(whole, files, extra)
+    with explained_if_full(whole):
+        _write_manifest(whole, files, extra)
     whole.replace(final)
     _sync_folder(storage.path)
     return disputed
+
+
+def adopt(folder: Path, extra: Mapping[str, Any]) -> None:
+    """Make a folder that lies in the run's folder a committed checkpoint.
+
+    Args:
+        folder: The folder.
+        extra: What the manifest shall say beside its files.
+
+    Raises:
+        FileExistsError: It is one.
+    """
+    if get_optional_manifest(folder) is not None:
+        raise FileExistsError(
+            f"The checkpoint {str(folder)!r} is committed already. Give each report() a folder of its own."
+        )
+    files: dict[str, FileRecord] = {}
+    for name in list_contents(str(folder))[1]:
+        with (folder / name).open("rb") as file:
+            files[name] = _digest(file)
+            os.fsync(file.fileno())
+    _write_manifest(folder, files, extra)
+    _sync_folder(folder.parent)
 
 
 def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mapping[str, Any]) -> None:
     described = {
         relative: {"size_bytes": record.size_bytes, "sha256": record.sha256} for relative, record in files.items()
     }
-    with (folder / MANIFEST_NAME).open("w", encoding="utf-8") as file:
-        json.dump({**extra, "files": described}, file, indent=1, default=_simplify)
-        file.flush()
-        os.fsync(file.fileno())
+    replace_manifest(folder, {**extra, "files": described})
     for inner, _, _ in os.walk(folder):
         _sync_folder(Path(inner))
+
+
+def replace_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write a checkpoint's manifest, in place of the one that it may have: whoever reads finds one of them, whole."""
+    beside = folder / f"{MANIFEST_NAME}.tmp"
+    with beside.open("w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=1, default=_simplify)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(folder / MANIFEST_NAME)
+    _sync_folder(folder)
 
 
 def _simplify(value: Any) -> Any:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hocket import exceptions
 from hocket.core import actor, api, placement, remote_function, session
 from hocket.engine import contract
 from hocket.train import configs, copies, errors, failures, places, rank_actor
+
+GROW_SECONDS = 5.0
+"""How long an elastic group waits for more ranks than it must have, when the resources seemed to be free. A guess."""
+
+RETURN_SECONDS = 2.0
+"""How long an elastic group waits for what its ranks held before to be free again. On one machine it is at once; a guess for Ray."""
 
 START_SECONDS = float(os.environ.get("HOCKET_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60"))
 """How long the resources of a group may be held by others before `fit` gives up. Ray's default."""
@@ -126,23 +133,23 @@ class WorkerGroup:
             api.wait(refs, num_returns=len(refs), timeout=REMOVE_SECONDS)
 
 
-def start(scaling: configs.ScalingConfig) -> WorkerGroup:
+def start(scaling: configs.ScalingConfig, runtime_env: Mapping[str, Any], size_before: int = 0) -> WorkerGroup:
     """Start all ranks, or none.
+
+    Args:
+        scaling: How many, and what each holds.
+        runtime_env: The environment of their processes.
+        size_before: How many there were before, if the group is started again.
 
     Raises:
         InfeasibleResourcesError: They ask for more than the session can ever have.
         TrainingFailedError: What they ask for was held by others for too long.
         WorkerGroupError: A rank died while it started.
     """
-    reservation = _reserve(scaling)
+    reservation, size = _reserve(scaling, size_before)
     group = WorkerGroup(reservation, (), (), scaling)
     try:
-        if not reservation.wait(START_SECONDS):
-            raise errors.TrainingFailedError(
-                f"{_describe(scaling)} were not free for {START_SECONDS:.0f} s: of {api.cluster_resources()} there are "
-                f"{api.available_resources()} left. End the tasks and actors that hold the rest, or use fewer workers."
-            )
-        actors = [_start_rank(scaling, reservation, number) for number in range(scaling.num_workers)]
+        actors = [_start_rank(scaling, runtime_env, reservation, number) for number in range(size)]
         group = WorkerGroup(reservation, actors, (), scaling)
         found: list[places.Introduction] = group.gather([handle.introduce.remote() for handle in actors])
         order = places.sort_by_node(found)
@@ -154,36 +161,72 @@ def start(scaling: configs.ScalingConfig) -> WorkerGroup:
     return group
 
 
-def _reserve(scaling: configs.ScalingConfig) -> placement.PlacementGroup:
-    bundles = [scaling.bundle] * scaling.num_workers
+def count_fitting(scaling: configs.ScalingConfig) -> int:
+    """Return for how many more ranks there are free resources now, by their sum over all nodes."""
+    free = api.available_resources()
+    return min(int(free.get(name, 0.0) / amount + 1e-6) for name, amount in scaling.bundle.items())
+
+
+def _reserve(scaling: configs.ScalingConfig, size_before: int) -> tuple[placement.PlacementGroup, int]:
+    """Reserve what the ranks hold; return it with their number."""
+    size = _choose_size(scaling, size_before)
+    while True:
+        reservation = _request(scaling, size)
+        try:
+            if reservation.wait(START_SECONDS if size == scaling.min_workers else GROW_SECONDS):
+                return reservation, size
+        except BaseException:
+            placement.remove_placement_group(reservation)
+            raise
+        placement.remove_placement_group(reservation)
+        if size == scaling.min_workers:
+            raise errors.TrainingFailedError(
+                f"{_describe(scaling, size)} were not free for {START_SECONDS:.0f} s: of {api.cluster_resources()} there are "
+                f"{api.available_resources()} left. End the tasks and actors that hold the rest, or use fewer workers."
+            )
+        size -= 1
+
+
+def _choose_size(scaling: configs.ScalingConfig, size_before: int) -> int:
+    if not scaling.elasticity_enabled:
+        return scaling.min_workers
+    deadline = time.monotonic() + RETURN_SECONDS
+    while (fitting := count_fitting(scaling)) < size_before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return min(max(fitting, scaling.min_workers), scaling.max_workers)
+
+
+def _request(scaling: configs.ScalingConfig, size: int) -> placement.PlacementGroup:
     try:
-        return placement.placement_group(bundles, scaling.placement_strategy, name="")
+        return placement.placement_group([scaling.bundle] * size, scaling.placement_strategy, name="")
     except exceptions.InfeasibleResourcesError as error:
         num_nodes = sum(node["Alive"] for node in api.nodes())
-        if scaling.placement_strategy == "STRICT_SPREAD" and num_nodes < scaling.num_workers:
+        if scaling.placement_strategy == "STRICT_SPREAD" and num_nodes < size:
             raise exceptions.InfeasibleResourcesError(
-                f"num_workers={scaling.num_workers} need STRICT_SPREAD on {scaling.num_workers} nodes, but the session has {num_nodes}. "
+                f"num_workers={size} need STRICT_SPREAD on {size} nodes, but the session has {num_nodes}. "
                 "Use fewer workers, or placement_strategy='SPREAD', which uses as many nodes as there are."
             ) from error
         raise exceptions.InfeasibleResourcesError(
-            f"{_describe(scaling)}, but the session has {api.cluster_resources()}. Use fewer workers, give each less with "
+            f"{_describe(scaling, size)}, but the session has {api.cluster_resources()}. Use fewer workers, give each less with "
             "ScalingConfig(resources_per_worker={'CPU': 0.5}), or open the session with more: hocket.init(num_cpus=...)."
         ) from error
 
 
-def _describe(scaling: configs.ScalingConfig) -> str:
-    return f"num_workers={scaling.num_workers} with {scaling.bundle} each need {scaling.total_resources}"
+def _describe(scaling: configs.ScalingConfig, size: int) -> str:
+    return f"num_workers={size} with {scaling.bundle} each need {scaling.multiply(size)}"
 
 
-def _start_rank(scaling: configs.ScalingConfig, reservation: placement.PlacementGroup, rank: int) -> actor.ActorHandle:
+def _start_rank(
+    scaling: configs.ScalingConfig, runtime_env: Mapping[str, Any], reservation: placement.PlacementGroup, rank: int
+) -> actor.ActorHandle:
     others = {name: amount for name, amount in scaling.bundle.items() if name not in ("CPU", "GPU")}
-    return actor.ActorClass(
-        rank_actor.RankActor,
-        {
-            "num_cpus": scaling.bundle.get("CPU", 0),
-            "num_gpus": scaling.bundle.get("GPU", 0),
-            "resources": others,
-            "max_concurrency": rank_actor.MAX_CONCURRENCY,
-            "scheduling_strategy": placement.PlacementGroupSchedulingStrategy(reservation, rank),
-        },
-    ).remote()
+    options = {
+        "num_cpus": scaling.bundle.get("CPU", 0),
+        "num_gpus": scaling.bundle.get("GPU", 0),
+        "resources": others,
+        "max_concurrency": rank_actor.MAX_CONCURRENCY,
+        "scheduling_strategy": placement.PlacementGroupSchedulingStrategy(reservation, rank),
+    }
+    if runtime_env:
+        options["runtime_env"] = dict(runtime_env)
+    return actor.ActorClass(rank_actor.RankActor, options).remote()

@@ -7,14 +7,20 @@ function starts can report too.
 from __future__ import annotations
 
 import contextlib
+import functools
+import pickle
 import queue
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hocket.train import checkpoint as checkpoint_module
-from hocket.train import copies, parcels, reports, storage
+from hocket.train import copies, notices, parcels, questions, reported, reports, storage, uploads, validation
+
+MOST_BYTES = 1 << 20
+"""How much `broadcast_from_rank_zero` takes. Ray warns above a kilobyte; a megabyte still goes through the driver in milliseconds. A guess."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,10 @@ class RankInfo:
     """What the attempt starts from."""
     start_positions: reports.Positions = field(default_factory=dict)
     """Where the loaders were when that checkpoint was reported."""
+    name_prefix: str = "checkpoint"
+    """How the names of checkpoints begin that `checkpoint_upload_fn` uploads; of this attempt only."""
+    validates: bool = False
+    """Whether the trainer was given a `ValidationConfig`."""
 
 
 class WorkerSession:
@@ -48,6 +58,8 @@ class WorkerSession:
     Args:
         info: The rank's place.
         deliver: Takes each report to the controller; returns when it is on its way.
+        inquiry: Takes questions there, and waits for the answers.
+        fail: Is told of an error in the background, which ends the training.
         checkpoint_copies: Fetches checkpoints, in a rank that does not share the run's folder; None in one that does.
     """
 
@@ -55,40 +67,174 @@ class WorkerSession:
         self,
         info: RankInfo,
         deliver: Callable[[reports.Report], None],
+        inquiry: questions.Inquiry,
+        fail: Callable[[Exception], None],
         checkpoint_copies: copies.Copies | None = None,
     ) -> None:
         self.info = info
         self._copies = checkpoint_copies
-        self.checkpoint = self._adapt(info.start_checkpoint)
+        start = info.start_checkpoint
+        self.checkpoint = None if start is None else self._adapt(start)
         """The latest committed checkpoint that this rank knows of."""
         self._deliver = deliver
+        self._inquiry = inquiry
         self._offers: dict[int, str] = {}
+        self._to_delete: dict[int, str] = {}
         self._trackers: dict[str, Callable[[], Mapping[str, Any]]] = {}
         self._count = 0
+        self._last_saved = -1
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._acknowledged = -1
+        self._failure: Exception | None = None
+        self._outbox = uploads.Outbox(self._fail)
+        self._pass_failure = fail
 
     def report(
-        self, metrics: object, checkpoint: checkpoint_module.Checkpoint | None, checkpoint_dir_name: str | None
+        self,
+        metrics: object,
+        checkpoint: checkpoint_module.Checkpoint | None,
+        checkpoint_dir_name: str | None,
+        upload: uploads.Upload,
+        asked: bool | validation.ValidationTaskConfig = False,
     ) -> None:
-        """Check a report, stage its files, deliver it; with files, wait until they are committed."""
+        """Check a report, stage its files, deliver it; with files that are not to be staged meanwhile, wait until they are committed.
+
+        A report behind one whose files are still being staged waits for its turn, in the thread that stages them.
+        """
         blob = reports.encode_metrics(metrics)
         _check_checkpoint(checkpoint, checkpoint_dir_name)
+        self._check_validation(checkpoint, asked)
+        if checkpoint is not None:
+            self._check_upload(checkpoint, upload)
         with self._lock:  # reports of several threads are numbered in the order in which they are delivered
-            index, info = self._count, self.info
-            staged: storage.Staged | storage.Offered | None = None
-            if checkpoint is not None and self._copies is None:
+            self._raise_failure()
+            index = self._count
+            positions = (
+                self._read_positions() if checkpoint is not None else {}
+            )  # now, and not when the files are uploaded
+            sending = functools.partial(
+                self._send, index, blob, checkpoint, checkpoint_dir_name, upload, asked, positions
+            )
+            if self._outbox.is_idle and (checkpoint is None or not upload.is_asynchronous):
+                sending()
+            else:
+                self._outbox.put(sending)
+            self._count += 1
+            if checkpoint is not None:
+                self._last_saved = index
+        if checkpoint is not None and not upload.is_asynchronous:
+            self._wait_acknowledged(index)
+
+    def _send(
+        self,
+        index: int,
+        blob: bytes,
+        checkpoint: checkpoint_module.Checkpoint | None,
+        dir_name: str | None,
+        upload: uploads.Upload,
+        asked: bool | validation.ValidationTaskConfig,
+        positions: reports.Positions,
+    ) -> None:
+        info = self.info
+        staged: storage.Staged | storage.Offered | storage.Adopted | None = None
+        if checkpoint is not None:
+            if upload.stays:
+                staged = upload.call(info.run_storage, checkpoint, dir_name or f"{info.name_prefix}_{index:06d}")
+            elif self._copies is None:
                 staged = storage.stage(info.run_storage, name_part(info.attempt, index, info.rank), checkpoint.path)
-            elif checkpoint is not None:
+            else:
                 storage.check_source(checkpoint.path)
                 self._offers[index], staged = checkpoint.path, storage.Offered()
-            positions = self._read_positions() if checkpoint is not None else {}
-            self._deliver(reports.Report(index, blob, staged, checkpoint_dir_name, positions))
-            self._count += 1
-        if staged is not None:
-            with self._changed:
-                self._changed.wait_for(lambda: self._acknowledged >= index)
+            if upload.deletes_afterwards:
+                self._to_delete[index] = checkpoint.path
+        waits = checkpoint is not None and not upload.is_asynchronous
+        self._deliver(reports.Report(index, blob, staged, dir_name, positions, asked, waits))
+
+    def _wait_acknowledged(self, index: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._acknowledged >= index or self._failure is not None)
+        if self._acknowledged < index:
+            self._raise_failure()
+
+    def finish(self) -> None:
+        """Wait until what was reported is committed; the training function has returned.
+
+        Raises:
+            Exception: An upload has failed.
+        """
+        self._outbox.close()
+        self._wait_acknowledged(self._last_saved)
+        self._raise_failure()
+
+    def abandon(self) -> None:
+        """End what goes on in the background; the training function has failed, and this process goes on."""
+        self._outbox.close(discard=True)
+
+    def _fail(self, error: Exception) -> None:
+        """Note that an upload has failed."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+        self._inquiry.fail(error)
+        self._pass_failure(error)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_validation(
+        self,
+        checkpoint: checkpoint_module.Checkpoint | None,
+        asked: bool | validation.ValidationTaskConfig,
+    ) -> None:
+        if not isinstance(asked, bool | validation.ValidationTaskConfig):
+            raise TypeError(
+                f"validation must be True, False or a ValidationTaskConfig, but received {asked!r}. Write validation=True."
+            )
+        if not asked:
+            return
+        if checkpoint is None:
+            raise ValueError(
+                "validation was asked for without a checkpoint. Pass one to report(), or leave validation out."
+            )
+        if not self.info.validates:
+            raise ValueError(
+                "validation was asked for, but the trainer was not told how. Give it validation_config=ValidationConfig(fn=...)."
+            )
+
+    def _check_upload(self, checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> None:
+        upload.check(self.info.run_storage, checkpoint.path)
+        if upload.stays and self._copies is not None:
+            raise RuntimeError(
+                f"CheckpointUploadMode.NO_UPLOAD and checkpoint_upload_fn need the run's folder, {str(self.info.run_storage.path)!r}, but "
+                f"rank {self.info.rank} does not see it. Leave them out: then report() sends the files."
+            )
+
+    def list_checkpoints(
+        self, mode: reported.CheckpointConsistencyMode, timeout_s: float | None
+    ) -> list[reported.ReportedCheckpoint]:
+        """Return the run's checkpoints, oldest first."""
+        with self._lock:
+            count = self._count
+        try:
+            found = self._ask(questions.ListCheckpoints(mode), count, timeout_s)
+        except TimeoutError:
+            found = self._ask(questions.ListCheckpoints(None), count)
+        return [reported.ReportedCheckpoint(self._adapt(one.checkpoint), one.metrics, one.status) for one in found]
+
+    def meet(self, call: str, data: object) -> Any:
+        """Wait for all ranks to call the same; return what rank 0 brought."""
+        blob = _encode(call, data) if self.info.rank == 0 else None
+        with self._lock:
+            count = self._count
+        return pickle.loads(self._ask(questions.Meeting(call, blob), count))
+
+    def _ask(
+        self, about: questions.ListCheckpoints | questions.Meeting, report_count: int, timeout_s: float | None = None
+    ) -> Any:
+        self._raise_failure()
+        return self._inquiry.ask(about, report_count, timeout_s)
 
     def track(self, name: str | None, get_state: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
         """Have the state of a loader travel with checkpoints from now on; return its state at the one that the attempt starts from.
@@ -120,6 +266,8 @@ class WorkerSession:
 
     def acknowledge(self, index: int, checkpoint: checkpoint_module.Checkpoint) -> None:
         """Note that a checkpoint was committed with the report of that index."""
+        for done in [other for other in self._to_delete if other <= index]:
+            shutil.rmtree(self._to_delete.pop(done), ignore_errors=True)
         with self._changed:
             self._offers.pop(index, None)
             self.checkpoint = self._adapt(checkpoint)
@@ -132,11 +280,26 @@ class WorkerSession:
         for parcel in parcels.pack(source, *storage.list_contents(source), {}):
             yield parcels.pass_point("train.in_upload", parcel)
 
-    def _adapt(self, checkpoint: checkpoint_module.Checkpoint | None) -> checkpoint_module.Checkpoint | None:
+    def _adapt(self, checkpoint: checkpoint_module.Checkpoint) -> checkpoint_module.Checkpoint:
         """Return the handle with which this rank reads a committed checkpoint."""
-        if checkpoint is None or self._copies is None:
+        if self._copies is None:
             return checkpoint
         return checkpoint_module.build(checkpoint.origin, self._copies.fetch)
+
+
+def _encode(call: str, data: object) -> bytes:
+    try:
+        blob = pickle.dumps(data, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise ValueError(
+            f"{call}() takes what can be pickled, but received {data!r}: {error}. Pass plain values."
+        ) from error
+    if len(blob) > MOST_BYTES:
+        raise ValueError(
+            f"{call}() takes up to {MOST_BYTES} bytes, because they go through the driver, but received {len(blob)}. Use "
+            "hocket.collective for arrays, and a checkpoint or the run's folder for files."
+        )
+    return blob
 
 
 def name_part(attempt: int, index: int, rank: int) -> str:
@@ -156,22 +319,45 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
         )
 
 
+Item = reports.Report | copies.Request | questions.Question | notices.Notice
+"""What a rank sends to the controller."""
+
+
 class ReportQueue:
-    """Reports and requests of a rank on their way to the controller, which takes them in batches from another thread."""
+    """Reports, requests and questions of a rank on their way to the controller, which takes them in batches from another thread."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[reports.Report | copies.Request | None] = queue.SimpleQueue()
-        self.put = self._queue.put
+        self._queue: queue.SimpleQueue[Item | Exception | None] = queue.SimpleQueue()
+        self._failure: Exception | None = None
+
+    def put(self, item: Item) -> None:
+        """Send something."""
+        self._queue.put(item)
+
+    def fail(self, error: Exception) -> None:
+        """Say that something has failed, and nothing more will come: `take_batch` raises it after what was put before."""
+        self._queue.put(error)
 
     def end(self) -> None:
         """Say that no more will come."""
         self._queue.put(None)
 
-    def take_batch(self) -> tuple[list[reports.Report | copies.Request], bool]:
-        """Wait for the next one; return all that are there, and whether there will be no more."""
-        batch: list[reports.Report | copies.Request] = []
+    def take_batch(self) -> tuple[list[Item], bool]:
+        """Wait for the next one; return all that are there, and whether there will be no more.
+
+        Raises:
+            Exception: What `fail` was given.
+        """
+        if self._failure is not None:
+            raise self._failure
+        batch: list[Item] = []
         item = self._queue.get()
         while item is not None:
+            if isinstance(item, Exception):
+                if not batch:
+                    raise item
+                self._failure = item
+                return batch, False
             batch.append(item)
             try:
                 item = self._queue.get_nowait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
-from hocket.train import configs, data_parallel_trainer
+from hocket.train import configs, data_parallel_trainer, validation
 from hocket.train.torch import config
 
 
@@ -20,6 +20,11 @@ class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
         torch_config: Backend and time-out of the process group.
         scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
+        validation_config: How checkpoints are validated whose report asks for it.
+        datasets: For programs written for Ray; must be None, as the next three.
+        dataset_config: See `datasets`.
+        metadata: See `datasets`.
+        resume_from_checkpoint: See `datasets`.
 
     Raises:
         TypeError: The function cannot be called, or a configuration has the wrong type.
@@ -34,6 +39,11 @@ class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
         torch_config: config.TorchConfig | None = None,
         scaling_config: configs.ScalingConfig | None = None,
         run_config: configs.RunConfig | None = None,
+        validation_config: validation.ValidationConfig | None = None,
+        datasets: None = None,
+        dataset_config: None = None,
+        metadata: None = None,
+        resume_from_checkpoint: None = None,
     ) -> None:
         super().__init__(
             train_loop_per_worker,
@@ -41,4 +51,9 @@ class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
             backend_config=torch_config or config.TorchConfig(),
             scaling_config=scaling_config,
             run_config=run_config,
+            validation_config=validation_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            metadata=metadata,
+            resume_from_checkpoint=resume_from_checkpoint,
         )

@@ -1,0 +1,36 @@
+"""What is known of ranks that were told to end, with some time left: SIGTERM, as clouds, Kubernetes and batch systems send it.
+
+The signal is a notice and not the end: the rank goes on (`notices`), its controller hears of it (`drain`), and the training function of every
+rank can ask (`hocket.train.get_preemption_info`) and save. After the next commit the group is started again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PreemptionInfo:
+    """Which ranks were told to end, and until when. What `get_preemption_info` returns.
+
+    Example:
+        >>> from hocket import train
+        >>> info = train.PreemptionInfo(deadline_ms=1_700_000_030_000, preempted_node_to_ranks={"node-b": [3, 2], "node-a": [0]})
+        >>> info.preempted_ranks, info.preempted_node_ids
+        ([0, 2, 3], ['node-a', 'node-b'])
+    """
+
+    deadline_ms: int | None
+    """When they are ended if nothing was saved before: milliseconds since 1970."""
+    preempted_node_to_ranks: dict[str, list[int]]
+    """The ranks, by the id of their node."""
+
+    @property
+    def preempted_node_ids(self) -> list[str]:
+        """The nodes, sorted."""
+        return sorted(self.preempted_node_to_ranks)
+
+    @property
+    def preempted_ranks(self) -> list[int]:
+        """The ranks of all nodes, sorted."""
+        return sorted({rank for ranks in self.preempted_node_to_ranks.values() for rank in ranks})

@@ -1,0 +1,149 @@
+"""What the user says about validating checkpoints beside the training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hocket.core import remote_function
+from hocket.train import checkpoint as checkpoint_module
+
+
+class ValidationFn(Protocol):
+    """A function that validates a checkpoint. It runs in a process of its own, beside the ranks."""
+
+    def __call__(self, checkpoint: checkpoint_module.Checkpoint, **kwargs: Any) -> dict[str, Any]:
+        """Return metrics, which are added to those of the checkpoint's report."""
+
+
+@dataclass(frozen=True)
+class ValidationTaskConfig:
+    """How one checkpoint is validated.
+
+    Raises:
+        TypeError: `fn_kwargs` is no dict by names, or holds what JSON cannot hold.
+        ValueError: `timeout_s` is not positive.
+
+    Example:
+        >>> from hocket import train
+        >>> train.ValidationTaskConfig(fn_kwargs={"split": "test"}, timeout_s=60).fn_kwargs
+        {'split': 'test'}
+    """
+
+    fn_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments for the function. They are kept with the checkpoint, so JSON must be able to hold them."""
+    timeout_s: float | None = None
+    """Seconds that it may take. None: any."""
+
+    def __post_init__(self) -> None:
+        given: Any = self.fn_kwargs
+        if given is None:  # what Ray's programs write for none
+            object.__setattr__(self, "fn_kwargs", {})
+        elif not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+            raise TypeError(
+                f"fn_kwargs must be a dict from names to values, but received {given!r}. Write {{'split': 'test'}}."
+            )
+        try:
+            json.dumps(self.fn_kwargs)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"fn_kwargs must hold what JSON can hold, but received {given!r}: {error}. Pass plain values, and have the function "
+                "load what is larger."
+            ) from error
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise ValueError(
+                f"timeout_s must be more than 0 seconds, or None for any time, but received {self.timeout_s!r}. Leave it out for None."
+            )
+
+
+@dataclass(frozen=True)
+class ValidationConfig:
+    """How checkpoints are validated whose report asks for it: ``report(..., validation=True)``.
+
+    One validation runs at a time, as a task beside the ranks. By default it holds no CPU, so that it never waits for the ranks that
+    hold them.
+
+    Raises:
+        TypeError: `fn` cannot be called, `task_config` has the wrong type, or an option does.
+        ValueError: An option is unknown or breaks its rule.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from hocket import train
+        >>> def loop():
+        ...     with tempfile.TemporaryDirectory() as folder:
+        ...         Path(folder, "weight").write_text("3")
+        ...         train.report({"loss": 0.5}, train.Checkpoint(folder), validation=True)
+        >>> def validate(checkpoint):
+        ...     return {"score": int(Path(checkpoint.path, "weight").read_text()) ** 2}
+        >>> trainer = train.DataParallelTrainer(
+        ...     loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ...     validation_config=train.ValidationConfig(validate),
+        ... )
+        >>> trainer.fit().best_checkpoints[0][1]
+        {'loss': 0.5, 'score': 9}
+    """
+
+    fn: ValidationFn | Callable[..., dict[str, Any]]
+    """The function."""
+    task_config: ValidationTaskConfig = field(default_factory=ValidationTaskConfig)
+    """What holds for reports that say nothing else."""
+    ray_remote_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the task, as for `hocket.remote`, such as ``{"num_cpus": 1}``. Ray's name for them."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise TypeError(
+                f"fn must be a function that takes a checkpoint, but received {self.fn!r}. Pass the function itself."
+            )
+        for name, default in (("task_config", ValidationTaskConfig()), ("ray_remote_kwargs", {})):
+            if getattr(self, name) is None:  # what Ray's programs write for the default
+                object.__setattr__(self, name, default)
+        if not isinstance(self.task_config, ValidationTaskConfig):
+            raise TypeError(
+                f"task_config must be a ValidationTaskConfig, but received {self.task_config!r}. Write "
+                "ValidationTaskConfig(fn_kwargs=..., timeout_s=...)."
+            )
+        self.build_task()
+
+    def build_task(self) -> remote_function.RemoteFunction[..., Any]:
+        """Return the task that runs the function."""
+        return remote_function.RemoteFunction(_validate, {"num_cpus": 0, **self.ray_remote_kwargs})
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What the task holds."""
+        given = self.ray_remote_kwargs
+        amounts = {"CPU": given.get("num_cpus"), "GPU": given.get("num_gpus"), **(given.get("resources") or {})}
+        return {name: float(amount) for name, amount in amounts.items() if amount}
+
+    def run(self, checkpoint: checkpoint_module.Checkpoint, task: ValidationTaskConfig) -> dict[str, Any]:
+        """Call the function here.
+
+        Raises:
+            TypeError: It returned no dict.
+        """
+        return _validate(self.fn, checkpoint, task.fn_kwargs)
+
+    def merge(self, asked: bool | ValidationTaskConfig) -> ValidationTaskConfig:
+        """Return how a checkpoint is validated, from what its report asked for."""
+        if isinstance(asked, bool):
+            return self.task_config
+        return ValidationTaskConfig({**self.task_config.fn_kwargs, **asked.fn_kwargs}, asked.timeout_s)
+
+
+def _validate(
+    fn: Callable[..., dict[str, Any]], checkpoint: checkpoint_module.Checkpoint, fn_kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    metrics: Any = fn(checkpoint, **fn_kwargs)
+    if not isinstance(metrics, dict):
+        raise TypeError(
+            f"A validation function must return a dict of metrics, but `{getattr(fn, '__name__', fn)}` returned {metrics!r}. Return "
+            "{'accuracy': accuracy}."
+        )
+    return metrics
