@@ -34,9 +34,9 @@ def spare(kind: type, *names: str) -> None:
 
 def _watch(method: Callable[..., Any], mark: Callable[[], None]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def call(self: Any, *args: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _COMPILER in sys.modules:
             mark()
-        return method(self, *args)
+        return method(self, *args, **kwargs)
 
     return call
