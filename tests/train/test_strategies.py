@@ -32,7 +32,7 @@ EXACT_POWER = hocket_torch.PowerSGD(rank=2, begin_after=2)
 def build_model() -> torch.nn.Module:
     torch.manual_seed(7)
     return torch.nn.Sequential(
-        torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Tanh(), torch.nn.Linear(6, 2)
+        torch.nn.Linear(4, 6, bias=False), torch.nn.BatchNorm1d(6), torch.nn.Tanh(), torch.nn.Linear(6, 2)
     ).double()
 
 
