@@ -36,7 +36,7 @@ def build_model() -> torch.nn.Module:
     ).double()
 
 
-def build_matrix() -> torch.nn.Module:
+def build_matrix() -> Any:
     torch.manual_seed(7)
     return torch.nn.Linear(32, 32, bias=False).double()
 
@@ -70,7 +70,12 @@ def count_collectives(counts: dict[str, int]) -> Callable[[], None]:
 
     for name in originals:
         setattr(dist, name, count(name))
-    return lambda: [setattr(dist, name, original) for name, original in originals.items()] and None
+
+    def stop() -> None:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+    return stop
 
 
 def take_steps(
@@ -120,19 +125,21 @@ def restart(strategy: Any, build: Any, optimize: Any, state: Any, weights: Any) 
 def use_some(strategy: strategies.Strategy) -> list[bool]:
     """Take an averaged step with a model of which rank 0 uses two parts, rank 1 one, and nobody the third."""
     with rank_state.use_strategy(strategy):
-        model = hocket_torch.prepare_model(torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(3)))
+        model: Any = hocket_torch.prepare_model(
+            torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(3))
+        )
         optimizer = hocket_torch.prepare_optimizer(SGD(model.parameters()))
-        parts = [model[0], model[1]] if dist.get_rank() == 0 else [model[0]]  # type: ignore[index]
-        sum(part(torch.ones(1, 1)).sum() for part in parts).backward()  # type: ignore[union-attr]
-        before = [part.weight.item() for part in model]  # type: ignore[attr-defined]
+        parts = [model[0], model[1]] if dist.get_rank() == 0 else [model[0]]
+        sum(part(torch.ones(1, 1)).sum() for part in parts).backward()
+        before = [part.weight.item() for part in model]
         optimizer.step()
-        return [round(old - part.weight.item(), 6) for old, part in zip(before, model, strict=True)]  # type: ignore[arg-type]
+        return [round(old - part.weight.item(), 6) for old, part in zip(before, model, strict=True)]
 
 
 def average_halves() -> list[float]:
     """Meet with weights whose sum bfloat16 cannot hold."""
     with rank_state.use_strategy(hocket_torch.LocalSGD(1)):
-        model = hocket_torch.prepare_model(torch.nn.Linear(1, 1, bias=False).bfloat16())
+        model: Any = hocket_torch.prepare_model(torch.nn.Linear(1, 1, bias=False).bfloat16())
         optimizer = hocket_torch.prepare_optimizer(SGD(model.parameters()))
         with torch.no_grad():
             model.weight.fill_(255.0 if dist.get_rank() == 0 else 1.0)
@@ -156,9 +163,9 @@ RUNS: dict[str, tuple[Any, ...]] = {
 def run_all() -> list[Any]:
     """Called in each rank."""
     mine: dict[str, Any] = {name: take_steps(*args) for name, args in RUNS.items()}
-    mine["resumed"] = take_steps(*RUNS["outer"][:1], build_model, SGD, 7, save_at=4)
-    mine["unbroken"] = take_steps(*RUNS["outer"][:1], build_model, SGD, 7)
-    mine["resumed_between"] = take_steps(*RUNS["outer"][:1], build_model, SGD, 7, save_at=3)
+    mine["resumed"] = take_steps(RUNS["outer"][0], build_model, SGD, 7, save_at=4)
+    mine["unbroken"] = take_steps(RUNS["outer"][0], build_model, SGD, 7)
+    mine["resumed_between"] = take_steps(RUNS["outer"][0], build_model, SGD, 7, save_at=3)
     mine["some"] = use_some(hocket_torch.LocalSGD(8, begin_after=8))
     mine["halves"] = average_halves()
     ranks: list[Any] = [None, None]
@@ -274,7 +281,8 @@ def compute_mean_gradient(weight: torch.Tensor, step: int) -> torch.Tensor:
     with torch.no_grad():
         model.weight.copy_(weight)
     (compute_loss(model, 0, step) + compute_loss(model, 1, step)).div(2).backward()
-    return model.weight.grad  # type: ignore[return-value]
+    gradient: torch.Tensor = model.weight.grad
+    return gradient
 
 
 def test_power_sgd_projects_the_mean_gradient(found: Any) -> None:
@@ -403,7 +411,7 @@ def fit_here(function: Callable[[], Any], path: Path, strategy: Any = None) -> A
 
 def test_alone_the_outer_step_is_taken_too(tmp_path: Path) -> None:
     def step_twice() -> list[float]:
-        model = hocket_torch.prepare_model(torch.nn.Linear(1, 1, bias=False).double())
+        model: Any = hocket_torch.prepare_model(torch.nn.Linear(1, 1, bias=False).double())
         optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
         seen = [model.weight.item()]
         for _ in range(2):
@@ -512,9 +520,9 @@ def test_sharded_models_take_no_compression(tmp_path: Path) -> None:
         (lambda: hocket_torch.Nesterov(lr=0), r"lr must be more than 0, but received 0\. DiLoCo"),
         (lambda: hocket_torch.Nesterov(momentum=1), r"momentum must lie between 0 and 1, but received 1\. DiLoCo"),
         (
-            lambda: hocket_torch.TorchTrainer(run_all, strategy="local"),
+            lambda: hocket_torch.TorchTrainer(run_all, strategy="local"),  # type: ignore[arg-type]
             r"must be a Strategy, but received 'local'\. Write",
-        ),  # type: ignore[arg-type]
+        ),
     ],
 )
 def test_bad_values_are_refused(build: Any, message: str) -> None:

@@ -109,6 +109,7 @@ def accumulate(**options: Any) -> dict[str, Any]:
         model = build_model()
         prepared = hocket_torch.prepare_model(model, **options)
         optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(prepared.parameters(), lr=0.1, momentum=0.9))
+        mine: list[Any] = []
         for number in range(2 * STEPS):
             is_last = number % 2 == 1
             with hocket_torch.no_sync(prepared, when=not is_last):
@@ -127,7 +128,7 @@ def save_and_load() -> dict[str, Any]:
 
     with rank_state.use_strategy(hocket_torch.AllReduce()):
         model = hocket_torch.prepare_model(build_model(), parallel_strategy="fsdp")
-        whole = states.get_model_state_dict(
+        whole: dict[str, Any] = states.get_model_state_dict(
             model, options=states.StateDictOptions(full_state_dict=True, cpu_offload=True)
         )
         doubled = {name: value * 2 for name, value in whole.items()}
@@ -157,7 +158,7 @@ def overflow() -> list[Any]:
 
 def run_all() -> list[Any]:
     """Called in each rank."""
-    sharded = {"parallel_strategy": "fsdp"}
+    sharded: Any = {"parallel_strategy": "fsdp"}
     from torch.distributed import fsdp
 
     halves = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -298,13 +299,13 @@ def test_mixed_precision_computes_in_halves_and_returns_floats(tmp_path: Path) -
 
     def look() -> None:
         hocket_torch.accelerate(amp=True)
-        model = hocket_torch.prepare_model(Look())
+        model: Any = hocket_torch.prepare_model(Look())
         for same in (model, copy.deepcopy(model)):
             outputs = same(torch.ones(1, 2))
             assert same.seen is torch.bfloat16
             assert [value.dtype for value in outputs.values()] == [torch.float32, torch.int64]
         twin = copy.deepcopy(model)
-        torch.nn.init.zeros_(twin.linear.weight)  # type: ignore[union-attr, arg-type]
+        torch.nn.init.zeros_(twin.linear.weight)
         assert not torch.equal(twin(torch.ones(1, 2))["outputs"], model(torch.ones(1, 2))["outputs"])
 
     fit_here(look, tmp_path)
@@ -326,7 +327,7 @@ def test_a_model_in_mixed_precision_can_be_pickled(tmp_path: Path) -> None:
 def test_a_scaled_optimizer_is_the_optimizer(tmp_path: Path) -> None:
     def look() -> None:
         hocket_torch.accelerate(amp=True, dtype=torch.float16)
-        model = hocket_torch.prepare_model(torch.nn.Linear(1, 1))
+        model: Any = hocket_torch.prepare_model(torch.nn.Linear(1, 1))
         plain = torch.optim.Adam(model.parameters(), lr=0.5)
         optimizer = hocket_torch.prepare_optimizer(plain)
         optimizer.param_groups[0]["lr"] = 0.25

@@ -26,7 +26,7 @@ def spare(kind: type, *names: str) -> None:
 
     def mark() -> None:
         for name, method in methods.items():
-            setattr(kind, name, torch.compiler.disable(method))
+            setattr(kind, name, torch.compiler.disable(method))  # type: ignore[no-untyped-call]
 
     for name, method in methods.items():
         setattr(kind, name, _watch(method, mark))
