@@ -55,13 +55,14 @@ def train_func(config: dict[str, Any]) -> None:
     for epoch in range(config["num_epochs"]):
         if hocket.train.get_context().get_world_size() > 1:
             data_loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]  # a DistributedSampler has it
-        correct = total = 0
+        correct, total, losses = 0, 0, []
         for inputs, labels in data_loader:
             outputs = model(inputs)
             loss = criterion(outputs, labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            losses.append(loss.item())
             correct += int((outputs.argmax(dim=1) == labels).sum())
             total += len(labels)
 
@@ -71,7 +72,7 @@ def train_func(config: dict[str, Any]) -> None:
             )  # the model itself, whose names do not depend on the number of workers
             torch.save(module.state_dict(), os.path.join(temp_checkpoint_dir, "model.pt"))  # noqa: PTH118
             checkpoint = hocket.train.Checkpoint.from_directory(temp_checkpoint_dir)
-            metrics = {"epoch": epoch, "loss": loss.item(), "accuracy": correct / total}
+            metrics = {"epoch": epoch, "loss": sum(losses) / len(losses), "accuracy": correct / total}
             hocket.train.report(metrics=metrics, checkpoint=checkpoint)
 
 
@@ -91,6 +92,8 @@ def main() -> None:
             train_func, train_loop_config=config, scaling_config=scaling_config, run_config=run_config
         )
         result = trainer.fit()
+        assert result.metrics is not None
+        assert result.checkpoint is not None
         print(f"trained {result.metrics['epoch'] + 1} epochs: accuracy {result.metrics['accuracy']:.2f}")
 
         model = load_model()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,28 @@ def overflow() -> list[Any]:
         return [all(torch.equal(before[name], after[name]) for name in before), type(optimizer).__name__]
 
 
+def misuse() -> dict[str, str]:
+    """Tensors on another device, and weights of another model: what the errors say."""
+    with rank_state.use_strategy(hocket_torch.AllReduce()):
+        model = hocket_torch.prepare_model(build_model())
+        calls: dict[str, Callable[[], Any]] = {
+            "collective": lambda: dist.all_reduce(torch.ones(3, device="meta")),
+            "step": lambda: model(torch.ones(1, 5, device="meta", dtype=torch.float64)),
+            "weights": lambda: build_model().load_state_dict(
+                {"0.weight": torch.ones(7, 5), "head.bias": torch.ones(3)}
+            ),
+            "wrapped": lambda: model.load_state_dict(build_model().state_dict()),
+        }
+        found = {}
+        for name, call in calls.items():
+            with pytest.raises((ValueError, RuntimeError)) as caught:
+                call()
+            found[name] = str(caught.value)
+        values = torch.ones(2)
+        dist.all_reduce(values)  # the ranks go on together
+        return {**found, "sum": str(values.tolist())}
+
+
 def run_all() -> list[Any]:
     """Called in each rank."""
     sharded: Any = {"parallel_strategy": "fsdp"}
@@ -177,6 +200,7 @@ def run_all() -> list[Any]:
         "accumulated_shards": accumulate(**sharded),
         "states": save_and_load(),
         "overflow": overflow(),
+        "misuse": misuse(),
     }
     ranks: list[Any] = [None, None]
     dist.all_gather_object(ranks, mine)
@@ -258,6 +282,24 @@ def test_checkpoints_of_sharded_models(found: Any) -> None:
 
 def test_steps_that_overflow_are_left_out_everywhere(found: Any) -> None:
     assert [mine["overflow"] for mine in found] == [[True, "ScaledOptimizer"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("collective", r"takes dense tensors on the CPU, but received one on meta .* Move it with \.cpu\(\)"),
+        ("step", r"device.*meta|meta.*device"),
+        (
+            "weights",
+            r'Missing key\(s\) in state_dict: "0\.bias", "2\.weight", "2\.bias"\..*Unexpected key\(s\) in state_dict: "head\.bias"',
+        ),
+        ("wrapped", r'Missing key\(s\) in state_dict: "module\.0\.weight"'),
+        ("sum", r"^\[2\.0, 2\.0\]$"),
+    ],
+)
+def test_what_does_not_fit_is_named(found: Any, name: str, message: str) -> None:
+    for mine in found:
+        assert re.search(message, mine["misuse"][name], re.DOTALL), mine["misuse"][name]
 
 
 # --- in this process --------------------------------------------------------------------------------------------------

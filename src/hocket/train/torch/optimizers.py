@@ -24,6 +24,28 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
         TypeError: It is no optimizer of torch's.
         ValueError: It was prepared already, or steps something that the strategy cannot follow.
         RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from hocket import train
+        >>> from hocket.train.torch import LocalSGD, TorchTrainer, prepare_model, prepare_optimizer, synchronize
+        >>> def train_loop():
+        ...     model = prepare_model(torch.nn.Linear(1, 1))
+        ...     optimizer = prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        ...     for step in range(10):
+        ...         optimizer.zero_grad()
+        ...         (model(torch.ones(1, 1)) - 1).square().sum().backward()
+        ...         optimizer.step()
+        ...     synchronize()
+        ...     train.report({"output": round(model(torch.ones(1, 1)).item(), 1)})
+        >>> trainer = TorchTrainer(
+        ...     train_loop,
+        ...     strategy=LocalSGD(4),
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> trainer.fit().metrics
+        {'output': 1.0}
     """
     state = rank_state.get_state("prepare_optimizer")
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -54,6 +76,26 @@ def accelerate(amp: bool = False, *, dtype: torch.dtype | None = None) -> None:
     Raises:
         ValueError: The dtype is another one.
         RuntimeError: It is called twice, after something was prepared, or outside a training function.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from hocket import train
+        >>> from hocket.train import torch as hocket_torch
+        >>> def train_loop():
+        ...     hocket_torch.accelerate(amp=True)
+        ...     model = hocket_torch.prepare_model(torch.nn.Linear(2, 1))
+        ...     optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        ...     loss = model(torch.ones(1, 2)).square().sum()
+        ...     hocket_torch.backward(loss)
+        ...     optimizer.step()
+        ...     train.report({"dtypes": [str(loss.dtype), str(model.weight.dtype)]})
+        >>> trainer = hocket_torch.TorchTrainer(
+        ...     train_loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> trainer.fit().metrics
+        {'dtypes': ['torch.float32', 'torch.float32']}
     """
     state = rank_state.get_state("accelerate")
     if state.precision is not None:
