@@ -140,12 +140,12 @@ def save_and_load() -> dict[str, Any]:
         return {"saved": whole, "loaded": copy_weights(model), "norm": float(norm)}
 
 
-def overflow() -> list[Any]:
+def overflow(**options: Any) -> list[Any]:
     """A step whose gradients overflow float16 is left out, in both ranks, and the scale halves."""
     with rank_state.use_strategy(hocket_torch.AllReduce()):
         hocket_torch.accelerate(amp=True, dtype=torch.float16)
         model = build_model(torch.float32)
-        prepared = hocket_torch.prepare_model(model)
+        prepared = hocket_torch.prepare_model(model, **options)
         optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(prepared.parameters(), lr=0.1))
         scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)  # it takes optimizers only
         before = copy_weights(model)
@@ -200,6 +200,7 @@ def run_all() -> list[Any]:
         "accumulated_shards": accumulate(**sharded),
         "states": save_and_load(),
         "overflow": overflow(),
+        "overflow_shards": overflow(**sharded),
         "misuse": misuse(),
     }
     ranks: list[Any] = [None, None]
@@ -280,8 +281,9 @@ def test_checkpoints_of_sharded_models(found: Any) -> None:
         assert mine["states"]["norm"] == 0.0
 
 
-def test_steps_that_overflow_are_left_out_everywhere(found: Any) -> None:
-    assert [mine["overflow"] for mine in found] == [[True, "ScaledOptimizer"]] * 2
+@pytest.mark.parametrize("name", ["overflow", "overflow_shards"])
+def test_steps_that_overflow_are_left_out_everywhere(found: Any, name: str) -> None:
+    assert [mine[name] for mine in found] == [[True, "ScaledOptimizer"]] * 2
 
 
 @pytest.mark.parametrize(
