@@ -39,6 +39,18 @@ def test_example_runs(name, tmp_path):
     ] in done.stdout
 
 
+@pytest.mark.slow
+def test_the_training_example_runs(tmp_path):
+    program = ROOT / "examples" / "train_convnet.py"
+    command = [sys.executable, str(program), "--num-epochs", "2", "--storage-path", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("trained 2 epochs: accuracy")
+    assert lines[1].startswith("the checkpoint's model, on all pictures: accuracy")
+    assert len(list((tmp_path / "convnet").glob("checkpoint_*"))) == 2
+
+
 def test_local_imports_of_our_own_are_found(tmp_path, capsys):
     check_imports = runpy.run_path(str(ROOT / "tools" / "check_imports.py"))["main"]
     package = tmp_path / "hocket"

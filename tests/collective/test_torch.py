@@ -258,6 +258,27 @@ def test_a_sharded_model_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("session")
+def test_the_compiler_leaves_it_alone(tmp_path: Path) -> None:
+    def body(rank: int, size: int) -> list[Any]:
+        dist.barrier()
+        compiled = torch.compile(lambda tensor: tensor * 2, backend="aot_eager")  # imports the compiler
+        compiled(torch.ones(1))
+
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+
+        @torch.compile(backend="aot_eager")
+        def step(batch: Any) -> Any:
+            model(batch).sum().backward()
+            return model.module.bias.grad + 0
+
+        gradients = [step(torch.ones(rank + 1, 4)).tolist() for _ in range(2)]
+        devices = [str(device) for device in dist.group.WORLD._device_types]
+        return [gradients, devices]
+
+    assert run(body, 2, tmp_path) == [[[[1.5, 1.5], [3.0, 3.0]], ["cpu"]]] * 2
+
+
+@pytest.mark.usefixtures("session")
 def test_groups_of_some_ranks(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> float:
         groups = [dist.new_group([0, 2], backend="hocket"), dist.new_group([1], backend="hocket")]

@@ -156,11 +156,11 @@ def test_tensors_are_refused(tmp_path: Path) -> None:
 
 
 def prepare_badly(config: dict[str, Any]) -> None:
-    hocket_torch.prepare_model(torch.nn.Linear(1, 1), parallel_strategy="fsdp")
+    hocket_torch.prepare_model(torch.nn.Linear(1, 1), parallel_strategy="zero")
 
 
 def test_unknown_strategies_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"must be one of \['ddp', None\], but received 'fsdp'\. Leave it out"):
+    with pytest.raises(ValueError, match=r"must be one of \['ddp', 'fsdp', None\], but received 'zero'\. Leave it out"):
         fit(prepare_badly, tmp_path, 0)
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from hocket.collective import arithmetic, futex, meeting
 from hocket.collective.arithmetic import Arithmetic, ReduceOp
-from hocket.collective.torch import tensors, works
+from hocket.collective.torch import compilation, tensors, works
 
 NAME: Final = "hocket"
 """The backend's name."""
@@ -95,6 +95,11 @@ class ProcessGroup(dist.ProcessGroup):
 
     def getSize(self) -> int:  # noqa: N802
         return self._size
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Where its tensors may be; torch.distributed.checkpoint moves to the first what it broadcasts."""
+        return [torch.device("cpu")]
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
         self._name = name
@@ -337,6 +342,30 @@ class ProcessGroup(dist.ProcessGroup):
         if self._is_apart:
             return self._world.recv_anysource(given, max(tag, 0))  # type: ignore[no-any-return]
         return self.recv(given, self._local.find_sender(), tag)
+
+
+compilation.spare(
+    ProcessGroup,
+    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "broadcast", "allgather", "allgather_coalesced"),
+    *(
+        "reduce_scatter_single",
+        "_reduce_scatter_base",
+        "reduce_scatter_single_coalesced",
+        "reduce_scatter_tensor_coalesced",
+    ),
+    *("all_gather_single", "_allgather_base", "all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
+    *(
+        "gather",
+        "scatter",
+        "alltoall",
+        "all_to_all_single",
+        "alltoall_base",
+        "barrier",
+        "send",
+        "recv",
+        "recv_anysource",
+    ),
+)
 
 
 class _Alone:

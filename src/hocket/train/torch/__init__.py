@@ -1,7 +1,8 @@
 """PyTorch: real DistributedDataParallel across the ranks.
 
-`config` joins the ranks into a process group; `trainer` is the entry; `models`, `loaders` (with `samplers`), `evaluation`, `devices` and
-`seeds` are what the training function calls. Importing this package imports torch.
+`config` joins the ranks into a process group; `trainer` is the entry; `models`, `optimizers`, `loaders` (with `samplers`), `evaluation`, `devices` and
+`seeds` are what the training function calls, and `rank_state` has what it has prepared; `strategies` say how updates travel. Importing this
+package imports torch.
 """
 
 try:
@@ -16,6 +17,18 @@ from hocket.train.torch.devices import get_device as get_device
 from hocket.train.torch.evaluation import GlobalMean as GlobalMean
 from hocket.train.torch.loaders import PreparedDataLoader as PreparedDataLoader
 from hocket.train.torch.loaders import prepare_data_loader as prepare_data_loader
+from hocket.train.torch.models import no_sync as no_sync
 from hocket.train.torch.models import prepare_model as prepare_model
+from hocket.train.torch.models import synchronize as synchronize
+from hocket.train.torch.optimizers import accelerate as accelerate
+from hocket.train.torch.optimizers import backward as backward
+from hocket.train.torch.optimizers import prepare_optimizer as prepare_optimizer
 from hocket.train.torch.seeds import enable_reproducibility as enable_reproducibility
+from hocket.train.torch.strategies import AllReduce as AllReduce
+from hocket.train.torch.strategies import Exchange as Exchange
+from hocket.train.torch.strategies import LocalSGD as LocalSGD
+from hocket.train.torch.strategies import Nesterov as Nesterov
+from hocket.train.torch.strategies import PowerSGD as PowerSGD
+from hocket.train.torch.strategies import Ranks as Ranks
+from hocket.train.torch.strategies import Strategy as Strategy
 from hocket.train.torch.trainer import TorchTrainer as TorchTrainer

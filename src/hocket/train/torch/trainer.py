@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from hocket.train import configs, data_parallel_trainer, validation
-from hocket.train.torch import config
+from hocket.train.torch import config, rank_state, strategies
 
 
 @final
@@ -17,6 +17,7 @@ class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
         train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls `prepare_model` and
             `prepare_data_loader`, and `hocket.train.report`.
         train_loop_config: What it is given, if it takes an argument.
+        strategy: How updates travel between the ranks. Default: `AllReduce()`. The training function is the same for all of them.
         torch_config: Backend and time-out of the process group.
         scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
@@ -36,6 +37,7 @@ class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
         train_loop_per_worker: Callable[..., Any],
         *,
         train_loop_config: dict[str, Any] | None = None,
+        strategy: strategies.Strategy | None = None,
         torch_config: config.TorchConfig | None = None,
         scaling_config: configs.ScalingConfig | None = None,
         run_config: configs.RunConfig | None = None,
@@ -45,6 +47,12 @@ class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
         metadata: None = None,
         resume_from_checkpoint: None = None,
     ) -> None:
+        if strategy is not None and not isinstance(strategy, strategies.Strategy):
+            raise TypeError(
+                f"strategy must be a Strategy, but received {strategy!r}. Write strategy=AllReduce() or strategy=LocalSGD(8)."
+            )
+        if strategy is not None and callable(train_loop_per_worker):
+            train_loop_per_worker = rank_state.RunWithStrategy(train_loop_per_worker, strategy)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,

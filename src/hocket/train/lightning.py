@@ -1,0 +1,121 @@
+"""Lightning: its Trainer in the ranks of a `TorchTrainer`. Names are Ray's.
+
+    trainer = lightning.pytorch.Trainer(
+        accelerator="auto", devices="auto",
+        strategy=RayDDPStrategy(), plugins=[RayLightningEnvironment()], callbacks=[RayTrainReportCallback()],
+    )
+    trainer = prepare_trainer(trainer)
+    trainer.fit(model, data)
+
+Lightning finds the process group that the trainer has joined, and uses it. Importing this module imports Lightning.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Final, final
+
+import torch
+
+from hocket.train import checkpoint as checkpoint_module
+from hocket.train import context
+from hocket.train.torch import devices
+
+try:
+    from lightning import pytorch as pl
+    from lightning.pytorch import strategies as pl_strategies
+    from lightning.pytorch.plugins import environments
+except ImportError as _error:
+    raise ImportError(
+        "hocket.train.lightning needs Lightning, which cannot be imported. Run pip install 'hocket[lightning]'."
+    ) from _error
+
+
+@final
+class RayDDPStrategy(pl_strategies.DDPStrategy):  # type: ignore[misc]  # Lightning is not type-checked
+    """Lightning's DDPStrategy on the rank's device. Takes what that takes."""
+
+    @property
+    def root_device(self) -> torch.device:
+        """The rank's device."""
+        return devices.get_device()
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """How Lightning splits the samples of loaders that it is given."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+
+@final
+class RayLightningEnvironment(environments.LightningEnvironment):  # type: ignore[misc]  # the same
+    """Tells Lightning which rank it is in, and that it has nothing to start."""
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """They run already."""
+        return True
+
+    def world_size(self) -> int:
+        """Return the number of ranks."""
+        return context.get_context().get_world_size()
+
+    def global_rank(self) -> int:
+        """Return the rank."""
+        return context.get_context().get_world_rank()
+
+    def local_rank(self) -> int:
+        """Return the rank among those of its machine."""
+        return context.get_context().get_local_rank()
+
+    def node_rank(self) -> int:
+        """Return the machine's number."""
+        return context.get_context().get_node_rank()
+
+    def set_world_size(self, size: int) -> None:
+        """Do nothing: Lightning counts devices, but the ranks are counted already."""
+
+    def set_global_rank(self, rank: int) -> None:
+        """Do nothing, for the same reason."""
+
+    def teardown(self) -> None:
+        """Do nothing: the environment variables are the trainer's."""
+
+
+@final
+class RayTrainReportCallback(pl.Callback):  # type: ignore[misc]  # the same
+    """Reports Lightning's metrics and a checkpoint of its after each epoch of training."""
+
+    CHECKPOINT_NAME: Final = "checkpoint.ckpt"
+    """The file in the checkpoint's folder, for ``trainer.fit(ckpt_path=...)``."""
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Called by Lightning, in all ranks."""
+        metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
+        metrics.update(epoch=trainer.current_epoch, step=trainer.global_step)
+        with tempfile.TemporaryDirectory() as folder:
+            trainer.save_checkpoint(os.path.join(folder, self.CHECKPOINT_NAME), weights_only=False)  # noqa: PTH118 (Lightning wants text)
+            has_files = any(Path(folder).iterdir())  # of equal models only rank 0's is written
+            checkpoint = checkpoint_module.Checkpoint.from_directory(folder) if has_files else None
+            context.report(metrics, checkpoint=checkpoint)
+
+
+def prepare_trainer(trainer: Any) -> Any:
+    """Check that a Lightning Trainer was made for the ranks of a `TorchTrainer`; return it.
+
+    Raises:
+        RuntimeError: Its strategy or its environment is not one of this module's.
+    """
+    if not isinstance(trainer.strategy, RayDDPStrategy):
+        raise RuntimeError(  # noqa: TRY004 (Ray's)
+            f"prepare_trainer() takes a Trainer with strategy=RayDDPStrategy(), but its strategy is a {type(trainer.strategy).__name__}. Pass that "
+            "strategy to the Trainer."
+        )
+    environment = trainer.strategy.cluster_environment
+    if not isinstance(environment, RayLightningEnvironment):
+        raise RuntimeError(  # noqa: TRY004 (Ray's)
+            f"prepare_trainer() takes a Trainer with plugins=[RayLightningEnvironment()], but its environment is a {type(environment).__name__}. Pass that "
+            "plugin to the Trainer."
+        )
+    return trainer

@@ -1,0 +1,46 @@
+"""Means over the ranks, and equal starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+
+
+def widen(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype to add up in: halves lose too much."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+@torch.no_grad()
+def compute_means(tensors: Sequence[torch.Tensor], world_size: int) -> list[torch.Tensor]:
+    """Return the mean over all ranks of each tensor, which may be a view of a larger one. One collective a dtype.
+
+    Every rank must give tensors of the same shapes in the same order.
+    """
+    means: dict[int, torch.Tensor] = {}
+    for dtype in dict.fromkeys(widen(tensor.dtype) for tensor in tensors):
+        members = [number for number, tensor in enumerate(tensors) if widen(tensor.dtype) == dtype]
+        flat = torch.cat([tensors[number].detach().reshape(-1).to(dtype) for number in members])
+        if world_size > 1:
+            dist.all_reduce(flat)
+            flat /= world_size
+        parts = torch.split(flat, [tensors[number].numel() for number in members])
+        means.update({number: part.view(tensors[number].shape) for number, part in zip(members, parts, strict=True)})
+    return [means[number] for number in range(len(tensors))]
+
+
+@torch.no_grad()
+def copy_from_first(tensors: Iterable[torch.Tensor]) -> None:
+    """Give all ranks rank 0's values. One collective a dtype.
+
+    What has no values yet (on the meta device) or is split already is left alone.
+    """
+    whole = [t.detach() for t in tensors if not t.is_meta and not hasattr(t, "full_tensor")]  # which a DTensor has
+    for dtype in dict.fromkeys(tensor.dtype for tensor in whole):
+        members = [tensor for tensor in whole if tensor.dtype == dtype]
+        flat = torch.cat([tensor.reshape(-1) for tensor in members])
+        dist.broadcast(flat, 0)
+        for tensor, part in zip(members, torch.split(flat, [tensor.numel() for tensor in members]), strict=True):
+            tensor.copy_(part.view(tensor.shape))

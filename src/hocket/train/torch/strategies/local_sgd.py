@@ -1,0 +1,299 @@
+"""Local SGD: the ranks step on their own, and meet now and then.
+
+Between two meetings nothing travels. At a meeting the ranks compute the mean of their parameters. What becomes of it is the *outer* step:
+
+- Without an outer optimizer the mean is what all go on with: local SGD (Stich, "Local SGD Converges Fast and Communicates Little", 2018). With
+  `LocalSGD.begin_after` the gradients are averaged in the first steps instead, as with all-reduce: post-local SGD (Lin, Stich, Patel and Jaggi, "Don't
+  Use Large Mini-Batches, Use Local SGD", 2018).
+- With one, the *anchor* (what all had after the last meeting) minus the mean is taken as a gradient of the anchor, and the outer
+  optimizer steps with it: DiLoCo (Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023), where the outer
+  optimizer is Nesterov's.
+
+What the inner optimizer keeps (momentum, Adam's moments) stays the rank's own, as in those papers.
+
+A rank that takes another number of steps than the others comes to a meeting alone; the backend then names it. An optimizer that is stepped inside another (a
+`closure`) counts once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final, final
+
+import torch
+
+from hocket.train.torch.strategies import averaging, strategy
+
+STATE_KEY: Final = "hocket.local_sgd"
+"""Where an optimizer's ``state_dict`` has what belongs to the meetings. Other strategies, and plain torch, load such a dict and ignore it."""
+
+BuildOptimizer = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+"""Makes the outer optimizer, from the tensors that it steps."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Nesterov:
+    """DiLoCo's outer optimizer: torch's SGD with Nesterov momentum.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    Example:
+        >>> from hocket.train.torch import LocalSGD, Nesterov
+        >>> LocalSGD(500, outer=Nesterov())
+        LocalSGD(sync_every=500, outer=Nesterov(lr=0.7, momentum=0.9), begin_after=0)
+    """
+
+    lr: float = 0.7
+    """Its learning rate. The paper's; 1 without momentum is the plain mean."""
+    momentum: float = 0.9
+    """Its momentum, below 1. The paper's."""
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ValueError(f"Nesterov's lr must be more than 0, but received {self.lr!r}. DiLoCo uses 0.7.")
+        if not 0 < self.momentum < 1:
+            raise ValueError(
+                f"Nesterov's momentum must lie between 0 and 1, but received {self.momentum!r}. DiLoCo uses 0.9."
+            )
+
+    def __call__(self, tensors: list[torch.Tensor]) -> torch.optim.Optimizer:
+        """Make it."""
+        return torch.optim.SGD(tensors, lr=self.lr, momentum=self.momentum, nesterov=True)
+
+
+@final
+@dataclass(frozen=True)
+class LocalSGD(strategy.Strategy):
+    """Ranks step on their own; every `sync_every` steps they meet and average. For slow networks: hundreds of times fewer bytes.
+
+    The training function must give its optimizer to `prepare_optimizer`. Between two meetings the ranks' weights differ: call
+    `hocket.train.torch.synchronize` before a checkpoint or an evaluation.
+
+    Raises:
+        ValueError: A number is too small.
+        TypeError: `outer` cannot be called.
+
+    Example:
+        >>> from hocket.train.torch import LocalSGD
+        >>> LocalSGD(8, begin_after=100)
+        LocalSGD(sync_every=8, outer=None, begin_after=100)
+    """
+
+    sync_every: int
+    """How many steps lie between two meetings. 1 averages after each step."""
+    _: KW_ONLY
+    outer: BuildOptimizer | None = None
+    """Makes the optimizer that takes the outer step, such as `Nesterov`; given the tensors that it steps. Default: the mean is taken as it is."""
+    begin_after: int = 0
+    """How many first steps are taken with the mean gradient of all ranks. Default: none."""
+
+    def __post_init__(self) -> None:
+        if self.sync_every < 1:
+            raise ValueError(
+                f"sync_every must be 1 or more steps, but received {self.sync_every!r}. For an average after each step write 1."
+            )
+        if self.begin_after < 0:
+            raise ValueError(
+                f"begin_after must be 0 or more steps, but received {self.begin_after!r}. Leave it out to begin at once."
+            )
+        if self.outer is not None and not callable(self.outer):
+            raise TypeError(
+                f"outer must make an optimizer from a list of tensors, but received {self.outer!r}. Write outer=Nesterov(), or "
+                "functools.partial(torch.optim.SGD, lr=0.7)."
+            )
+
+    def open(self, ranks: strategy.Ranks) -> strategy.Exchange:
+        """Begin in one rank."""
+        return _Exchange(self, ranks)
+
+
+@final
+class _Exchange(strategy.Exchange):
+    """One `_Meetings` for each optimizer."""
+
+    needs_optimizer = True
+    shares_gradients = False
+
+    def __init__(self, settings: LocalSGD, ranks: strategy.Ranks) -> None:
+        self._settings = settings
+        self._ranks = ranks
+        self._models: list[torch.nn.Module] = []
+        self._meetings: dict[torch.optim.Optimizer, _Meetings] = {}
+
+    def adapt_model(
+        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
+    ) -> torch.nn.Module:
+        if parallel_strategy != "ddp" or options:
+            raise ValueError(
+                f"LocalSGD keeps a whole model in each rank and wraps none, but received parallel_strategy={parallel_strategy!r} with "
+                f"parallel_strategy_kwargs={dict(options)!r}. Leave both out, or use the strategy AllReduce."
+            )
+        if self._ranks.world_size > 1:
+            averaging.copy_from_first(itertools.chain(model.parameters(), model.buffers()))
+        self._models.append(model)
+        return model
+
+    def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        mine = set(list_parameters(optimizer))
+        models = [model for model in self._models if not mine.isdisjoint(model.parameters())]
+        if not mine <= {parameter for model in models for parameter in model.parameters()}:
+            raise ValueError(
+                "LocalSGD averages parameters of prepared models, but prepare_optimizer() received an optimizer of others. Call "
+                "model = prepare_model(model) first, and make the optimizer from the parameters of what it returns."
+            )
+        self._meetings[optimizer] = _Meetings(optimizer, models, self._settings, self._ranks.world_size)
+        return optimizer
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._meetings[optimizer].before_step()
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._meetings[optimizer].after_step()
+
+    def synchronize(self) -> None:
+        for meetings in self._meetings.values():
+            meetings.meet_if_apart()
+
+    def close(self) -> None:
+        for meetings in self._meetings.values():
+            meetings.close()
+        self._meetings.clear()
+        self._models.clear()
+
+
+def list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return what an optimizer changes, in its order."""
+    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+
+@final
+class _Meetings:
+    """Counts an optimizer's steps, and brings the ranks together."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, models: list[torch.nn.Module], settings: LocalSGD, world_size: int
+    ) -> None:
+        self._optimizer = optimizer
+        self._models = models
+        self._settings = settings
+        self._world_size = world_size
+        self._count = 0
+        #: Steps since the last meeting that the ranks took each for itself.
+        self._apart = 0
+        #: Whether the models may differ: by those steps, or in their buffers.
+        self._may_differ = False
+        #: By parameter, what the ranks had in common last, as wide as its mean; empty without an outer optimizer.
+        self._anchors: dict[torch.Tensor, torch.Tensor] = {}
+        self._outer: torch.optim.Optimizer | None = None
+        #: What was loaded and waits for the anchors.
+        self._loaded: Mapping[str, Any] | None = None
+        self._hooks = [
+            optimizer.register_state_dict_post_hook(self._add_state),
+            optimizer.register_load_state_dict_pre_hook(self._take_state),
+        ]
+
+    def before_step(self) -> None:
+        if self._count < self._settings.begin_after:
+            self._average_gradients()
+        elif self._settings.outer is not None:
+            self._drop_anchors()
+
+    def after_step(self) -> None:
+        self._count += 1
+        self._may_differ = True
+        if self._count <= self._settings.begin_after:
+            return
+        self._apart += 1
+        if self._apart == self._settings.sync_every:
+            self._meet()
+
+    def meet_if_apart(self) -> None:
+        if self._may_differ:
+            self._meet()
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    @torch.no_grad()
+    def _average_gradients(self) -> None:
+        """Put the mean gradient into each rank. A parameter that only some ranks used counts as zero in the others."""
+        if self._world_size == 1:
+            return
+        parameters = list_parameters(self._optimizer)
+        used = torch.tensor(
+            [float(p.grad is not None) for p in parameters], device=parameters[0].device, dtype=torch.float32
+        )
+        given = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        *means, used_by = averaging.compute_means([*given, used], self._world_size)
+        for parameter, mean, share in zip(parameters, means, used_by.tolist(), strict=True):
+            if share:
+                parameter.grad = mean.to(parameter.dtype)
+
+    def _drop_anchors(self) -> None:
+        """Note where each parameter is that has no anchor yet: before the first step, and those that were added since."""
+        missing = [p for p in list_parameters(self._optimizer) if p not in self._anchors]
+        if missing:
+            added = {p: p.detach().to(averaging.widen(p.dtype), copy=True) for p in missing}
+            self._anchors.update(added)
+            if self._outer is None:
+                assert self._settings.outer is not None, "anchors are for the outer optimizer"
+                self._outer = self._settings.outer(list(added.values()))
+            else:
+                self._outer.add_param_group({"params": list(added.values())})
+        if self._loaded is not None:
+            self._restore_outer(self._loaded)
+            self._loaded = None
+
+    @torch.no_grad()
+    def _meet(self) -> None:
+        parameters = list_parameters(self._optimizer)
+        buffers = [buffer for model in self._models for buffer in model.buffers()]
+        inexact = [buffer for buffer in buffers if buffer.is_floating_point() or buffer.is_complex()]
+        means = averaging.compute_means([*parameters, *inexact], self._world_size)
+        if self._outer is not None:
+            self._step_outer(parameters, means)
+            means[: len(parameters)] = [self._anchors[parameter] for parameter in parameters]
+        for tensor, mean in zip([*parameters, *inexact], means, strict=True):
+            tensor.copy_(mean)
+        if self._world_size > 1:
+            averaging.copy_from_first(b for b in buffers if not (b.is_floating_point() or b.is_complex()))
+        self._apart, self._may_differ = 0, False
+
+    def _step_outer(self, parameters: list[torch.Tensor], means: list[torch.Tensor]) -> None:
+        assert self._outer is not None, "there is nothing to step"
+        for parameter, mean in zip(parameters, means, strict=False):
+            anchor = self._anchors[parameter]
+            anchor.grad = anchor - mean
+        self._outer.step()
+        self._outer.zero_grad()
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _add_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        mine: dict[str, Any] = {"count": self._count, "apart": self._apart}
+        if self._outer is not None:
+            mine["outer"] = self._outer.state_dict()
+            mine["anchors"] = list(self._anchors.values()) if self._apart else None  # else they are the weights
+        state[STATE_KEY] = mine
+
+    def _take_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        mine = state.get(STATE_KEY)
+        if mine is None:
+            return
+        self._count, self._apart = mine["count"], mine["apart"]
+        self._may_differ = False  # all ranks load the same
+        self._anchors, self._outer = {}, None  # the weights are loaded too, before or after this
+        self._loaded = mine
+
+    @torch.no_grad()
+    def _restore_outer(self, state: Mapping[str, Any]) -> None:
+        assert self._outer is not None, "the anchors are there"
+        if "outer" in state:
+            self._outer.load_state_dict(state["outer"])
+        for anchor, saved in zip(self._anchors.values(), state.get("anchors") or (), strict=False):
+            anchor.copy_(saved)
