@@ -2,13 +2,22 @@
 
 `data_parallel_trainer` is the entry; `controller` starts a `worker_group`, has a `follower` take its reports, and applies the failure policy;
 `context` is what the training function calls; `checkpoint_manager` and `storage` keep what it saved, `parcels` and `copies` bring it
-there from other machines, and back. Adapters for frameworks are
+there from other machines, and back. `classic` is the trainer of 2022. Adapters for frameworks are
 folders of their own, such as `hocket.train.torch`; nothing here imports a framework.
 """
 
 from hocket.train.callbacks import TrainRunContext as TrainRunContext
 from hocket.train.callbacks import UserCallback as UserCallback
 from hocket.train.checkpoint import Checkpoint as Checkpoint
+from hocket.train.classic.checkpoints import CheckpointStrategy as CheckpointStrategy
+from hocket.train.classic.functions import load_checkpoint as load_checkpoint
+from hocket.train.classic.functions import local_rank as local_rank
+from hocket.train.classic.functions import save_checkpoint as save_checkpoint
+from hocket.train.classic.functions import world_rank as world_rank
+from hocket.train.classic.functions import world_size as world_size
+from hocket.train.classic.iterator import TrainingIterator as TrainingIterator
+from hocket.train.classic.trainer import Trainer as Trainer
+from hocket.train.classic_callbacks import TrainingCallback as TrainingCallback
 from hocket.train.configs import CheckpointConfig as CheckpointConfig
 from hocket.train.configs import FailureConfig as FailureConfig
 from hocket.train.configs import RunConfig as RunConfig

@@ -1,4 +1,7 @@
-"""Hooks of the user that run beside the controller."""
+"""Hooks of the user that run beside the controller.
+
+`UserCallback` is for ``fit()``; the others are those of 2022, for `Trainer.run`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from hocket.train import checkpoint as checkpoint_module
+from hocket.train.classic_callbacks import JsonLoggerCallback as JsonLoggerCallback
+from hocket.train.classic_callbacks import MLflowLoggerCallback as MLflowLoggerCallback
+from hocket.train.classic_callbacks import PrintCallback as PrintCallback
+from hocket.train.classic_callbacks import TBXLoggerCallback as TBXLoggerCallback
+from hocket.train.classic_callbacks import TrainingCallback as TrainingCallback
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from typing import Any, final
 
 from hocket.train import checkpoint as checkpoint_module
 from hocket.train import storage, worker_session
+from hocket.train.classic import functions
 
 
 @final
@@ -64,12 +65,13 @@ def get_checkpoint() -> checkpoint_module.Checkpoint | None:
     return worker_session.get_session("get_checkpoint").checkpoint
 
 
+@functions.serve_both
 def report(
     metrics: dict[str, Any],
     checkpoint: checkpoint_module.Checkpoint | None = None,
     checkpoint_dir_name: str | None = None,
 ) -> None:
-    """Hand metrics, and maybe a checkpoint, to the controller.
+    """Hand metrics, and maybe a checkpoint, to the controller. In a function that `Trainer` runs: ``report(loss=0.5)``.
 
     Every rank must call it the same number of times. The n-th reports of all ranks belong together: rank 0's metrics go into the
     `Result`, callbacks see those of all, and the files of all ranks that gave a checkpoint become one checkpoint.
@@ -89,3 +91,6 @@ def report(
         RuntimeError: It is called outside a training function.
     """
     worker_session.get_session("report").report(metrics, checkpoint, checkpoint_dir_name)
+
+
+__test__ = {"report": report}  # a wrapped function: its examples are looked for only if it is named here
