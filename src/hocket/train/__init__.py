@@ -2,7 +2,7 @@
 
 `data_parallel_trainer` is the entry; `controller` starts a `worker_group`, has a `follower` take its reports, and applies the failure policy;
 `context` is what the training function calls; `checkpoint_manager` and `storage` keep what it saved, `parcels` and `copies` bring it
-there from other machines, and back. `classic` is the trainer of 2022. Adapters for frameworks are
+there from other machines, and back. `classic` is the trainer of 2022, `progress` and `loggers` show and keep metrics, by `tracking`. Adapters for frameworks are
 folders of their own, such as `hocket.train.torch`; nothing here imports a framework.
 """
 
@@ -30,4 +30,5 @@ from hocket.train.data_parallel_trainer import DataParallelTrainer as DataParall
 from hocket.train.errors import TrainingFailedError as TrainingFailedError
 from hocket.train.errors import TransferError as TransferError
 from hocket.train.errors import WorkerGroupError as WorkerGroupError
+from hocket.train.progress.display import ProgressDisplay as ProgressDisplay
 from hocket.train.result import Result as Result

@@ -21,6 +21,7 @@ from hocket.train import (
     storage,
 )
 from hocket.train import result as result_module
+from hocket.train.progress import display
 
 
 class DataParallelTrainer:
@@ -93,11 +94,12 @@ class DataParallelTrainer:
         manager = checkpoint_manager.CheckpointManager(run.run_storage, run.config.checkpoint_config)
         book = report_book.ReportBook(run.context, manager, run.config.callbacks)
         try:
-            if runs_here:
-                returned = local_mode.train(run, manager, book)
-            else:
-                session.get_engine().expect_work(run.backend_config.list_modules(run.function))
-                returned = controller.Controller(run, manager, book).train()
+            with callbacks.follow_run(run.context, run.config.callbacks):
+                if runs_here:
+                    returned = local_mode.train(run, manager, book)
+                else:
+                    session.get_engine().expect_work(run.backend_config.list_modules(run.function))
+                    returned = controller.Controller(run, manager, book).train()
         except BaseException:
             storage.discard_empty(run.run_storage)
             raise
@@ -128,7 +130,7 @@ class DataParallelTrainer:
         return True
 
     def _build_run(self) -> controller.Run:
-        config = self._run_config
+        config = display.add_display(self._run_config)
         name = config.name or _build_name()
         folder = Path(config.storage_path or configs.DEFAULT_STORAGE).expanduser().resolve()
         run_storage = storage.Storage(str(folder), name)

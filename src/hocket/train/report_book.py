@@ -65,6 +65,9 @@ class ReportBook:
         self._counts[rank] += len(batch)
         if has_ended:
             self._ended.add(rank)
+        if batch:
+            for callback in self._callbacks:
+                callback.after_arrival(self._run_context, tuple(self._counts))
         acknowledgements = []
         while all(self._pending):
             done = self._complete([row.popleft() for row in self._pending])
