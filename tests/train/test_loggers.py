@@ -154,13 +154,14 @@ class Server:
     def __init__(self) -> None:
         self.experiments = {"digits": "7"}
         self.runs: dict[str, dict[str, Any]] = {}
-        self.module: Any = types.ModuleType("mlflow")
-        self.module.tracking = types.ModuleType("mlflow.tracking")
-        self.module.tracking.MlflowClient = self.connect
-        self.module.entities = types.SimpleNamespace(Metric=lambda *parts: parts)
+        tracking: Any = types.ModuleType("mlflow.tracking")
+        tracking.MlflowClient = self.connect
+        module: Any = types.ModuleType("mlflow")
+        module.tracking, module.entities = tracking, types.SimpleNamespace(Metric=lambda *parts: parts)
+        self.module = module
 
     def connect(self, tracking_uri: str | None) -> Server:
-        self.uri = tracking_uri
+        assert tracking_uri in (None, "http://there")
         return self
 
     def get_experiment(self, number: str) -> Any:
