@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -405,7 +406,7 @@ def test_bad_runs(trainer: train.Trainer, arguments: dict[str, Any], error: type
 
 def test_bad_values_inside(trainer: train.Trainer) -> None:
     with pytest.raises(ValueError, match=r"report\(\) takes what can be pickled"):
-        trainer.run(lambda: train.report(made=iter(lambda: 0, 1)))
+        trainer.run(lambda: train.report(made=threading.Lock()))
     with pytest.raises(ValueError, match=r"num_to_keep must be 0 or more"):
         train.CheckpointStrategy(num_to_keep=-1)
     with pytest.raises(ValueError, match=r"checkpoint_score_order must be 'max' or 'min', but received 'best'"):

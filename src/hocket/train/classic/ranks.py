@@ -64,6 +64,7 @@ class WorkerRanks(Ranks):
     ) -> None:
         self._scaling = scaling
         self._backend = backend_config
+        core_session.get_engine().expect_work(backend_config.list_modules(hook or session.begin))
         self._group = worker_group.start(scaling)
         self._runs: list[contract.ObjectRef[Any]] = []
         try:
