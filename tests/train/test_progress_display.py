@@ -76,16 +76,20 @@ def test_in_a_terminal_it_stays_below_what_everybody_prints(tmp_path: Path, pty:
         stderr=theirs,
         env={**os.environ, "PYTHONPATH": SOURCE, "TERM": "xterm", "HOCKET_PROGRESS": ""},
     )
-    shown = screen.Screen(24, 100)
-    feed(shown, ours, "step 3/4")
-    feed(shown, ours, "…")  # rank 1 is waited for
-    status = ["".join(cells).rstrip() for cells in shown.cells[-2:]]
-    assert re.fullmatch(r"run  step 3/4  ━+.*  loss 0\.3333  [0-9,]+ samples/s  left \d:\d\d  \d:\d\d", status[0])
-    assert re.fullmatch(r"lag of ranks  0: 0 ms  1: .*…", status[1])
-    assert shown.bottom == 21
-    gate.write_text("go")
-    feed(shown, ours, "the end")
-    assert process.wait() == 0
+    try:
+        shown = screen.Screen(24, 100)
+        feed(shown, ours, "step 3/4")
+        feed(shown, ours, "…")  # rank 1 is waited for
+        status = ["".join(cells).rstrip() for cells in shown.cells[-2:]]
+        assert re.fullmatch(r"run  step 3/4  ━+.*  loss 0\.3333  [0-9,]+ samples/s  left \d:\d\d  \d:\d\d", status[0])
+        assert re.fullmatch(r"lag of ranks  0: \d+ ms  1: .*…", status[1])
+        assert shown.bottom == 21
+        gate.write_text("go")
+        feed(shown, ours, "the end")
+        assert process.wait() == 0
+    finally:
+        process.kill()  # it has ended, unless something above has failed
+        process.wait()
     rows = shown.read()
     assert rows[0] == "before"
     assert sorted(rows[1:9]) == [f"rank {rank} at {step}" for rank in (0, 1) for step in range(4)]
@@ -134,7 +138,10 @@ def test_the_switch_counts_in_a_terminal(tmp_path: Path, pty: tuple[int, int], s
     )
     os.write(theirs, b"!")
     assert done.stdout == "before\nafter\n"
-    assert re.fullmatch(expected + "!", os.read(ours, 4096).decode())
+    seen = b""
+    while not seen.endswith(b"!"):
+        seen += os.read(ours, 4096)
+    assert re.fullmatch(expected + "!", seen.decode())
 
 
 @pytest.mark.slow
