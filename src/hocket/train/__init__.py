@@ -3,7 +3,8 @@
 `data_parallel_trainer` is the entry; `controller` starts a `worker_group`, has a `follower` take its reports, and applies the failure policy;
 `context` and `collective` are what the training function calls, `questions` and `desk` how it is answered; `checkpoint_manager` and `storage` keep what it saved, `parcels` and `copies` bring it
 there from other machines, and back, `uploads` while training goes on; `validation_queue` validates it. `budget` counts failures, and
-`notices` and `drain` see to ranks that are told to end. Adapters for frameworks are folders of their own, such as `hocket.train.torch`; nothing here imports a framework.
+`notices` and `drain` see to ranks that are told to end. `classic` is the trainer of 2022, `progress` and `loggers` show and keep metrics, by `tracking`. Adapters for
+frameworks are folders of their own, such as `hocket.train.torch`; nothing here imports a framework.
 """
 
 from hocket.train import collective as collective
@@ -11,6 +12,15 @@ from hocket.train.backend import BackendConfig as BackendConfig
 from hocket.train.callbacks import TrainRunContext as TrainRunContext
 from hocket.train.callbacks import UserCallback as UserCallback
 from hocket.train.checkpoint import Checkpoint as Checkpoint
+from hocket.train.classic.checkpoints import CheckpointStrategy as CheckpointStrategy
+from hocket.train.classic.functions import load_checkpoint as load_checkpoint
+from hocket.train.classic.functions import local_rank as local_rank
+from hocket.train.classic.functions import save_checkpoint as save_checkpoint
+from hocket.train.classic.functions import world_rank as world_rank
+from hocket.train.classic.functions import world_size as world_size
+from hocket.train.classic.iterator import TrainingIterator as TrainingIterator
+from hocket.train.classic.trainer import Trainer as Trainer
+from hocket.train.classic_callbacks import TrainingCallback as TrainingCallback
 from hocket.train.configs import CheckpointConfig as CheckpointConfig
 from hocket.train.configs import FailureConfig as FailureConfig
 from hocket.train.configs import LoggingConfig as LoggingConfig
@@ -29,6 +39,7 @@ from hocket.train.errors import TrainingFailedError as TrainingFailedError
 from hocket.train.errors import TransferError as TransferError
 from hocket.train.errors import WorkerGroupError as WorkerGroupError
 from hocket.train.preemption import PreemptionInfo as PreemptionInfo
+from hocket.train.progress.display import ProgressDisplay as ProgressDisplay
 from hocket.train.reported import CheckpointConsistencyMode as CheckpointConsistencyMode
 from hocket.train.reported import CheckpointUploadMode as CheckpointUploadMode
 from hocket.train.reported import ReportedCheckpoint as ReportedCheckpoint

@@ -1,12 +1,22 @@
-"""Hooks of the user that run beside the controller."""
+"""Hooks of the user that run beside the controller.
+
+`UserCallback` is for ``fit()``; the others are those of 2022, for `Trainer.run`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hocket.train import checkpoint as checkpoint_module
+from hocket.train.classic_callbacks import JsonLoggerCallback as JsonLoggerCallback
+from hocket.train.classic_callbacks import MLflowLoggerCallback as MLflowLoggerCallback
+from hocket.train.classic_callbacks import PrintCallback as PrintCallback
+from hocket.train.classic_callbacks import TBXLoggerCallback as TBXLoggerCallback
+from hocket.train.classic_callbacks import TrainingCallback as TrainingCallback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +40,21 @@ class UserCallback:
     training and comes out of `fit`.
     """
 
+    def before_run(self, run_context: TrainRunContext) -> None:
+        """Called when `fit` begins, before any rank is started.
+
+        Args:
+            run_context: The run.
+        """
+
+    def after_arrival(self, run_context: TrainRunContext, counts: Sequence[int]) -> None:
+        """Called when reports of a rank have arrived, before `after_report` of those that are complete with them.
+
+        Args:
+            run_context: The run.
+            counts: How many reports each rank has made since the group was started, by rank.
+        """
+
     def after_report(
         self,
         run_context: TrainRunContext,
@@ -51,3 +76,30 @@ class UserCallback:
             run_context: The run.
             worker_exceptions: The error of each rank that failed, the first one first.
         """
+
+    def after_run(self, run_context: TrainRunContext, error: BaseException | None) -> None:
+        """Called when the run is over.
+
+        Args:
+            run_context: The run.
+            error: What `fit` raises; None if it returns.
+        """
+
+
+@contextlib.contextmanager
+def follow_run(run_context: TrainRunContext, user_callbacks: Sequence[UserCallback]) -> Iterator[None]:
+    """Call `UserCallback.before_run`, and when the block ends `after_run` of those whose `before_run` did not raise: the last one first."""
+    error: BaseException | None = None
+
+    def end(callback: UserCallback) -> None:
+        callback.after_run(run_context, error)
+
+    with contextlib.ExitStack() as stack:
+        try:
+            for callback in user_callbacks:
+                callback.before_run(run_context)
+                stack.callback(end, callback)
+            yield
+        except BaseException as caught:
+            error = caught
+            raise

@@ -7,6 +7,7 @@ from typing import Any, NoReturn, final
 from hocket.train import checkpoint as checkpoint_module
 from hocket.train import preemption, questions, reported, storage, uploads, worker_session
 from hocket.train import validation as validation_module
+from hocket.train.classic import functions
 
 
 @final
@@ -190,6 +191,7 @@ def get_all_reported_checkpoints(
     return session.list_checkpoints(consistency_mode, timeout_s)
 
 
+@functions.serve_both
 def report(
     metrics: dict[str, Any],
     checkpoint: checkpoint_module.Checkpoint | None = None,
@@ -199,7 +201,7 @@ def report(
     checkpoint_upload_fn: uploads.UploadFn | None = None,
     validation: bool | validation_module.ValidationTaskConfig = False,
 ) -> None:
-    """Hand metrics, and maybe a checkpoint, to the controller.
+    """Hand metrics, and maybe a checkpoint, to the controller. In a function that `Trainer` runs: ``report(loss=0.5)``.
 
     Every rank must call it the same number of times. The n-th reports of all ranks belong together: rank 0's metrics go into the
     `Result`, callbacks see those of all, and the files of all ranks that gave a checkpoint become one checkpoint.
@@ -243,3 +245,6 @@ def report(
     session = worker_session.get_session("report")
     upload = uploads.Upload(checkpoint_upload_mode, delete_local_checkpoint_after_upload, checkpoint_upload_fn)
     session.report(metrics, checkpoint, checkpoint_dir_name, upload, validation)
+
+
+__test__ = {"report": report}  # a wrapped function: its examples are looked for only if it is named here

@@ -24,6 +24,7 @@ from hocket.train import (
     validation_queue,
 )
 from hocket.train import result as result_module
+from hocket.train.progress import display
 
 
 class DataParallelTrainer:
@@ -117,12 +118,15 @@ class DataParallelTrainer:
         manager = checkpoint_manager.CheckpointManager(run.run_storage, run.config.checkpoint_config, self._validation)
         book = report_book.ReportBook(run.context, manager, run.config.callbacks)
         try:
-            if runs_here:
-                returned = local_mode.train(run, manager, book, self._validation)
-            else:
-                session.get_engine().expect_work(run.backend_config.list_modules(run.function))
-                validations = validation_queue.ValidationQueue(self._validation, manager) if self._validation else None
-                returned = controller.Controller(run, manager, book, validations).train()
+            with callbacks.follow_run(run.context, run.config.callbacks):
+                if runs_here:
+                    returned = local_mode.train(run, manager, book, self._validation)
+                else:
+                    session.get_engine().expect_work(run.backend_config.list_modules(run.function))
+                    validations = (
+                        validation_queue.ValidationQueue(self._validation, manager) if self._validation else None
+                    )
+                    returned = controller.Controller(run, manager, book, validations).train()
         except BaseException:
             storage.discard_empty(run.run_storage)
             raise
@@ -169,7 +173,7 @@ class DataParallelTrainer:
         return True
 
     def _build_run(self) -> controller.Run:
-        config = self._run_config
+        config = display.add_display(self._run_config)
         name = config.name or _build_name()
         folder = Path(config.storage_path or configs.DEFAULT_STORAGE).expanduser().resolve()
         run_storage = storage.Storage(str(folder), name)

@@ -79,6 +79,9 @@ class ReportBook:
         self._waiting[rank] = next((report.index for report in reversed(batch) if report.waits), self._waiting[rank])
         if has_ended:
             self._ended.add(rank)
+        if batch:
+            for callback in self._callbacks:
+                callback.after_arrival(self.run_context, tuple(self._counts))
         acknowledgements = []
         while all(self._pending):
             done = self._complete([row.popleft() for row in self._pending])

@@ -31,7 +31,9 @@ def run(*, num_workers: int, num_epochs: int, seed: int, engine: str, output: Pa
             training.train_digits,
             train_loop_config={"epochs": num_epochs, "seed": seed, **arrays},
             scaling_config=_build_scaling(num_workers, engine),
-            run_config=train.RunConfig(name=_pick_name(output), storage_path=output, callbacks=[live]),
+            run_config=train.RunConfig(
+                name=_pick_name(output), storage_path=output, callbacks=[live, train.ProgressDisplay("off")]
+            ),
         )
         result = trainer.fit()
     picture = Path(result.path, "curves.png")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +27,7 @@ def finds(function: Callable[..., Any], module: str) -> bool:
         >>> mentions.finds(step, "torch.optim"), mentions.finds(step, "torch.fft")
         (True, False)
     """
-    row: list[Any] = [function]
+    row: list[Any] = [inspect.unwrap(function)]
     for found in row:  # it grows
         if not isinstance(found, types.FunctionType) or len(row) > FUNCTIONS_READ:
             continue

@@ -1,0 +1,294 @@
+"""The callbacks of 2022, for `Trainer.run`: they run in the driver, while the ranks wait in ``report``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from hocket.train.tracking import mlflow, tensorboard, values
+
+TAG_PREFIX = "ray/train/"
+"""How TensorBoard's tags begin; Ray's, so that old and new runs lie on the same charts."""
+
+
+class TrainingCallback:
+    """Inherit from it, override what you need, and pass an instance to `Trainer.run`.
+
+    Its methods are called in this order: `start_training`, for each report `process_results`, `finish_training`.
+
+    Example:
+        >>> import tempfile
+        >>> import hocket
+        >>> from hocket import train
+        >>> from hocket.train.callbacks import TrainingCallback
+        >>> class Shout(TrainingCallback):
+        ...     def handle_result(self, results, **info):
+        ...         print([result["loss"] for result in results])
+        >>> context = hocket.init(engine="inprocess")
+        >>> trainer = train.Trainer(backend="none", num_workers=1, logdir=tempfile.mkdtemp())
+        >>> trainer.start()
+        >>> trainer.run(lambda: train.report(loss=0.5), callbacks=[Shout()])
+        [0.5]
+        [None]
+        >>> trainer.shutdown()
+        >>> hocket.shutdown()
+    """
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        """Called before the first report is taken.
+
+        Args:
+            logdir: The run's folder.
+            config: What the training function was given.
+            **info: Nothing yet.
+        """
+
+    def process_results(self, results: list[dict[str, Any]], **info: Any) -> None:
+        """Called with each report; calls `handle_result`. Override that."""
+        self.handle_result(results, **info)
+
+    def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
+        """Called with each report.
+
+        Args:
+            results: What the ranks reported, by rank.
+            **info: Nothing yet.
+        """
+
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        """Called when the run is over.
+
+        Args:
+            error: Whether it has failed. Ray of 2022 said False in any case.
+            **info: Nothing yet.
+        """
+
+
+@final
+class PrintCallback(TrainingCallback):
+    """Prints each report as JSON, as a list by rank.
+
+    Example:
+        >>> from hocket.train.callbacks import PrintCallback
+        >>> PrintCallback().handle_result([{"loss": 0.5}])
+        [
+            {
+                "loss": 0.5
+            }
+        ]
+    """
+
+    def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
+        """Print it."""
+        sys.stdout.write(f"{values.encode(results, indent=4)}\n")
+
+
+class _FileCallback(TrainingCallback):
+    """Finds the folder to write into: the run's, unless it was told another."""
+
+    def __init__(self, logdir: str | Path | None) -> None:
+        self._given = None if logdir is None else Path(logdir).expanduser()
+        self._folder: Path | None = self._given
+
+    @property
+    def logdir(self) -> Path | None:
+        """The folder; None before the first run, if none was given."""
+        return self._folder
+
+    def _choose_folder(self, run_dir: str) -> Path:
+        self._folder = self._given if self._given is not None else Path(run_dir)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder
+
+
+@final
+class JsonLoggerCallback(_FileCallback):
+    """Writes a JSON file: a list with an item for each report, which is a list with the metrics of each rank that is logged.
+
+    The file is whole after each report.
+
+    Args:
+        logdir: Where to. Default: the run's folder.
+        filename: Its name. Default: ``results.json``.
+        workers_to_log: The rank, or the ranks. None logs all.
+
+    Raises:
+        TypeError: `workers_to_log` holds something else.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket.train.callbacks import JsonLoggerCallback
+        >>> callback = JsonLoggerCallback()
+        >>> callback.start_training(logdir=tempfile.mkdtemp(), config={})
+        >>> callback.handle_result([{"loss": 0.5}, {"loss": 0.7}])
+        >>> callback.log_path.read_text()
+        '[[{"loss": 0.5}]]'
+    """
+
+    def __init__(
+        self,
+        logdir: str | Path | None = None,
+        filename: str | None = None,
+        workers_to_log: int | Sequence[int] | None = 0,
+    ) -> None:
+        super().__init__(logdir)
+        self._filename = filename or "results.json"
+        self._ranks = _list_ranks(workers_to_log)
+        self._is_empty = True
+
+    @property
+    def log_path(self) -> Path | None:
+        """The file; None before the first run, if `logdir` was not given."""
+        return None if self.logdir is None else self.logdir / self._filename
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        """Begin the file anew."""
+        (self._choose_folder(logdir) / self._filename).write_text("[]", encoding="utf-8")
+        self._is_empty = True
+
+    def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
+        """Write the report in place of the last bracket."""
+        assert self.log_path is not None, "start_training comes first"
+        chosen = results if self._ranks is None else [_pick(results, rank) for rank in self._ranks]
+        text = f"{'' if self._is_empty else ', '}{values.encode(chosen)}]"
+        with self.log_path.open("r+b") as file:
+            file.seek(-1, 2)
+            file.write(text.encode())
+        self._is_empty = False
+
+
+@final
+class TBXLoggerCallback(_FileCallback):
+    """Writes the numbers of one rank for TensorBoard, with tags such as ``ray/train/loss``.
+
+    Args:
+        logdir: Where to. Default: the run's folder.
+        worker_to_log: The rank.
+
+    Raises:
+        ImportError: Neither tensorboardX nor torch with tensorboard is installed.
+
+    Example:
+        >>> from hocket import train
+        >>> from hocket.train.callbacks import TBXLoggerCallback
+        >>> def watch(trainer: train.Trainer, train_func):
+        ...     return trainer.run(train_func, callbacks=[TBXLoggerCallback()])
+    """
+
+    def __init__(self, logdir: str | Path | None = None, worker_to_log: int = 0) -> None:
+        super().__init__(logdir)
+        self._rank = worker_to_log
+        self._writer_class = tensorboard.find_writer_class()
+        self._writer: Any = None
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        """Open the event file."""
+        self._writer = tensorboard.open_writer(self._writer_class, self._choose_folder(logdir))
+
+    def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
+        """Write the numbers."""
+        step, metrics = _split(_pick(results, self._rank))
+        for key, number in values.list_numbers(metrics).items():
+            self._writer.add_scalar(f"{TAG_PREFIX}{key}", number, global_step=step)
+        self._writer.flush()
+
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+@final
+class MLflowLoggerCallback(_FileCallback):
+    """Logs the configuration and the numbers of one rank to MLflow, as a run of its own.
+
+    Args:
+        tracking_uri: The server or folder. Default: what MLFLOW_TRACKING_URI says, or MLflow's own default.
+        registry_uri: For programs written for Ray; nothing is registered.
+        experiment_id: The experiment; it must be there.
+        experiment_name: Its name, if the id is not given; made if need be.
+        tags: What the run is marked with.
+        save_artifact: Whether the files in the run's folder are copied to MLflow at the end.
+        logdir: The folder of these files. Default: the run's.
+        worker_to_log: The rank.
+
+    Raises:
+        ImportError: mlflow is missing.
+
+    Example:
+        >>> from hocket import train
+        >>> from hocket.train.callbacks import MLflowLoggerCallback
+        >>> def watch(trainer: train.Trainer, train_func):
+        ...     return trainer.run(train_func, callbacks=[MLflowLoggerCallback(experiment_name="digits")])
+    """
+
+    def __init__(
+        self,
+        tracking_uri: str | None = None,
+        registry_uri: str | None = None,
+        experiment_id: str | None = None,
+        experiment_name: str | None = None,
+        tags: Mapping[str, Any] | None = None,
+        save_artifact: bool = False,
+        logdir: str | Path | None = None,
+        worker_to_log: int = 0,
+    ) -> None:
+        super().__init__(logdir)
+        self._mlflow = mlflow.import_client()
+        self._where = {
+            "tracking_uri": tracking_uri,
+            "experiment_id": experiment_id,
+            "experiment_name": experiment_name,
+        }
+        self._tags = tags
+        self._saves_files = save_artifact
+        self._rank = worker_to_log
+        self._run: mlflow.MLflowRun | None = None
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        """Begin a run."""
+        folder = self._choose_folder(logdir)
+        self._run = mlflow.MLflowRun(
+            self._mlflow, **self._where, run_name=folder.name, tags=self._tags, parameters=config
+        )
+
+    def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
+        """Log the numbers."""
+        assert self._run is not None, "start_training comes first"
+        step, metrics = _split(_pick(results, self._rank))
+        self._run.log(metrics, step)
+
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        """End the run, as failed if it has."""
+        run, self._run = self._run, None
+        if run is None:
+            return
+        if self._saves_files and self.logdir is not None:
+            run.save_files(self.logdir)
+        run.close(has_failed=error)
+
+
+def _split(metrics: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Return the number of the report, and what is to be logged with it."""
+    return int(metrics["_training_iteration"]), {k: v for k, v in metrics.items() if k != "_training_iteration"}
+
+
+def _list_ranks(given: object) -> list[int] | None:
+    if given is None:
+        return None
+    ranks = [given] if isinstance(given, int) else list(given) if isinstance(given, list | tuple) else [None]
+    if not all(isinstance(rank, int) for rank in ranks):
+        raise TypeError(
+            f"workers_to_log must be a rank, a list of ranks, or None for all, but received {given!r}. Write workers_to_log=[0, 1]."
+        )
+    return ranks  # type: ignore[return-value]  # all are ints
+
+
+def _pick(results: list[dict[str, Any]], rank: int) -> dict[str, Any]:
+    if not 0 <= rank < len(results):
+        raise ValueError(
+            f"There is no rank {rank} to log: there are {len(results)}, from 0. Name another in worker_to_log or workers_to_log."
+        )
+    return results[rank]

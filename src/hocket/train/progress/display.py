@@ -1,0 +1,281 @@
+"""The callback that shows a run's progress, and the rule for when it is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, final
+
+from hocket.train import callbacks, checkpoint, configs
+from hocket.train.progress import model, notebook, terminal, text
+
+SWITCH = "HOCKET_PROGRESS"
+"""The environment variable that says how progress is shown, whatever the program says: ``off``, ``live``, ``plain``, or ``auto``."""
+
+MODES = ("auto", "live", "plain", "off")
+
+DRAW_SECONDS = 0.25
+"""How often a terminal is drawn. A guess: often enough to see that it lives."""
+
+NOTEBOOK_SECONDS = 0.5
+"""How often a notebook is changed at most. A guess: each change is a message to a browser."""
+
+_terminal_lock = threading.Lock()  # one run at a time has the rows of the terminal
+
+
+class _Screen(Protocol):
+    def update(self) -> None: ...
+    def close(self, last_line: str) -> None: ...
+
+
+@final
+class ProgressDisplay(callbacks.UserCallback):
+    """Shows how far a run is, its loss, samples a second, the time left, and how far each rank is behind the first.
+
+    `fit` shows one by itself in a terminal and in a notebook. Pass one in `RunConfig.callbacks` to have lines in a log too, or to say which
+    metrics count. The environment variable ``HOCKET_PROGRESS=off`` silences all, also this one.
+
+    In a terminal the last rows are set aside for it, and what the program and its ranks print scrolls above, untouched. Elsewhere it writes a
+    line every `interval_s` seconds to stderr. When the run is over, one line stays.
+
+    What is shown is found in rank 0's metrics: ``step`` or ``epoch``, ``loss``, and for the speed ``samples``, the number of samples that
+    each rank has used since its report before, or ``samples_per_second`` of all ranks together. The time left needs a total:
+    ``total_steps``, ``num_epochs`` or the like in the metrics or in ``train_loop_config``, or `total`.
+
+    Args:
+        mode: ``"auto"`` chooses by where the program runs; ``"live"`` is as auto, ``"plain"`` writes lines even to a terminal, ``"off"``
+            shows nothing.
+        step_key: The metric that says how far the run is.
+        total: How far it will go.
+        loss_key: The metric that is shown as loss; ``"val/loss"`` looks into nested ones.
+        samples_key: The metric that says how many samples a rank has used since its report before.
+        interval_s: Seconds between lines.
+
+    Raises:
+        ValueError: The mode is none of these, or the total or the interval is not positive.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket import train
+        >>> def loop(config):
+        ...     for step in range(config["num_steps"]):
+        ...         train.report({"step": step, "loss": 1 / (step + 1), "samples": 32})
+        >>> trainer = train.DataParallelTrainer(
+        ...     loop,
+        ...     train_loop_config={"num_steps": 3},
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(
+        ...         storage_path=tempfile.mkdtemp(), callbacks=[train.ProgressDisplay(loss_key="loss", interval_s=60)]
+        ...     ),
+        ... )
+        >>> trainer.fit().metrics["step"]
+        2
+    """
+
+    def __init__(
+        self,
+        mode: str = "auto",
+        *,
+        step_key: str | None = None,
+        total: float | None = None,
+        loss_key: str | None = None,
+        samples_key: str = "samples",
+        interval_s: float = 10.0,
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {list(MODES)}, but received {mode!r}. Leave it out for 'auto'.")
+        if total is not None and not total > 0:
+            raise ValueError(f"total must be more than 0, but received {total!r}. Give the last step, or leave it out.")
+        if not interval_s > 0:
+            raise ValueError(
+                f"interval_s must be more than 0 seconds, but received {interval_s!r}. Leave it out for 10."
+            )
+        self._mode = mode
+        self._keys = model.Keys(step=step_key, total=total, loss=loss_key, samples=samples_key)
+        self._interval = interval_s
+        self._lock = threading.Lock()
+        self._progress: model.Progress | None = None
+        self._screen: _Screen | None = None
+
+    def before_run(self, run_context: callbacks.TrainRunContext) -> None:
+        """Begin to count. Nothing is shown before the first report."""
+        self._progress = model.Progress(self._keys, run_context.train_loop_config, time.monotonic())
+
+    def after_arrival(self, run_context: callbacks.TrainRunContext, counts: Sequence[int]) -> None:
+        """Note who is behind."""
+        assert self._progress is not None, "a run begins first"
+        with self._lock:
+            self._progress.note_arrivals(counts, time.monotonic())
+
+    def after_report(
+        self,
+        run_context: callbacks.TrainRunContext,
+        metrics: list[dict[str, Any]],
+        checkpoint: checkpoint.Checkpoint | None,
+    ) -> None:
+        """Take note, and show it if it is time."""
+        assert self._progress is not None, "a run begins first"
+        with self._lock:
+            self._progress.note_row(metrics, time.monotonic())
+        if self._screen is None:
+            self._screen = self._open_screen(run_context.experiment_name)
+        self._screen.update()
+
+    def after_exception(self, run_context: callbacks.TrainRunContext, worker_exceptions: dict[int, Exception]) -> None:
+        """Count it."""
+        assert self._progress is not None, "a run begins first"
+        with self._lock:
+            self._progress.note_failure()
+
+    def after_run(self, run_context: callbacks.TrainRunContext, error: BaseException | None) -> None:
+        """Leave one line, and forget the run."""
+        progress, screen = self._progress, self._screen
+        self._progress = self._screen = None
+        if progress is not None and screen is not None:
+            screen.close(text.build_last_line(run_context.experiment_name, progress.look(time.monotonic()), error))
+
+    def _look(self) -> model.Snapshot | None:
+        with self._lock:
+            return None if self._progress is None else self._progress.look(time.monotonic())
+
+    def _open_screen(self, name: str) -> _Screen:
+        mode = read_switch()
+        mode = self._mode if mode == "auto" or self._mode == "off" else mode
+        if mode == "off":
+            return _Nothing()
+        if mode != "plain":
+            if notebook.is_here():
+                return _Notebook(name, self._look)
+            descriptor = find_terminal()
+            if descriptor is not None:
+                return _Live(name, self._look, descriptor) if _terminal_lock.acquire(blocking=False) else _Nothing()
+        return _Lines(name, self._look, self._interval)
+
+
+class _Nothing:
+    def update(self) -> None:
+        """Show nothing."""
+
+    def close(self, last_line: str) -> None:
+        """Show nothing."""
+
+
+class _Lines:
+    """Lines in a log."""
+
+    def __init__(self, name: str, look: Callable[[], model.Snapshot | None], interval_s: float) -> None:
+        self._name, self._look, self._interval = name, look, interval_s
+        self._next = 0.0
+
+    def update(self) -> None:
+        """Write a line if it is time for one."""
+        now = time.monotonic()
+        snapshot = self._look() if now >= self._next else None
+        if snapshot is not None:
+            self._next = now + self._interval
+            _write_line(text.build_line(self._name, snapshot))
+
+    def close(self, last_line: str) -> None:
+        """Write the last line."""
+        _write_line(last_line)
+
+
+class _Notebook:
+    """An output that changes. It is changed in the thread that runs the cell, as IPython wants it."""
+
+    def __init__(self, name: str, look: Callable[[], model.Snapshot | None]) -> None:
+        self._name, self._look = name, look
+        self._output = notebook.Output()
+        self._next = 0.0
+
+    def update(self) -> None:
+        """Change it if it is time to."""
+        now = time.monotonic()
+        snapshot = self._look() if now >= self._next else None
+        if snapshot is not None:
+            self._next = now + NOTEBOOK_SECONDS
+            lags = [text.build_lag_line(snapshot)] if snapshot.lags else []
+            self._output.show([text.build_line(self._name, snapshot), *lags])
+
+    def close(self, last_line: str) -> None:
+        """Leave the last line."""
+        self._output.show([last_line])
+
+
+class _Live:
+    """The last rows of a terminal, drawn by a thread, so that a run that stands still is seen to."""
+
+    def __init__(self, name: str, look: Callable[[], model.Snapshot | None], descriptor: int) -> None:
+        self._look = look
+        self._painter = text.Painter(name)
+        self._area = terminal.StatusArea(descriptor)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._draw_on, name="hocket-progress", daemon=True)
+        self._thread.start()
+
+    def update(self) -> None:
+        """Do nothing: the thread draws what there is."""
+
+    def _draw_on(self) -> None:
+        while True:
+            snapshot = self._look()
+            if snapshot is not None:
+                self._area.draw(self._painter.paint(snapshot, self._area.width))
+            if self._is_over.wait(DRAW_SECONDS):
+                return
+
+    def close(self, last_line: str) -> None:
+        """Give the rows back, and leave the last line."""
+        try:
+            self._is_over.set()
+            self._thread.join()
+            self._area.close()
+            _write_line(last_line)
+        finally:
+            _terminal_lock.release()
+
+
+def _write_line(line: str) -> None:
+    """Write a line to stderr, where a program has one."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def find_terminal() -> int | None:
+    """Return the descriptor of the terminal that stderr is; None if it is none, or none to draw on."""
+    try:
+        descriptor = sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):  # there is no stderr, or it is no file
+        return None
+    return descriptor if terminal.is_usable(descriptor) else None
+
+
+def read_switch() -> str:
+    """Return what the environment says.
+
+    Raises:
+        ValueError: It says something else than one of `MODES`.
+    """
+    found = os.environ.get(SWITCH, "") or "auto"
+    if found not in MODES:
+        raise ValueError(f"{SWITCH} must be one of {list(MODES)}, but is {found!r}. Unset it for 'auto'.")
+    return found
+
+
+def add_display(config: configs.RunConfig) -> configs.RunConfig:
+    """Return the configuration with a display among the callbacks, if none is there and there is somebody to see it.
+
+    Raises:
+        ValueError: The environment says something unknown of it.
+    """
+    mode = read_switch()
+    if mode == "off" or any(isinstance(callback, ProgressDisplay) for callback in config.callbacks):
+        return config
+    if mode == "auto" and not notebook.is_here() and find_terminal() is None:
+        return config
+    return dataclasses.replace(config, callbacks=(*config.callbacks, ProgressDisplay()))

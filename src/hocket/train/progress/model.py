@@ -1,0 +1,227 @@
+"""What the display knows of a run. No IO, no clock: every method is told what time it is, in seconds of any origin."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hocket.train.tracking import plots, values
+
+TOTALS = {
+    "step": ("total_steps", "num_steps", "max_steps", "steps"),
+    "global_step": ("total_steps", "num_steps", "max_steps", "steps"),
+    "iteration": ("num_iterations", "max_iterations", "iterations"),
+    "epoch": ("num_epochs", "max_epochs", "epochs"),
+}
+"""The metrics that say how far a run is, the first that is reported counts; and under which names, among the metrics or in the
+configuration, it is said how far it will go."""
+
+RATES = ("samples_per_second", "samples_per_s")
+"""Metrics that are the rate of all ranks together."""
+
+POINT_SECONDS = 0.25
+"""How far apart the points are from which speeds are computed. A guess: shorter than one looks, longer than a fast step."""
+
+POINT_COUNT = 64
+"""How many of them there are: a window of 16 seconds or more, so that the time left does not jump. A guess."""
+
+LAG_WEIGHT = 0.3
+"""How much the last report counts in a rank's lag. A guess: ten reports forget the past."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Which metrics are shown. None: found by their usual names."""
+
+    step: str | None = None
+    total: float | None = None
+    """How far the run will go."""
+    loss: str | None = None
+    samples: str = "samples"
+    """How many samples a rank has used since its report before. The ranks' are added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a rank is behind the first one."""
+
+    rank: int
+    seconds: float
+    is_waited_for: bool
+    """Whether others have reported, and it has not yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What is shown at one moment."""
+
+    step_name: str
+    """The metric that says how far it is, or ``"report"``."""
+    step: float
+    done: float
+    """How many steps are done: one more than `step` if they count from 0."""
+    total: float | None
+    loss_name: str
+    loss: float | None
+    steps_per_s: float | None
+    samples_per_s: float | None
+    elapsed_s: float
+    left_s: float | None
+    lags: tuple[Lag, ...]
+    """By rank; empty if there is one rank."""
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    time: float
+    done: float
+    samples: float
+
+
+class Progress:
+    """A run, as seen from its reports. Used under a lock of the caller.
+
+    Args:
+        keys: Which metrics count.
+        config: The run's configuration, in which totals are looked for.
+        now: When it began.
+    """
+
+    def __init__(self, keys: Keys, config: object, now: float) -> None:
+        self._keys = keys
+        self._config: Mapping[str, Any] = config if isinstance(config, Mapping) else {}
+        self._began = now
+        self.report_count = 0
+        """How many reports all ranks have made."""
+        self._restarts = 0
+        self._metrics: Mapping[str, Any] = {}
+        self._numbers: dict[str, float] = {}
+        self._step_name = "report"
+        self._counts_from_0: bool | None = None
+        self._has_samples = False
+        self._samples = 0.0
+        self._points: deque[_Point] = deque(maxlen=POINT_COUNT)
+        self._seen: list[int] = []
+        self._arrivals: list[deque[float]] = []
+        self._lags: list[float] = []
+
+    def note_arrivals(self, counts: Sequence[int], now: float) -> None:
+        """Note how many reports each rank has made in this attempt."""
+        if len(counts) != len(self._seen) or any(new < old for new, old in zip(counts, self._seen, strict=True)):
+            self._begin_attempt(len(counts))
+        for rank, count in enumerate(counts):
+            self._arrivals[rank].extend([now] * (count - self._seen[rank]))
+            self._seen[rank] = count
+
+    def _begin_attempt(self, world_size: int) -> None:
+        self._seen = [0] * world_size
+        self._arrivals = [deque() for _ in range(world_size)]
+        self._lags = [0.0] * world_size
+        self._points.clear()
+
+    def note_row(self, metrics: Sequence[Mapping[str, Any]], now: float) -> None:
+        """Note the metrics of a report that all ranks have made, by rank."""
+        self.report_count += 1
+        self._metrics = metrics[0]
+        self._numbers = values.list_numbers(metrics[0])
+        self._step_name = self._find_step_name()
+        if self._counts_from_0 is None:
+            self._counts_from_0 = self._step_name != "report" and self._numbers[self._step_name] == 0
+        for one in metrics:
+            samples = values.get_optional_number(one.get(self._keys.samples))
+            self._has_samples = self._has_samples or samples is not None
+            self._samples += samples or 0.0
+        self._note_point(now)
+        if len(metrics) == len(self._arrivals) and all(self._arrivals):
+            times = [line.popleft() for line in self._arrivals]
+            for rank, time in enumerate(times):
+                self._lags[rank] += LAG_WEIGHT * (time - min(times) - self._lags[rank])
+
+    def _note_point(self, now: float) -> None:
+        point = _Point(now, self._done, self._samples)
+        if len(self._points) > 1 and now - self._points[-2].time < POINT_SECONDS:
+            self._points.pop()
+        self._points.append(point)
+
+    def note_failure(self) -> None:
+        """Note that ranks have failed; if they are started again, reports since the last commit come again."""
+        self._restarts += 1
+        self._begin_attempt(len(self._seen))
+
+    def _find_step_name(self) -> str:
+        if self._keys.step is not None:
+            return self._keys.step if self._keys.step in self._numbers else "report"
+        return next((name for name in TOTALS if name in self._numbers), "report")
+
+    @property
+    def _step(self) -> float:
+        return self.report_count if self._step_name == "report" else self._numbers[self._step_name]
+
+    @property
+    def _done(self) -> float:
+        return self._step + 1 if self._counts_from_0 else self._step
+
+    def _find_total(self) -> float | None:
+        if self._keys.total is not None:
+            return self._keys.total
+        for name in TOTALS.get(self._step_name, ()):
+            for where in (self._metrics, self._config):
+                total = values.get_optional_number(where.get(name))
+                if total is not None and total > 0:
+                    return total
+        return None
+
+    def _find_loss(self) -> tuple[str, float | None]:
+        name = self._keys.loss
+        if name is None:
+            found = plots.find_loss_keys(list(self._numbers))
+            name = "loss" if "loss" in found or not found else found[0]
+        return name, self._numbers.get(name)
+
+    def _find_samples_per_s(self) -> float | None:
+        for name in RATES:
+            if name in self._numbers:
+                return self._numbers[name]
+        return self._find_speed("samples") if self._has_samples else None
+
+    def _find_speed(self, what: str) -> float | None:
+        """Return how much of something was done a second, in the window; None if that cannot be told."""
+        if len(self._points) < 2:
+            return None
+        first, last = self._points[0], self._points[-1]
+        change: float = getattr(last, what) - getattr(first, what)
+        seconds = last.time - first.time
+        return change / seconds if seconds > 0 and change > 0 else None
+
+    def _list_lags(self, now: float) -> tuple[Lag, ...]:
+        if len(self._arrivals) < 2:
+            return ()
+        since = min((line[0] for line in self._arrivals if line), default=now)
+        found = []
+        for rank, (line, usual) in enumerate(zip(self._arrivals, self._lags, strict=True)):
+            waited = 0.0 if line else now - since
+            found.append(Lag(rank, max(usual, waited), waited > usual))
+        return tuple(found)
+
+    def look(self, now: float) -> Snapshot:
+        """Return what there is to show."""
+        total, speed = self._find_total(), self._find_speed("done")
+        loss_name, loss = self._find_loss()
+        left = max(total - self._done, 0.0) / speed if total is not None and speed is not None else None
+        return Snapshot(
+            step_name=self._step_name,
+            step=self._step,
+            done=self._done,
+            total=total,
+            loss_name=loss_name,
+            loss=loss,
+            steps_per_s=speed,
+            samples_per_s=self._find_samples_per_s(),
+            elapsed_s=now - self._began,
+            left_s=left,
+            lags=self._list_lags(now),
+            restarts=self._restarts,
+        )

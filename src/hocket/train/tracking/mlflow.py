@@ -1,0 +1,94 @@
+"""A run in MLflow, by its client: what the program itself does with MLflow is not touched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hocket.train.tracking import values
+
+DEFAULT_EXPERIMENT = "0"
+"""The id of the experiment that MLflow makes by itself."""
+
+_LONGEST_PARAMETER = 6000  # characters; MLflow refuses longer ones
+
+
+def import_client() -> Any:
+    """Return MLflow's client module.
+
+    Raises:
+        ImportError: MLflow is missing.
+    """
+    try:
+        import mlflow.tracking
+    except ImportError as error:
+        raise ImportError(
+            "To log to MLflow needs mlflow, which cannot be imported. Run pip install 'hocket[mlflow]'."
+        ) from error
+    return mlflow
+
+
+class MLflowRun:
+    """One run. `close` must be called.
+
+    Args:
+        mlflow: The package.
+        tracking_uri: The server or folder. Default: what MLFLOW_TRACKING_URI says, or MLflow's own default.
+        experiment_id: The experiment; it must be there.
+        experiment_name: Its name, if the id is not given; made if need be.
+        run_name: What the run is called.
+        tags: What it is marked with.
+        parameters: What it was configured with.
+
+    Raises:
+        ValueError: There is no experiment of that id.
+    """
+
+    def __init__(
+        self,
+        mlflow: Any,
+        *,
+        tracking_uri: str | None,
+        experiment_id: str | None,
+        experiment_name: str | None,
+        run_name: str | None,
+        tags: Mapping[str, Any] | None,
+        parameters: Mapping[str, Any],
+    ) -> None:
+        self._entities = mlflow.entities
+        self._client = mlflow.tracking.MlflowClient(tracking_uri=tracking_uri)
+        experiment = self._find_experiment(experiment_id, experiment_name)
+        run = self._client.create_run(experiment, tags=dict(tags or {}), run_name=run_name)
+        self.run_id: str = run.info.run_id
+        for key, value in values.flatten(parameters):
+            self._client.log_param(self.run_id, key, str(value)[:_LONGEST_PARAMETER])
+
+    def _find_experiment(self, experiment_id: str | None, name: str | None) -> str:
+        if experiment_id is not None:
+            if self._client.get_experiment(experiment_id) is None:
+                raise ValueError(
+                    f"MLflow has no experiment with the id {experiment_id!r}. Give experiment_name=..., which is made."
+                )
+            return experiment_id
+        if name is None:
+            return DEFAULT_EXPERIMENT
+        found = self._client.get_experiment_by_name(name)
+        return str(found.experiment_id if found is not None else self._client.create_experiment(name))
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Log the numbers among metrics, in one request."""
+        now = int(time.time() * 1000)
+        numbers = values.list_numbers(metrics).items()
+        self._client.log_batch(
+            self.run_id, metrics=[self._entities.Metric(key, number, now, step) for key, number in numbers]
+        )
+
+    def save_files(self, folder: str | Path) -> None:
+        """Copy a folder's files to the run."""
+        self._client.log_artifacts(self.run_id, str(folder))
+
+    def close(self, *, has_failed: bool) -> None:
+        """End the run."""
+        self._client.set_terminated(self.run_id, status="FAILED" if has_failed else "FINISHED")

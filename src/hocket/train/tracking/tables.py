@@ -1,0 +1,94 @@
+"""Rows of metrics in files: a JSON object a line, or comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from hocket.train.tracking import values
+
+
+class JsonLines:
+    """A file to which each row adds a line. Rows that are there already stay. `close` must be called.
+
+    Args:
+        path: The file; its folder is made if need be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a row; it can be read at once."""
+        self._file.write(f"{values.encode(row)}\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Csv:
+    """A file with a header. Rows that are there already stay; a column that is new is added, and the file written anew for it.
+
+    Nested values get columns of their own, ``val/loss``. `close` must be called.
+
+    Args:
+        path: The file; its folder is made if need be.
+
+    Raises:
+        ValueError: There is a file that has no header.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._columns = self._read_header()
+        self._file, self._writer = self._open()
+
+    def _read_header(self) -> list[str]:
+        if not self._path.exists() or not self._path.stat().st_size:
+            return []
+        with self._path.open(encoding="utf-8", newline="") as file:
+            header = next(csv.reader(file), [])
+        if len(set(header)) < len(header) or "" in header:
+            raise ValueError(
+                f"{str(self._path)!r} must begin with a header, but its first line is {header}. Give CsvLogger another path."
+            )
+        return header
+
+    def _open(self) -> tuple[TextIO, Any]:
+        file = self._path.open("a", encoding="utf-8", newline="")
+        return file, csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a row; it can be read at once."""
+        flat = dict(values.flatten(row))
+        new = [key for key in flat if key not in self._columns]
+        if new:
+            self._widen(new)
+        self._writer.writerow(flat)
+        self._file.flush()
+
+    def _widen(self, new: list[str]) -> None:
+        """Write the file anew, with more columns, beside the old one, and put it in its place."""
+        self._file.close()
+        beside = self._path.with_name(f".{self._path.name}.tmp")
+        with (
+            self._path.open(encoding="utf-8", newline="") as old,
+            beside.open("w", encoding="utf-8", newline="") as file,
+        ):
+            rows = list(csv.DictReader(old))
+            self._columns += new
+            writer = csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        beside.replace(self._path)
+        self._file, self._writer = self._open()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

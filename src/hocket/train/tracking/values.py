@@ -1,0 +1,55 @@
+"""Metrics as flat numbers, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def flatten(metrics: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Give each value that is no dict, with its path: ``"val/loss"``.
+
+    Example:
+        >>> dict(flatten({"loss": 0.5, "val": {"loss": 0.7}}))
+        {'loss': 0.5, 'val/loss': 0.7}
+    """
+    for key, value in metrics.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def list_numbers(metrics: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the values that are numbers, by path. Numbers of numpy and of torch count."""
+    found = {key: get_optional_number(value) for key, value in flatten(metrics)}
+    return {key: number for key, number in found.items() if number is not None}
+
+
+def get_optional_number(value: object) -> float | None:
+    """Return a value as a float; None if it is no number."""
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        value = value.item()
+    return float(value) if isinstance(value, bool | int | float) else None
+
+
+def encode(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON: NaN and infinities as null, which JSON lacks; a number for a number of numpy's, ``repr`` for what has no place."""
+    return json.dumps(_make_plain(value), indent=indent)
+
+
+def _make_plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _make_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_make_plain(inner) for inner in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    number = get_optional_number(value)
+    if number is None:
+        return repr(value)
+    if not math.isfinite(number):
+        return None
+    return value.item() if hasattr(value, "item") else number
