@@ -122,7 +122,7 @@ class Controller:
                         self._attempts += 1
                         continue
                     error = self._budget.explain(error)
-                if failure is None or error.__cause__ is not None:
+                if failure is None or isinstance(error, errors.ControllerError):  # that one has a cause
                     raise error  # noqa: TRY201 (it may be another one by now)
                 raise error from failure  # there may be too few nodes left because of it
             self._attempts += 1

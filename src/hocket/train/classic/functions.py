@@ -141,7 +141,7 @@ def serve_both(report: Callable[P, None]) -> Report[P]:
         current = session.get_optional_current()
         is_todays = bool(args) or ("metrics" in kwargs and names.issuperset(kwargs))
         if current is not None:
-            if is_todays:
+            if args or (is_todays and isinstance(kwargs["metrics"], dict)):  # 2022's values may have any name
                 raise TypeError(
                     f"report() takes keywords in a function that hocket.train.Trainer runs, but received {args or kwargs!r}. Write "
                     "report(loss=0.5), and save_checkpoint(...) for a checkpoint; or run the function with DataParallelTrainer."
