@@ -30,8 +30,9 @@ WORDS = LINE // 8
 ROUNDS = 4
 """How many slots a rank has, used in turn. See `group` for why four are enough."""
 
-CHUNK_BYTES = 256 * 1024
-"""How much is exchanged at once. Measured, 25 MB between two ranks, ms for 64 KiB to 2 MiB: see benchmarks/RESULTS.md."""
+CHUNK_BYTES = 1024 * 1024
+"""How much is exchanged at once. Measured between two ranks, for 25 MB in three runs: 5.3 to 5.9 ms with 256 KiB, 4.3 to 4.8 with 1 MiB, 4.3 to 5.5
+with 2 MiB. What another core has in its cache is slower to get than what has left it."""
 
 BOX_BYTES = 64 * 1024
 """How much of a message between two ranks is on its way at once."""
