@@ -41,6 +41,7 @@ ROWS = [
     *(Row(name=f"{name}, 2 ranks, 1 MB", unit="us", more_is_better=False) for name in OTHERS),
     Row(name="barrier, 2 ranks", unit="us", more_is_better=False),
     *(Row(name=f"DDP step, 2 ranks, {model}", unit="steps/s") for model in MODELS),
+    *(Row(name=f"prepared step, 2 ranks, {model}", unit="steps/s") for model in MODELS),
 ]
 
 LIMIT_SECONDS = 600
@@ -77,14 +78,20 @@ def build_model(name: str) -> tuple[Any, Any]:
     return Recurrent(), (16, 64)
 
 
-def build_steps(name: str, group: Any) -> Callable[[], None]:
-    """Return a function that takes one step of a model that is wrapped for a group."""
+def build_steps(name: str, group: Any, *, prepared: bool) -> Callable[[], None]:
+    """Return a function that takes one step of a model that is wrapped for a group.
+
+    Args:
+        name: Of the model.
+        group: None for ours.
+        prepared: Whether ours is wrapped as `prepare_model` does it, and the other as a torchrun script.
+    """
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)
     model, shape = build_model(name)
-    wrapped = DistributedDataParallel(model, process_group=group)
+    wrapped = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=prepared and group is None)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
     inputs, labels = torch.randn(BATCH, *shape), torch.randint(10, (BATCH,))
 
@@ -167,14 +174,17 @@ def be_rank(rank: int, ranks: int, folder: Path, only: str, quick: bool) -> None
     for name in list_rows(ranks, only):
         first, *_, last = name.split(", ")
         size = SIZES.get(last, 0)
+        is_step = first.endswith("step")
         bodies = {
-            side: build_steps(last, group) if first == "DDP step" else build_call(first, size, ranks, group)
+            side: build_steps(last, group, prepared=first == "prepared step")
+            if is_step
+            else build_call(first, size, ranks, group)
             for side, group in groups.items()
         }
         count = 3 if quick else max(3, min(100, 40 * KIB * KIB // max(1, size)))
         for _ in range(1 if quick else 5):
             for side, body in bodies.items():
-                if first == "DDP step":
+                if is_step:
                     value = time_steps(body, 0.05 if quick else 0.5, dist.barrier)
                 else:
                     body()

@@ -55,7 +55,8 @@ _HOOKS: Final[Mapping[str, Callable[..., Any]]] = {
 class AllReduce(strategy.Strategy):
     """Gradients are averaged over all ranks while the backward pass still runs. The default; right for dense models on equal workers.
 
-    With it `prepare_model` wraps the model in torch's DistributedDataParallel, or shards it with ``parallel_strategy="fsdp"``.
+    With it `prepare_model` wraps the model in torch's DistributedDataParallel, with ``gradient_as_bucket_view=True`` unless
+    ``parallel_strategy_kwargs`` says otherwise, or shards it with ``parallel_strategy="fsdp"``.
 
     Compression saves bytes and costs time and accuracy. It pays on a slow network; on one machine it does not.
 
@@ -108,6 +109,10 @@ class _Exchange(strategy.Exchange):
             return sharding.shard(model, self._ranks, options, device)
         if self._ranks.world_size == 1:
             return model
+        options = {
+            "gradient_as_bucket_view": True,
+            **options,
+        }  # measured: a tenth of a step less, and a copy of the gradients
         if self._settings.bucket_mb is not None:
             options = {"bucket_cap_mb": self._settings.bucket_mb, **options}
         wrapped = parallel.DistributedDataParallel(model, **options)
