@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAMS = ("startup", "core", "envelope", "idle", "store", "launch")
+PROGRAMS = ("startup", "core", "envelope", "idle", "store", "launch", "collective")
 
 
 def main() -> int:
