@@ -404,7 +404,12 @@ def read_family(process: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
 def test_no_process_outlives_a_launcher_that_is_ended(launch: Launch, number: signal.Signals) -> None:
+    is_ignored = number != signal.SIGKILL and signal.getsignal(number) is signal.SIG_IGN
+    if is_ignored:  # as under nohup, which a launch would heed
+        signal.signal(number, signal.SIG_DFL)
     process = launch(FAMILY.format(last="signal.pause()"), "--workers", "2")
+    if is_ignored:
+        signal.signal(number, signal.SIG_IGN)
     pids = read_family(process)
     assert len(pids) == 5
     process.send_signal(number)
