@@ -49,7 +49,7 @@ test: $(VENV)/.dev  ## run the tests, then those of the core on the in-process e
 	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(INPROCESS_TESTS) $(ARGS)
 	HOCKET_ENGINE=ray $(BIN)/python -m pytest $(RAY_TESTS) $(ARGS)
 
-parity: $(VENV)/.dev  ## run the suites on each engine and write docs/parity.md (a quarter of an hour)
+parity: $(VENV)/.dev  ## run the suites on each engine and write docs/parity.md (half an hour)
 	@mkdir -p $(RESULTS) && rm -f $(RESULTS)/*.xml
 	-for engine in local inprocess ray; do \
 		for suite in $(PARITY_TESTS); do \
