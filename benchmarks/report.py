@@ -19,6 +19,7 @@ from hocket.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 ROWS, BATCH_ROWS = 6400, 64
 STEPS_PER_REPORT = 10
+SAVING_SECONDS, SAVE_EVERY_SECONDS = 10.0, 2.0
 
 
 class Watch(train.UserCallback):
@@ -113,6 +114,42 @@ def measure_rank(epochs: int) -> float:
     return float(result.return_value)
 
 
+def learn_and_save(config: dict[str, Any]) -> float:
+    """Steps a second while a checkpoint is saved every so many seconds; never if that is 0."""
+    model, loader = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps, started = 0, time.perf_counter()
+    saved = started
+    while time.perf_counter() - started < config["seconds"]:
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            steps += 1
+            if config["every"] and time.perf_counter() - saved > config["every"]:
+                saved = time.perf_counter()
+                folder = tempfile.mkdtemp()  # the upload removes it
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{folder}/state.pt")
+                train.report(
+                    {"steps": steps},
+                    train.Checkpoint(folder),
+                    checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC,
+                )
+    return steps / (time.perf_counter() - started)
+
+
+def measure_saving(every_s: float) -> float:
+    with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
+        result = TorchTrainer(
+            learn_and_save,
+            train_loop_config={"every": every_s, "seconds": SAVING_SECONDS},
+            scaling_config=train.ScalingConfig(num_workers=1),
+            run_config=train.RunConfig(storage_path=folder, checkpoint_config=train.CheckpointConfig(num_to_keep=1)),
+        ).fit()
+    return float(result.return_value)
+
+
 def learn_bare(epochs: int, connection: Any) -> None:
     torch.set_num_threads(1)  # as in a rank that holds one CPU
     connection.send(learn(*build(), epochs, lambda metrics: None))
@@ -142,9 +179,14 @@ def main() -> None:
             print(f"| reports, {num_workers} workers | a second | {statistics.median(rates):,.0f} |", flush=True)
         times = [measure_asking(arguments.count // 10) for _ in range(arguments.rounds)]
         print(f"| get_preemption_info, 2 workers | us | {statistics.median(times) * 1e6:,.0f} |", flush=True)
+        saving = [(measure_saving(0), measure_saving(SAVE_EVERY_SECONDS)) for _ in range(arguments.rounds)]
         pairs = [(measure_bare(arguments.epochs), measure_rank(arguments.epochs)) for _ in range(arguments.rounds)]
     bare, rank = (statistics.median(sides) for sides in zip(*pairs, strict=True))
     least = [min(sides) for sides in zip(*pairs, strict=True)]
+    without, with_ = (statistics.median(sides) for sides in zip(*saving, strict=True))
+    print(f"| steps, one rank, nothing saved | a second | {without:,.0f} |")
+    print(f"| steps, one rank, a checkpoint every {SAVE_EVERY_SECONDS:.0f} s | a second | {with_:,.0f} |")
+    print(f"| what saving costs | % | {(without / with_ - 1) * 100:+.2f} |")
     steps = ROWS // BATCH_ROWS
     print(f"| step, plain process | us | {bare / steps * 1e6:,.1f} |")
     print(f"| step, one rank, a report every {STEPS_PER_REPORT} steps | us | {rank / steps * 1e6:,.1f} |")

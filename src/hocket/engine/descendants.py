@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import warnings
 from typing import Any
 
 _OOM_SCORE = 500
@@ -43,6 +44,11 @@ def offer_to_oom_killer() -> None:
         usual = int(score.read())
         score.seek(0)
         score.write(str(min(1000, usual + _OOM_SCORE)))
+
+
+def allow_forks() -> None:
+    """Have Python (3.12 and later) not warn of forks beside threads: numpy's linear algebra starts some when it is loaded, and sees to forks itself."""
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
 
 
 def draw_new_random_numbers() -> None:

@@ -446,6 +446,7 @@ def main(lifeline: int) -> None:
     elif not plan.is_module and not plans.is_plain_script(plan.target):
         sys.path.insert(0, plan.get_path_entry())
     descendants.set_name("hocket:keeper")
+    descendants.allow_forks()
     gc.disable()  # measured: looking for garbage takes 0.35 of the 2.0 s that torch and its compiler take to load
     _load(plan.modules)
     for stream in (sys.stdout, sys.stderr):

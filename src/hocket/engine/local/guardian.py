@@ -320,6 +320,7 @@ def main(control_fd: int, status_fd: int, driver_pid: int) -> None:
     terminal = debugger.find_terminal()
     sys.stdin.close()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    descendants.allow_forks()
     gc.freeze()  # what is here now is never garbage; workers then share its pages
     gc.enable()
     late.defer()
