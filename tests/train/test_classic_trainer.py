@@ -130,6 +130,7 @@ def set_hook() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("session")
+@pytest.mark.needs("death_evidence")
 def test_dead_ranks_are_replaced_and_go_on_from_the_last_checkpoint(tmp_path: Path) -> None:
     trainer = train.Trainer("none", 2, logdir=tmp_path, max_retries=1)
     trainer.start(initialization_hook=set_hook)

@@ -66,6 +66,7 @@ def feed(shown: screen.Screen, descriptor: int, until: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("plain_output")
 def test_in_a_terminal_it_stays_below_what_everybody_prints(tmp_path: Path, pty: tuple[int, int]) -> None:
     ours, theirs = pty
     gate = tmp_path / "gate"
