@@ -144,6 +144,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("every_interrupt")
 def test_interrupted_session_goes_on(session: hocket.SessionContext) -> None:
     @hocket.remote
     def echo(x: int) -> int:

@@ -96,6 +96,7 @@ class RayEngine(contract.Engine):
             "generator_completion": "completed() of a generator that raised has the value None: its last item has the error.",
             "owner_deaths": "What a worker put, and the results of tasks that it submitted, are lost if it is killed: it owns them.",
             "instant_start": "Ray's processes start with the session, which takes seconds.",
+            "every_interrupt": "A Ctrl-C in the short moment in which Ray's C++ calls back into Python is lost there; press it again.",
             "plain_output": "What workers print comes with a worker's name and pid in front of each line, up to a second late.",
             "exact_state": "The state API and the timeline tell what Ray's own do: a second or so late, with Ray's names for errors and causes, and "
             "also of what was there before the session.",
