@@ -123,7 +123,7 @@ def test_bad_input() -> None:
     }.items():
         if "begun" in expected:
             board = hocket.remote(num_cpus=0, name="hocket-collective/fresh")(api._BoardActor).remote(2)
-            hocket.get(board.check.remote(2))
+            hocket.get(board.get_size.remote())
         assert expected in hocket.get(members[0].run.remote(fail, *call))
     with pytest.raises(ValueError, match=r"received 2 actors and ranks \[0, 0\]"):
         collective.create_collective_group(members, 2, [0, 0])

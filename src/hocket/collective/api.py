@@ -51,7 +51,7 @@ class _BoardActor:
         self.size = size
         self._texts: dict[str, asyncio.Future[str]] = collections.defaultdict(asyncio.Future)
 
-    async def check(self, size: int) -> int:
+    async def get_size(self) -> int:
         """Return how many ranks the group has."""
         return self.size
 
@@ -143,7 +143,7 @@ def init_collective_group(
         "max_concurrency": _MAX_WAITING,
     }
     handle = actor.ActorClass(_BoardActor, options).remote(world_size)
-    found = api.get(handle.check.remote(world_size))
+    found = api.get(handle.get_size.remote())
     if found != world_size:
         raise ValueError(
             f"world_size={world_size}, but the group {group_name!r} was begun with {found} by another rank. All ranks must give the same."
