@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -256,3 +257,35 @@ def test_a_closed_group_says_so(tmp_path: Path) -> None:
         return "done"
 
     assert run(body, 2, tmp_path) == ["done", "done"]
+
+
+def run_python(seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        pass
+
+
+def sleep_with_the_lock(seconds: float) -> None:
+    """Sleep in C without letting another thread run; a signal ends one sleep of two."""
+    for _ in range(2):
+        ctypes.PyDLL(None).usleep(int(seconds / 2 * 1e6))
+
+
+@pytest.mark.parametrize("instead", [run_python, sleep_with_the_lock])
+def test_stacks_come_from_python_and_from_c_that_keeps_the_lock(
+    tmp_path: Path, instead: Callable[[float], None]
+) -> None:
+    def body(group: Group) -> str:
+        lookout.STACK_SECONDS = 0.2
+        if group.rank == 1:
+            instead(3.0)
+        try:
+            group.all_reduce(np.ones(2))
+        except errors.CollectiveError as error:
+            return str(error)
+        return ""
+
+    waited, _ = run(body, 2, tmp_path, timeout_s=0.5)
+    _, _, of_rank_1 = waited.partition("Rank 1 (pid ")
+    assert f"in {instead.__name__}" in of_rank_1
+    assert "Rank 0 has waited" in waited

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import hocket
 from hocket import exceptions
+from hocket.core import placement
 from hocket.util import scheduling_strategies
 
 
@@ -187,6 +189,12 @@ def test_old_placement_group_keyword(session: hocket.SessionContext) -> None:
     strategy = scheduling_strategies.PlacementGroupSchedulingStrategy(group)
     with pytest.raises(ValueError, match="exclude each other"):
         hocket.remote(add).options(placement_group=group, scheduling_strategy=strategy)
+
+
+@pytest.mark.parametrize("text", ["0000000000000007", "08947cf7f2c9b9386bc076948de601000000"])
+def test_ids_of_groups_keep_their_leading_zeros(text: str) -> None:
+    ref: Any = types.SimpleNamespace(_id=int(text, 16))
+    assert placement.PlacementGroup(ref, []).id == text
 
 
 def test_strategies_check_what_they_are_given(session: hocket.SessionContext) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ STALL_SECONDS = float(os.environ.get("HOCKET_COLLECTIVE_STALL_S", "20"))
 """After how long a rank that waits says so, with everybody's stack. It goes on waiting until the group's time-out."""
 
 STACK_SECONDS = 1.0
-"""How long a living rank may take to write its stack: milliseconds, unless it is stopped."""
+"""How long a living rank may take to write its stack when it is asked, and then when it is told: milliseconds, unless it is stopped."""
 
 JOINED, LEFT = 1, 2
 """A rank's state on its desk; 0 before it joins."""
@@ -41,22 +42,44 @@ KINDS: Final = (
 """The operations, by the number on a desk."""
 
 _SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 7
-"""Asks a process for its stack. One that programs hardly use."""
+"""Tells a process to write its stack, whatever it does. A signal that programs hardly use."""
 
 _OPS = ("sum", "product", "min", "max", "mean")
 
 _log = logging.getLogger("hocket.collective")
 
-_stacks: IO[bytes] | None = None
+
+@final
+class _Stacks:
+    """Has this process write the stacks of its threads to a file when another one asks for them. It stays so until the process ends.
+
+    A byte in a pipe is the question, which a thread answers that holds the interpreter's lock: nothing moves while it looks. A signal would
+    interrupt a thread without that lock, and looking at the frames of others that run can crash; so a signal is for a process that does not
+    answer, because something in C keeps the lock.
+    """
+
+    def __init__(self) -> None:
+        self.file: IO[bytes] = os.fdopen(os.memfd_create("hocket-stacks"), "wb", buffering=0)
+        self._questions, self.ask = os.pipe2(os.O_CLOEXEC)
+        faulthandler.register(_SIGNAL, file=self.file, all_threads=True, chain=False)
+        threading.Thread(target=self._answer, name="hocket-stacks", daemon=True).start()
+
+    def write(self) -> None:
+        faulthandler.dump_traceback(self.file, all_threads=True)
+
+    def _answer(self) -> None:
+        while os.read(self._questions, 1):
+            self.write()
 
 
-def _open_stacks() -> int:
-    """Have this process write its stack to a file when it is asked to; return the file's descriptor. It stays so until the process ends."""
+_stacks: _Stacks | None = None
+
+
+def _open_stacks() -> _Stacks:
     global _stacks  # noqa: PLW0603 (a process has one handler for a signal)
     if _stacks is None:
-        _stacks = os.fdopen(os.memfd_create("hocket-stacks"), "wb", buffering=0)
-        faulthandler.register(_SIGNAL, file=_stacks, all_threads=True, chain=False)
-    return _stacks.fileno()
+        _stacks = _Stacks()
+    return _stacks
 
 
 def pack(kind: int, op: int, root: int, dtype: str) -> int:
@@ -195,31 +218,42 @@ class Lookout:
 
     def _fetch_stack(self, rank: int) -> str:
         """Ask a rank for its stack."""
-        file = Path(f"/proc/{self._read(rank, segment.PID)}/fd/{self._read(rank, segment.REPORT)}")
+        descriptors = Path(f"/proc/{self._read(rank, segment.PID)}/fd")
+        file = descriptors / str(self._read(rank, segment.REPORT))
         try:
+            before = file.stat().st_size
             if rank == self._rank:
-                assert _stacks is not None
-                before = file.stat().st_size
-                faulthandler.dump_traceback(_stacks, all_threads=True)
+                _open_stacks().write()
             elif self._is_stopped(rank) or self._is_dead(rank) or self._read(rank, segment.STATE) != JOINED:
                 return ""
             else:
-                before = file.stat().st_size
-                signal.pidfd_send_signal(self._processes[rank], _SIGNAL)
-                deadline = time.monotonic() + STACK_SECONDS
-                while file.stat().st_size == before and time.monotonic() < deadline:
-                    time.sleep(0.01)
+                (descriptors / str(self._read(rank, segment.ASK))).write_bytes(b"?")
+                if not _grows(file, before):
+                    signal.pidfd_send_signal(self._processes[rank], _SIGNAL)
+                    _grows(file, before)
                 time.sleep(0.02)  # it writes line by line
             return file.read_bytes()[before:].decode(errors="replace")
         except OSError as error:
             return f"(its stack cannot be read: {error})"
 
 
+def _grows(file: Path, size: int) -> bool:
+    """Wait until a file is larger than it was; return whether it is, in the time that a rank has to write its stack."""
+    deadline = time.monotonic() + STACK_SECONDS
+    while file.stat().st_size == size:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def join(memory: segment.Segment, rank: int) -> None:
     """Write down on this rank's desk who it is."""
     desk = segment.find_desk(rank)
     memory.words[desk + segment.PID] = os.getpid()
-    memory.words[desk + segment.REPORT] = _open_stacks()
+    stacks = _open_stacks()
+    memory.words[desk + segment.REPORT] = stacks.file.fileno()
+    memory.words[desk + segment.ASK] = stacks.ask
     memory.words[desk + segment.STATE] = JOINED
 
 

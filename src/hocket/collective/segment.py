@@ -43,7 +43,7 @@ BOX_LINES = 2
 _PAGE = 4096
 
 # Words on a desk.
-PID, ASLEEP, BELL, DOING, AMOUNT, STATE, REPORT = range(7)
+PID, ASLEEP, BELL, DOING, AMOUNT, STATE, REPORT, ASK = range(8)
 
 
 @final

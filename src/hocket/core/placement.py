@@ -33,8 +33,9 @@ class PlacementGroup:
 
     @property
     def id(self) -> str:
-        """The id in hexadecimal."""
-        return f"{self.group_id:016x}"
+        """The id in hexadecimal: 16 digits, or 36 where Ray made it."""
+        digits = 16 if self.group_id < 1 << 64 else 36
+        return f"{self.group_id:0{digits}x}"
 
     @property
     def bundle_specs(self) -> list[dict[str, float]]:
