@@ -33,6 +33,7 @@ $(VENV)/.demo: pyproject.toml constraints-dev.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints-dev.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt --no-deps tf-keras
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
