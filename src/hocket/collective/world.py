@@ -1,0 +1,255 @@
+"""All ranks of a run, as a framework sees them that has no process group of its own: numpy arrays in, numpy arrays out.
+
+Inside a machine they share memory (`hocket.collective.host_group`). Between machines the first rank of each gives what it has to an `Exchange`, and gets
+what all of them gave: `through_actor` makes one of an actor, so that what travels are the engine's own objects. That is for frameworks without
+a transport; torch has gloo and NCCL (`hocket.collective.torch`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket import exceptions
+from hocket.collective import errors, host_group
+from hocket.collective.arithmetic import NUMPY, ReduceOp
+from hocket.core import actor, api
+
+Array: TypeAlias = npt.NDArray[Any]
+
+Exchange: TypeAlias = Callable[[Any], list[Any]]
+"""Gives a value to the other machines; returns those of all, in the machines' order."""
+
+_COMBINE: Final = NUMPY.combine
+
+
+@final
+class World:
+    """The ranks' collectives. All ranks call the same methods in the same order, from one thread at a time.
+
+    Args:
+        rank: This rank.
+        hosts: The ranks of each machine.
+        local: The group of this machine's ranks; None if this rank is alone there.
+        exchange: Between the machines, in the first rank of each.
+
+    Example:
+        >>> import numpy as np
+        >>> from hocket.collective.world import World
+        >>> world = World(0, [[0]])
+        >>> values = np.arange(3.0)
+        >>> world.all_reduce(values)  # with one rank there is nothing to add
+        >>> values.tolist(), world.all_gather_object("alone")
+        ([0.0, 1.0, 2.0], ['alone'])
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        hosts: Sequence[Sequence[int]],
+        local: host_group.HostGroup | None = None,
+        exchange: Exchange | None = None,
+    ) -> None:
+        self.rank: Final = rank
+        self.size: Final = sum(len(host) for host in hosts)
+        self._hosts = [list(host) for host in hosts]
+        self._home = next(number for number, host in enumerate(self._hosts) if rank in host)
+        self._local = local
+        self._exchange = exchange
+        self._is_apart = len(self._hosts) > 1
+
+    def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM) -> None:
+        """Put the sum of all ranks' arrays, or what `op` makes of them, into each.
+
+        Args:
+            array: Of any shape, contiguous and writable; changed in place. Equal in shape and dtype in all ranks.
+            op: What to do with the numbers. Sums are made in the order of the ranks, so their last bits do not change from run to run.
+
+        Raises:
+            ValueError: The array cannot be changed in place.
+            TypeError: A mean of whole numbers.
+            CollectiveError: A rank has died, did not come in time, or calls something else.
+        """
+        flat = _flatten(array)
+        if not self._is_apart:
+            if self._local is not None:
+                self._local.all_reduce(flat, op)
+            elif op is ReduceOp.MEAN:
+                _check_mean(flat)
+            return
+        if op is ReduceOp.MEAN:
+            _check_mean(flat)
+        inner = ReduceOp.SUM if op is ReduceOp.MEAN else op
+        if self._local is not None:
+            self._local.reduce(flat, 0, inner)
+        if self._exchange is not None:
+            first, *others = self._exchange(flat)
+            np.copyto(flat, first)
+            for other in others:
+                _COMBINE[inner](flat, other, out=flat)
+            if op is ReduceOp.MEAN:
+                np.divide(flat, self.size, out=flat)
+        self._spread(flat)
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """Put the root's array into that of each rank.
+
+        Args:
+            array: Of any shape, contiguous and writable; changed in place.
+            root: Whose array all shall have.
+
+        Raises:
+            ValueError: The array cannot be changed in place, or there is no such rank.
+            CollectiveError: See `all_reduce`.
+        """
+        if not 0 <= root < self.size:
+            raise ValueError(f"root must be one of the {self.size} ranks from 0, but received {root!r}.")
+        flat = _flatten(array)
+        data = flat.view(np.uint8)
+        home = next(host for host in self._hosts if root in host)
+        if self._local is not None and self.rank in home:
+            self._local.broadcast(data, home.index(root), str(flat.dtype))
+        if not self._is_apart:
+            return
+        if self._exchange is not None:
+            given = self._exchange(data if self.rank in home else None)
+            if self.rank not in home:
+                np.copyto(data, next(value for value in given if value is not None))
+        if self.rank not in home:
+            self._spread(flat)
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Return what each rank gave, by rank.
+
+        Args:
+            value: What can be pickled. Other ranks of the same run unpickle it.
+
+        Raises:
+            CollectiveError: See `all_reduce`.
+        """
+        if self.size == 1:
+            return [value]
+        here = self._gather_here(pickle.dumps(value, protocol=5))
+        if not self._is_apart:
+            return [pickle.loads(data) for data in here]
+        packed = b""
+        if self._exchange is not None:
+            found: dict[int, bytes] = {}
+            for host, given in zip(self._hosts, self._exchange(here), strict=True):
+                found.update(zip(host, given, strict=True))
+            packed = pickle.dumps([found[rank] for rank in range(self.size)])
+        all_of_them: list[bytes] = pickle.loads(self._gather_here(packed)[0])
+        return [pickle.loads(data) for data in all_of_them]
+
+    def barrier(self) -> None:
+        """Wait until all ranks have called it.
+
+        Raises:
+            CollectiveError: See `all_reduce`.
+        """
+        if self._is_apart:
+            self.all_reduce(np.zeros(1, np.int32))
+        elif self._local is not None:
+            self._local.barrier()
+
+    def close(self) -> None:
+        """Leave. Whoever waits for this rank gets an error."""
+        if self._local is not None:
+            self._local.close()
+
+    def _spread(self, flat: Array) -> None:
+        """Give the other ranks of this machine what its first one has."""
+        if self._local is not None:
+            self._local.broadcast(flat.view(np.uint8), 0, str(flat.dtype))
+
+    def _gather_here(self, data: bytes) -> list[bytes]:
+        """Return what each rank of this machine gave."""
+        if self._local is None:
+            return [data]
+        size = self._local.size
+        lengths = [np.zeros(8, np.uint8) for _ in range(size)]
+        self._local.all_gather(lengths, np.frombuffer(len(data).to_bytes(8, "little"), np.uint8))
+        counts = [int.from_bytes(length.tobytes(), "little") for length in lengths]
+        most = max(counts)
+        mine = np.zeros(most, np.uint8)
+        mine[: len(data)] = np.frombuffer(data, np.uint8)
+        targets = [np.empty(most, np.uint8) for _ in range(size)]
+        self._local.all_gather(targets, mine)
+        return [target[:count].tobytes() for target, count in zip(targets, counts, strict=True)]
+
+
+def _flatten(array: Array) -> Array:
+    if not isinstance(array, np.ndarray):
+        raise ValueError(
+            f"A collective takes a numpy array, which it changes in place, but received {type(array).__name__}. Write numpy.asarray(...) first."
+        )
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise ValueError(
+            f"A collective changes its array in place, but received one of shape {array.shape} that is "
+            f"{'read-only' if array.flags.c_contiguous else 'not contiguous'}. Pass a copy: array.copy()."
+        )
+    return array.reshape(-1)
+
+
+def _check_mean(flat: Array) -> None:
+    if not NUMPY.is_inexact(flat.dtype):
+        raise TypeError(f"op=MEAN needs floats, but received {flat.dtype}. Use SUM.")
+
+
+# --- between machines ------------------------------------------------------------------------------------------------
+
+
+class ExchangeActor:
+    """Collects a value of each machine, and gives all of them to each.
+
+    Args:
+        size: How many machines there are.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._rounds: dict[int, tuple[dict[int, Any], asyncio.Event]] = {}
+
+    async def swap(self, turn: int, host: int, value: Any) -> list[Any]:
+        """Give this machine's value of a turn; return those of all."""
+        values, is_full = self._rounds.setdefault(turn, ({}, asyncio.Event()))
+        values[host] = value
+        if len(values) == self._size:
+            is_full.set()
+            del self._rounds[turn]  # those who wait hold it
+        await is_full.wait()
+        return [values[other] for other in range(self._size)]
+
+
+def start_actor(num_hosts: int) -> actor.ActorHandle:
+    """Start what the machines exchange values through. It ends with its last handle."""
+    return actor.ActorClass(ExchangeActor, {"num_cpus": 0, "max_concurrency": 2 * num_hosts}).remote(num_hosts)
+
+
+def through_actor(handle: actor.ActorHandle, host: int, timeout_s: float) -> Exchange:
+    """Return the exchange of one machine.
+
+    Args:
+        handle: What `start_actor` returned.
+        host: The machine's number.
+        timeout_s: How long the others may take.
+    """
+    turn = 0
+
+    def swap(value: Any) -> list[Any]:
+        nonlocal turn
+        turn += 1
+        try:
+            values: list[Any] = api.get(handle.swap.remote(turn, host, value), timeout=timeout_s)
+        except exceptions.GetTimeoutError as error:
+            raise errors.CollectiveTimeoutError(
+                f"Another machine's ranks have not come to the same operation after {timeout_s:.0f} s. All ranks must call the same operations."
+            ) from error
+        return values
+
+    return swap
