@@ -17,8 +17,9 @@ from torch.optim import optimizer as torch_optimizer
 
 import hocket
 from hocket import train
+from hocket.train import strategies
 from hocket.train import torch as hocket_torch
-from hocket.train.torch import rank_state, strategies
+from hocket.train.torch import rank_state
 
 Weights = list[torch.Tensor]
 

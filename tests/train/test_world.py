@@ -86,7 +86,7 @@ def test_all_operations_between_machines(tmp_path: Path, monkeypatch: pytest.Mon
 
     def list_hosts(found: list[str], list_them: Any = world._list_hosts) -> list[list[int]]:
         listed.append(list_them(hosts))
-        return listed[-1]
+        return list(listed[-1])
 
     monkeypatch.setattr(world, "_list_hosts", list_hosts)
     check_all(fit(call_everything, tmp_path, 3).return_value, 3)

@@ -185,7 +185,7 @@ class World:
 
 def _flatten(array: Array) -> Array:
     if not isinstance(array, np.ndarray):
-        raise ValueError(
+        raise TypeError(
             f"A collective takes a numpy array, which it changes in place, but received {type(array).__name__}. Write numpy.asarray(...) first."
         )
     if not (array.flags.c_contiguous and array.flags.writeable):

@@ -171,7 +171,7 @@ def _join(step: _Step, timeout_s: float) -> None:
 
 
 def _leave() -> None:
-    global _world  # noqa: PLW0603 (the same)
+    global _world
     before, _world = _world, None
     if before is not None:
         before.close()

@@ -12,6 +12,10 @@ except ImportError as _error:
         "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'."
     ) from _error
 
+from hocket.train.strategies import AllReduce as AllReduce
+from hocket.train.strategies import LocalSGD as LocalSGD
+from hocket.train.strategies import Nesterov as Nesterov
+from hocket.train.strategies import PowerSGD as PowerSGD
 from hocket.train.torch.config import TorchConfig as TorchConfig
 from hocket.train.torch.devices import get_device as get_device
 from hocket.train.torch.evaluation import GlobalMean as GlobalMean
@@ -24,11 +28,7 @@ from hocket.train.torch.optimizers import accelerate as accelerate
 from hocket.train.torch.optimizers import backward as backward
 from hocket.train.torch.optimizers import prepare_optimizer as prepare_optimizer
 from hocket.train.torch.seeds import enable_reproducibility as enable_reproducibility
-from hocket.train.torch.strategies import AllReduce as AllReduce
 from hocket.train.torch.strategies import Exchange as Exchange
-from hocket.train.torch.strategies import LocalSGD as LocalSGD
-from hocket.train.torch.strategies import Nesterov as Nesterov
-from hocket.train.torch.strategies import PowerSGD as PowerSGD
 from hocket.train.torch.strategies import Ranks as Ranks
 from hocket.train.torch.strategies import Strategy as Strategy
 from hocket.train.torch.trainer import TorchTrainer as TorchTrainer

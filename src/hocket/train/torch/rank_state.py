@@ -15,8 +15,9 @@ from typing import Any, final
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from hocket.train import worker_session
-from hocket.train.torch import precision, strategies
+from hocket.train import strategies, worker_session
+from hocket.train.torch import precision
+from hocket.train.torch import strategies as torch_strategies
 
 
 @final
@@ -30,7 +31,7 @@ class RankState:
 
     def __init__(self, info: worker_session.RankInfo, strategy: strategies.Strategy) -> None:
         self.strategy = strategy
-        self.exchange = strategy.open(strategies.Ranks(info.rank, info.world_size))
+        self.exchange = torch_strategies.open_exchange(strategy, torch_strategies.Ranks(info.rank, info.world_size))
         self.precision: precision.Precision | None = None
         """What `accelerate` was asked for; None if it was not called."""
         self._models: list[weakref.ref[torch.nn.Module]] = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
-from hocket.train import configs, data_parallel_trainer, validation
-from hocket.train.torch import config, rank_state, strategies
+from hocket.train import configs, data_parallel_trainer, strategies, validation
+from hocket.train.torch import config, rank_state
 
 
 @final

@@ -1,12 +1,11 @@
-"""Strategies: how updates travel between ranks. One is given to `TorchTrainer(strategy=...)`; the training function does not change.
+"""What PyTorch makes of the strategies of `hocket.train.strategies`.
 
-`strategy` has what a strategy must do, `all_reduce` and `local_sgd` are two of them, `averaging` is what they share.
+`strategy` has what one must do, `all_reduce` and `local_sgd` are two of them, `averaging` and `sharding` are what they share.
 """
 
-from hocket.train.torch.strategies.all_reduce import AllReduce as AllReduce
-from hocket.train.torch.strategies.all_reduce import PowerSGD as PowerSGD
-from hocket.train.torch.strategies.local_sgd import LocalSGD as LocalSGD
-from hocket.train.torch.strategies.local_sgd import Nesterov as Nesterov
+from hocket.train.torch.strategies import all_reduce as all_reduce
+from hocket.train.torch.strategies import local_sgd as local_sgd
 from hocket.train.torch.strategies.strategy import Exchange as Exchange
 from hocket.train.torch.strategies.strategy import Ranks as Ranks
 from hocket.train.torch.strategies.strategy import Strategy as Strategy
+from hocket.train.torch.strategies.strategy import open_exchange as open_exchange

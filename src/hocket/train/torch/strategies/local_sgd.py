@@ -1,114 +1,23 @@
-"""Local SGD: the ranks step on their own, and meet now and then.
-
-Between two meetings nothing travels. At a meeting the ranks compute the mean of their parameters. What becomes of it is the *outer* step:
-
-- Without an outer optimizer the mean is what all go on with: local SGD (Stich, "Local SGD Converges Fast and Communicates Little", 2018). With
-  `LocalSGD.begin_after` the gradients are averaged in the first steps instead, as with all-reduce: post-local SGD (Lin, Stich, Patel and Jaggi, "Don't
-  Use Large Mini-Batches, Use Local SGD", 2018).
-- With one, the *anchor* (what all had after the last meeting) minus the mean is taken as a gradient of the anchor, and the outer
-  optimizer steps with it: DiLoCo (Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023), where the outer
-  optimizer is Nesterov's.
-
-What the inner optimizer keeps (momentum, Adam's moments) stays the rank's own, as in those papers.
-
-A rank that takes another number of steps than the others comes to a meeting alone; the backend then names it. An optimizer that is stepped inside another (a
-`closure`) counts once.
-"""
+"""Local SGD in PyTorch: the ranks step on their own, and meet now and then. `hocket.train.strategies.local_sgd` says what happens at a meeting."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, final
 
 import torch
 
+from hocket.train import strategies
 from hocket.train.torch.strategies import averaging, strategy
 
 STATE_KEY: Final = "hocket.local_sgd"
 """Where an optimizer's ``state_dict`` has what belongs to the meetings. Other strategies, and plain torch, load such a dict and ignore it."""
 
-BuildOptimizer = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
-"""Makes the outer optimizer, from the tensors that it steps."""
 
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Nesterov:
-    """DiLoCo's outer optimizer: torch's SGD with Nesterov momentum.
-
-    Raises:
-        ValueError: A number is out of range.
-
-    Example:
-        >>> from hocket.train.torch import LocalSGD, Nesterov
-        >>> LocalSGD(500, outer=Nesterov())
-        LocalSGD(sync_every=500, outer=Nesterov(lr=0.7, momentum=0.9), begin_after=0)
-    """
-
-    lr: float = 0.7
-    """Its learning rate. The paper's; 1 without momentum is the plain mean."""
-    momentum: float = 0.9
-    """Its momentum, below 1. The paper's."""
-
-    def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ValueError(f"Nesterov's lr must be more than 0, but received {self.lr!r}. DiLoCo uses 0.7.")
-        if not 0 < self.momentum < 1:
-            raise ValueError(
-                f"Nesterov's momentum must lie between 0 and 1, but received {self.momentum!r}. DiLoCo uses 0.9."
-            )
-
-    def __call__(self, tensors: list[torch.Tensor]) -> torch.optim.Optimizer:
-        """Make it."""
-        return torch.optim.SGD(tensors, lr=self.lr, momentum=self.momentum, nesterov=True)
-
-
-@final
-@dataclass(frozen=True)
-class LocalSGD(strategy.Strategy):
-    """Ranks step on their own; every `sync_every` steps they meet and average. For slow networks: hundreds of times fewer bytes.
-
-    The training function must give its optimizer to `prepare_optimizer`. Between two meetings the ranks' weights differ: call
-    `hocket.train.torch.synchronize` before a checkpoint or an evaluation.
-
-    Raises:
-        ValueError: A number is too small.
-        TypeError: `outer` cannot be called.
-
-    Example:
-        >>> from hocket.train.torch import LocalSGD
-        >>> LocalSGD(8, begin_after=100)
-        LocalSGD(sync_every=8, outer=None, begin_after=100)
-    """
-
-    sync_every: int
-    """How many steps lie between two meetings. 1 averages after each step."""
-    _: KW_ONLY
-    outer: BuildOptimizer | None = None
-    """Makes the optimizer that takes the outer step, such as `Nesterov`; given the tensors that it steps. Default: the mean is taken as it is."""
-    begin_after: int = 0
-    """How many first steps are taken with the mean gradient of all ranks. Default: none."""
-
-    def __post_init__(self) -> None:
-        if self.sync_every < 1:
-            raise ValueError(
-                f"sync_every must be 1 or more steps, but received {self.sync_every!r}. For an average after each step write 1."
-            )
-        if self.begin_after < 0:
-            raise ValueError(
-                f"begin_after must be 0 or more steps, but received {self.begin_after!r}. Leave it out to begin at once."
-            )
-        if self.outer is not None and not callable(self.outer):
-            raise TypeError(
-                f"outer must make an optimizer from a list of tensors, but received {self.outer!r}. Write outer=Nesterov(), or "
-                "functools.partial(torch.optim.SGD, lr=0.7)."
-            )
-
-    def open(self, ranks: strategy.Ranks) -> strategy.Exchange:
-        """Begin in one rank."""
-        return _Exchange(self, ranks)
+@strategy.open_exchange.register
+def _(settings: strategies.LocalSGD, ranks: strategy.Ranks) -> strategy.Exchange:
+    return _Exchange(settings, ranks)
 
 
 @final
@@ -118,7 +27,7 @@ class _Exchange(strategy.Exchange):
     needs_optimizer = True
     shares_gradients = False
 
-    def __init__(self, settings: LocalSGD, ranks: strategy.Ranks) -> None:
+    def __init__(self, settings: strategies.LocalSGD, ranks: strategy.Ranks) -> None:
         self._settings = settings
         self._ranks = ranks
         self._models: list[torch.nn.Module] = []
@@ -165,6 +74,15 @@ class _Exchange(strategy.Exchange):
         self._models.clear()
 
 
+def _build_outer(
+    outer: strategies.Nesterov | Callable[[list[Any]], Any], tensors: list[torch.Tensor]
+) -> torch.optim.Optimizer:
+    if isinstance(outer, strategies.Nesterov):
+        return torch.optim.SGD(tensors, lr=outer.lr, momentum=outer.momentum, nesterov=True)
+    made: torch.optim.Optimizer = outer(tensors)
+    return made
+
+
 def list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Return what an optimizer changes, in its order."""
     return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
@@ -175,7 +93,11 @@ class _Meetings:
     """Counts an optimizer's steps, and brings the ranks together."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, models: list[torch.nn.Module], settings: LocalSGD, world_size: int
+        self,
+        optimizer: torch.optim.Optimizer,
+        models: list[torch.nn.Module],
+        settings: strategies.LocalSGD,
+        world_size: int,
     ) -> None:
         self._optimizer = optimizer
         self._models = models
@@ -242,7 +164,7 @@ class _Meetings:
             self._anchors.update(added)
             if self._outer is None:
                 assert self._settings.outer is not None, "anchors are for the outer optimizer"
-                self._outer = self._settings.outer(list(added.values()))
+                self._outer = _build_outer(self._settings.outer, list(added.values()))
             else:
                 self._outer.add_param_group({"params": list(added.values())})
         if self._loaded is not None:

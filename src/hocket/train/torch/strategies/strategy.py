@@ -1,6 +1,6 @@
 """What a strategy must do: to a model, to an optimizer, and at a step.
 
-A `Strategy` is a description. It is made in the driver, says nothing of a run, and travels to the ranks. There `Strategy.open` makes an
+A strategy is a description (`hocket.train.strategies`). It is made in the driver, says nothing of a run, and travels to the ranks. There `open_exchange` makes an
 `Exchange`, which does the work for one rank from the start of its training function to the end. The training function calls neither:
 `prepare_model`, `prepare_optimizer` and the optimizer's own ``step`` do.
 
@@ -13,11 +13,14 @@ the model's parameters.
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from hocket.train import strategies
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Ranks:
 
 
 class Exchange(abc.ABC):
-    """A strategy at work in one rank. Made by `Strategy.open`.
+    """A strategy at work in one rank. Made by `open_exchange`.
 
     All calls come from the rank's own thread that trains, and in all ranks in the same order, so each may use collectives. `before_step` and
     `after_step` are called around each ``step()`` of an optimizer that `adapt_optimizer` was given, and of no other. A strategy may keep references to
@@ -84,9 +87,26 @@ class Exchange(abc.ABC):
         """Give back what is held. Called when the training function has returned or raised; the other ranks may be gone, so no collectives."""
 
 
-class Strategy(abc.ABC):
-    """How updates travel between ranks. A description: immutable, picklable, without a run's state."""
+class Strategy(strategies.Strategy, abc.ABC):
+    """A strategy of one's own, for PyTorch. A description: immutable, picklable, without a run's state."""
 
     @abc.abstractmethod
     def open(self, ranks: Ranks) -> Exchange:
         """Begin in one rank. Called before its training function uses torch; no collectives yet."""
+
+
+@functools.singledispatch
+def open_exchange(settings: strategies.Strategy, ranks: Ranks) -> Exchange:
+    """Begin what a strategy describes in one rank. Registered for each that PyTorch has.
+
+    Raises:
+        TypeError: PyTorch does not have it.
+    """
+    raise TypeError(
+        f"hocket.train.torch does not have the strategy {settings!r}. Use AllReduce() or LocalSGD(8), or derive one from hocket.train.torch.Strategy."
+    )
+
+
+@open_exchange.register
+def _(settings: Strategy, ranks: Ranks) -> Exchange:
+    return settings.open(ranks)
