@@ -301,3 +301,12 @@ def test_driver_killed_at_random_moments_leaves_nothing(start_script: RunScript)
 def list_grandchildren(marker: str) -> set[int]:
     processes = psutil.process_iter(["cmdline"])
     return {process.pid for process in processes if process.info["cmdline"] == ["sleep", marker]}
+
+
+def test_a_late_thread_opens_no_session(session: hocket.SessionContext) -> None:
+    ref = hocket.put(1)
+    hocket.shutdown()
+    for late in (lambda: hocket.get(ref), lambda: hocket.get([ref]), lambda: hocket.wait([ref])):
+        with pytest.raises(hocket.exceptions.SessionClosedError, match="No session is open"):
+            late()
+    assert not hocket.is_initialized()

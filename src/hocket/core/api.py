@@ -108,13 +108,13 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     Raises:
         GetTimeoutError: Not everything was there in time. It is also a TimeoutError.
         TaskError: The task raised; it is also an instance of what was raised.
+        SessionClosedError: The session is closed that the reference is of.
         ValueError: It is neither a reference nor a list of references.
     """
-    engine = session.get_engine()
     if type(refs) is contract.ObjectRef:
         if timeout is not None:
             _check_timeout(timeout)
-        return engine.get((refs,), timeout)[0]
+        return session.get_open_engine().get((refs,), timeout)[0]
     if isinstance(refs, generators.ObjectRefGenerator):  # as Ray does
         return refs
     if not isinstance(refs, list):
@@ -130,7 +130,8 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         )
     if timeout is not None:
         _check_timeout(timeout)
-    return engine.get(refs, timeout)
+    # A reference is of a session that was open. Where that is closed, as for a thread that is late, no other one is opened.
+    return (session.get_open_engine() if refs else session.get_engine()).get(refs, timeout)
 
 
 def _check_timeout(timeout: float) -> None:
@@ -190,7 +191,7 @@ def wait(
         raise ValueError(
             f"num_returns must lie between 1 and the number of refs ({len(refs)}), but received {num_returns!r}."
         )
-    there = session.get_engine().wait(refs, num_returns, timeout)
+    there = session.get_open_engine().wait(refs, num_returns, timeout)
     return list(itertools.compress(refs, there)), list(itertools.compress(refs, map(operator.not_, there)))
 
 
@@ -228,7 +229,7 @@ def cancel(
         raise TypeError(
             f"hocket.cancel() takes an ObjectRef, but received {ref!r}. To end an actor, use hocket.kill(actor)."
         )
-    session.get_engine().cancel(ref, force=force, recursive=recursive)
+    session.get_open_engine().cancel(ref, force=force, recursive=recursive)
 
 
 def kill(handle: actor.ActorHandle, *, no_restart: bool = True) -> None:
@@ -245,7 +246,7 @@ def kill(handle: actor.ActorHandle, *, no_restart: bool = True) -> None:
         raise ValueError(  # noqa: TRY004 (Ray's class)
             f"hocket.kill() takes an actor handle, but received {handle!r}. To stop a task, use hocket.cancel(ref)."
         )
-    session.get_engine().kill_actor(handle._ref, no_restart=no_restart)
+    session.get_open_engine().kill_actor(handle._ref, no_restart=no_restart)
 
 
 def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:

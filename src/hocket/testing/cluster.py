@@ -42,7 +42,7 @@ ray = adapter.ray
 
 from ray import cluster_utils  # noqa: E402 (after the adapter, which explains a missing Ray)
 from ray._common.utils import reset_ray_address  # noqa: E402
-from ray._private.utils import write_ray_address  # noqa: E402
+from ray._private.utils import get_ray_address_file, write_ray_address  # noqa: E402
 
 T = TypeVar("T")
 
@@ -405,6 +405,7 @@ class Cluster:
 def _kept_address() -> Iterator[None]:
     """Ray's test cluster notes its address where ``auto`` looks for it. It is for nobody else."""
     before = access.read_running_address()
+    Path(get_ray_address_file(None)).parent.mkdir(parents=True, exist_ok=True)  # Ray expects it to be there
     try:
         yield
     finally:
