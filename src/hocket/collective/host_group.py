@@ -28,7 +28,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket.collective import boxes, errors, futex, lookout, segment
+from hocket.collective import boxes, errors, futex, lookout, segment, turns
 from hocket.collective.arithmetic import NUMPY, Arithmetic, ReduceOp
 
 Bytes = npt.NDArray[np.uint8]
@@ -87,6 +87,7 @@ class HostGroup:
         self._is_crowded = size > len(os.sched_getaffinity(0))
         self._lookout = lookout.Lookout(memory, rank, timeout_s, names or range(size))
         self.boxes = boxes.Boxes(memory, rank, self._ring)
+        self._turns = turns.get_optional_turns()
         self._is_open = True
         #: Why nothing can be called any more.
         self._end: errors.CollectiveError | None = None
@@ -391,7 +392,7 @@ class HostGroup:
                 self._linger(place, other, mark)
 
     def _linger(self, place: int, other: int, mark: int) -> None:
-        marks, until = self._marks, time.perf_counter() + SPIN_SECONDS
+        marks, until = self._marks, time.perf_counter() + (SPIN_SECONDS if self._turns is None else 0)
         looks = 1 if self._is_crowded else 16
         while True:
             for _ in range(looks):
@@ -408,7 +409,7 @@ class HostGroup:
 
     def _await(self, is_over: Callable[[], bool], others: Sequence[int]) -> None:
         """Move messages until something is so."""
-        until = time.perf_counter() + SPIN_SECONDS
+        until = time.perf_counter() + (SPIN_SECONDS if self._turns is None else 0)
         while time.perf_counter() < until:
             self.boxes.progress()
             if is_over():
@@ -431,6 +432,9 @@ class HostGroup:
         bell = 2 * (self._desk + segment.BELL)
         start = time.monotonic()
         self._lookout.begin()
+        if self._turns is not None:
+            self._take_turns(self._turns, is_over, list_missing, start)
+            return
         try:
             while True:
                 halves[asleep] = 1
@@ -442,14 +446,33 @@ class HostGroup:
                     continue
                 futex.wait(self._start + 4 * bell, heard, LOOK_SECONDS)
                 waited = time.monotonic() - start
-                if waited > LOOK_SECONDS / 2 and not is_over():
-                    try:
-                        self._lookout.check(list_missing(), waited)
-                    except errors.CollectiveError as error:
-                        if not is_over():
-                            self._fail(error)
+                if waited > LOOK_SECONDS / 2:
+                    self._look_around(is_over, list_missing, waited)
         finally:
             halves[asleep] = 0
+
+    def _look_around(self, is_over: Callable[[], bool], list_missing: Callable[[], list[int]], waited: float) -> None:
+        """Raise if there is nothing to wait for any more."""
+        if is_over():
+            return
+        try:
+            self._lookout.check(list_missing(), waited)
+        except errors.CollectiveError as error:
+            if not is_over():
+                self._fail(error)
+
+    def _take_turns(
+        self, ours: turns.Turns, is_over: Callable[[], bool], list_missing: Callable[[], list[int]], start: float
+    ) -> None:
+        """As `_sleep_until`, where the other ranks are threads of this process."""
+
+        def look() -> bool:
+            if self.boxes.progress():
+                ours.note_progress()
+            self._look_around(is_over, list_missing, time.monotonic() - start)
+            return is_over()
+
+        ours.wait(look, f"waits in {self._lookout.describe_own()}", needs_rank=True)
 
     def _fail(self, error: errors.CollectiveError) -> None:
         self._give_up(error)

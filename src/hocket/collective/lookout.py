@@ -51,7 +51,7 @@ _log = logging.getLogger("hocket.collective")
 
 @final
 class _Stacks:
-    """Has this process write the stacks of its threads to a file when another one asks for them. It stays so until the process ends.
+    """Has this process write the stacks of its threads to a file when another one asks for them, as long as it is in a group.
 
     A byte in a pipe is the question, which a thread answers that holds the interpreter's lock: nothing moves while it looks. A signal would
     interrupt a thread without that lock, and looking at the frames of others that run can crash; so a signal is for a process that does not
@@ -59,27 +59,52 @@ class _Stacks:
     """
 
     def __init__(self) -> None:
+        self.users = 0
+        """How many groups of this process have it."""
         self.file: IO[bytes] = os.fdopen(os.memfd_create("hocket-stacks"), "wb", buffering=0)
         self._questions, self.ask = os.pipe2(os.O_CLOEXEC)
         faulthandler.register(_SIGNAL, file=self.file, all_threads=True, chain=False)
-        threading.Thread(target=self._answer, name="hocket-stacks", daemon=True).start()
+        self._thread = threading.Thread(target=self._answer, name="hocket-stacks", daemon=True)
+        self._thread.start()
 
     def write(self) -> None:
         faulthandler.dump_traceback(self.file, all_threads=True)
 
+    def close(self) -> None:
+        os.close(self.ask)
+        self._thread.join()
+        faulthandler.unregister(_SIGNAL)
+        self.file.close()
+
     def _answer(self) -> None:
-        while os.read(self._questions, 1):
-            self.write()
+        with os.fdopen(self._questions, "rb", buffering=0) as questions:
+            while questions.read(1):
+                self.write()
 
 
 _stacks: _Stacks | None = None
 
 
+_stacks_lock = threading.Lock()
+
+
 def _open_stacks() -> _Stacks:
     global _stacks  # noqa: PLW0603 (a process has one handler for a signal)
-    if _stacks is None:
-        _stacks = _Stacks()
-    return _stacks
+    with _stacks_lock:
+        if _stacks is None:
+            _stacks = _Stacks()
+        _stacks.users += 1
+        return _stacks
+
+
+def _close_stacks() -> None:
+    global _stacks  # noqa: PLW0603 (the same)
+    with _stacks_lock:
+        assert _stacks is not None, "it was opened for this group"
+        _stacks.users -= 1
+        if not _stacks.users:
+            _stacks.close()
+            _stacks = None
 
 
 def pack(kind: int, op: int, root: int, dtype: str) -> int:
@@ -135,6 +160,7 @@ class Lookout:
         for descriptor in self._processes.values():
             os.close(descriptor)
         self._processes.clear()
+        _close_stacks()
 
     def begin(self) -> None:
         """A new wait begins."""
@@ -171,6 +197,10 @@ class Lookout:
             f"Rank {self._names[self._rank]} calls {self._describe(self._rank)}, but rank {self._names[other]} at the same place "
             f"{self._describe(other)}. All ranks must call the same operations in the same order, with equal shapes, dtypes and roots."
         )
+
+    def describe_own(self) -> str:
+        """Return what this rank is doing, in words."""
+        return self._describe(self._rank)
 
     def _read(self, rank: int, word: int) -> int:
         return self._memory.words[segment.find_desk(rank) + word]
@@ -223,7 +253,8 @@ class Lookout:
         try:
             before = file.stat().st_size
             if rank == self._rank:
-                _open_stacks().write()
+                assert _stacks is not None, "it is open as long as this group"
+                _stacks.write()
             elif self._is_stopped(rank) or self._is_dead(rank) or self._read(rank, segment.STATE) != JOINED:
                 return ""
             else:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
+from hocket.collective import turns
 from hocket.train import worker_group
 
 
@@ -24,6 +26,14 @@ class BackendConfig(abc.ABC):
         It is then loaded once on a machine, not once in each rank. Default: nothing.
         """
         return ()
+
+    @contextlib.contextmanager
+    def share_process(self) -> Iterator[Sequence[turns.Local]]:
+        """Let several ranks be threads of this process that take turns, for the duration of a block, on the in-process engine.
+
+        Yields what the framework keeps in its modules that each rank must have for itself. Default: nothing.
+        """
+        yield ()
 
     @abc.abstractmethod
     def on_start(self, group: worker_group.WorkerGroup) -> None:

@@ -120,7 +120,7 @@ class DataParallelTrainer:
         try:
             with callbacks.follow_run(run.context, run.config.callbacks):
                 if runs_here:
-                    returned = local_mode.train(run, manager, book, self._validation)
+                    returned = local_mode.train(run, manager, book, self._validation, max(self._scaling.min_workers, 1))
                 else:
                     session.get_engine().expect_work(run.backend_config.list_modules(run.function))
                     validations = (
@@ -160,17 +160,9 @@ class DataParallelTrainer:
 
     def _runs_here(self) -> bool:
         """Tell whether the training function runs in this process."""
-        count = self._scaling.min_workers
-        if count == 0:
+        if self._scaling.min_workers == 0:
             return True
-        if session.get_engine().name != "inprocess":
-            return False
-        if count > 1:
-            raise ValueError(
-                f"The in-process engine runs one rank, but num_workers is {count}. Use ScalingConfig(num_workers=1), or open the "
-                "session with hocket.init(engine='local')."
-            )
-        return True
+        return session.get_engine().name == "inprocess"
 
     def _build_run(self) -> controller.Run:
         config = display.add_display(self._run_config)

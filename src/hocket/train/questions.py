@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from hocket.collective import turns
 from hocket.train import reported
 
 PREEMPTION = "get_preemption_info"
@@ -83,7 +84,13 @@ class Inquiry:
             self._open.add(number)
         self._put(Question(number, report_count, about))  # may answer at once, in this thread
         with self._changed:
-            self._changed.wait_for(lambda: number in self._answers or self._error is not None, timeout_s)
+            turns.wait_for(
+                self._changed,
+                lambda: number in self._answers or self._error is not None,
+                f"waits in {about.call}()" if isinstance(about, Meeting) else "waits in get_all_reported_checkpoints()",
+                timeout_s,
+                needs_rank=True,
+            )
             self._open.discard(number)
             if number in self._answers:
                 return self._answers.pop(number)

@@ -14,8 +14,9 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from hocket.collective import turns
 from hocket.train import checkpoint as checkpoint_module
 from hocket.train import copies, notices, parcels, questions, reported, reports, storage, uploads, validation
 
@@ -153,7 +154,12 @@ class WorkerSession:
 
     def _wait_acknowledged(self, index: int) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._acknowledged >= index or self._failure is not None)
+            turns.wait_for(
+                self._changed,
+                lambda: self._acknowledged >= index or self._failure is not None,
+                "waits in report() for the others' reports",
+                needs_rank=self._outbox.is_idle,
+            )
         if self._acknowledged < index:
             self._raise_failure()
 
@@ -367,6 +373,15 @@ class ReportQueue:
 
 
 _current: WorkerSession | None = None
+
+
+def _set_current(session: WorkerSession | None) -> None:
+    global _current  # noqa: PLW0603 (see the module's docstring)
+    _current = session
+
+
+LOCAL: Final = turns.Local(lambda: _current, _set_current)
+"""The session, for ranks that take turns in one process."""
 
 
 @contextlib.contextmanager

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
-from hocket.collective import futex, host_group, lookout, segment
+from hocket.collective import futex, host_group, lookout, segment, turns
 from hocket.collective import world as collective_world
 from hocket.collective.world import World
 from hocket.core import actor, api
@@ -119,6 +119,19 @@ class _Step:
 
 _world: World | None = None
 _memory: segment.Segment | None = None
+
+
+def _take() -> tuple[World | None, segment.Segment | None]:
+    return _world, _memory
+
+
+def _put(kept: tuple[World | None, segment.Segment | None]) -> None:
+    global _world, _memory
+    _world, _memory = kept
+
+
+LOCAL: Final = turns.Local(_take, _put, lambda: (None, None))
+"""Both, for ranks that take turns in one process."""
 
 
 def _identify_host() -> str:

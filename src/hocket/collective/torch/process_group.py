@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hocket.collective import arithmetic, futex, meeting
+from hocket.collective import arithmetic, futex, meeting, turns
 from hocket.collective.arithmetic import Arithmetic, ReduceOp
 from hocket.collective.torch import compilation, tensors, works
 
@@ -38,6 +38,9 @@ class _Board:
         self._store.set(key, text or " ")
 
     def read(self, key: str) -> str:
+        ours = turns.get_optional_turns()
+        if ours is not None:  # torch would wait, and keep the turn
+            ours.wait(lambda: bool(self._store.check([key])), f"waits for {key!r}", needs_rank=True)
         text: str = self._store.get(key).decode()
         return text
 

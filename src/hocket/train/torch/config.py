@@ -6,16 +6,19 @@ ranks are on one machine, else to the interface that has the node's address, unl
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from hocket.collective import torch as collective_torch
+from hocket.collective import turns
 from hocket.train import backend, places, worker_group
 from hocket.train.torch import devices, mentions, rendezvous
 
@@ -48,6 +51,25 @@ class TorchConfig(backend.BackendConfig):
     def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
         """Return torch, and its compiler if the function names an optimizer: the first step of one loads it."""
         return (_OURS, _COMPILER) if mentions.finds(function, "torch.optim") else (_OURS,)
+
+    @contextlib.contextmanager
+    def share_process(self) -> Iterator[Sequence[turns.Local]]:
+        """Give each rank random numbers and process groups of its own.
+
+        Raises:
+            ValueError: The backend waits where others cannot take their turn.
+        """
+        if self.backend not in (None, collective_torch.NAME):
+            raise ValueError(
+                f"TorchConfig(backend={self.backend!r}) needs ranks that are processes, but those of the in-process engine take turns. Leave the "
+                "backend out, or open the session with hocket.init(engine='local')."
+            )
+        isolate: Any = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]  # torch does not list it
+        isolate(True)  # the groups' names, which it knows outside of Python
+        try:
+            yield _LOCALS
+        finally:
+            isolate(False)
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Join the ranks, and set torch up in each."""
@@ -109,3 +131,39 @@ def _join(
 def _leave() -> None:
     if dist.is_initialized():  # the training function may have done it
         dist.destroy_process_group()
+
+
+# --- ranks in one process ---------------------------------------------------------------------------------------------
+
+_GROUP_GLOBALS: Final = (
+    "_world",
+    "_pg_map",
+    "_pg_names",
+    "_pg_group_ranks",
+    "_pg_backend_config",
+    "_group_count",
+    "_tags_to_pg",
+    "_pg_to_tag",
+    "_default_pg_init_method",
+)
+"""Where torch.distributed keeps its process groups. torch's own tests of ranks that are threads replace the first of them, too."""
+
+
+def _take_groups() -> dict[str, Any]:
+    return {name: getattr(distributed_c10d, name) for name in _GROUP_GLOBALS}
+
+
+def _put_groups(kept: dict[str, Any]) -> None:
+    for name, value in kept.items():
+        setattr(distributed_c10d, name, value)
+
+
+def _build_groups() -> dict[str, Any]:
+    return {name: type(value)() if value is not None else None for name, value in _take_groups().items()}
+
+
+_LOCALS: Final = (
+    turns.Local(_take_groups, _put_groups, _build_groups),
+    turns.Local(torch.get_rng_state, torch.set_rng_state),
+    turns.Local(torch.get_num_threads, torch.set_num_threads),
+)

@@ -1,0 +1,274 @@
+"""Ranks that take turns: several in one process, a thread each, of which one runs at a time.
+
+*Problem.* To debug what ranks do together one wants them in one process, under one debugger, the same from run to run. But frameworks keep what belongs to a
+rank in their modules: random numbers, the process group, the current session.
+
+*How.* A rank runs until it waits for another one. Then the turn goes to the next, and with it what the process keeps for a rank: each `Local` is taken from the
+rank that stops and put back when it goes on. So the ranks see a process of their own, and their order is always the same. Rank 0 runs in the thread that
+called, where breakpoints and Ctrl-C arrive.
+
+*What must be so.* All waits of a rank for another go through `wait`. Those for anything else (time, files, a lock of the user's) keep the turn, which is slow and
+not wrong, unless what is waited for is done by another rank. When all ranks wait for each other, `wait` raises at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from hocket import exceptions
+
+REST_SECONDS = 0.0005
+"""How long the process rests when no rank can go on before a thread that is none has done something. A guess."""
+
+
+@final
+@dataclass(frozen=True)
+class Local:
+    """Something that a process has once, and each rank for itself."""
+
+    take: Callable[[], Any]
+    """Returns it, so that it stays as it is while other ranks run."""
+    put: Callable[[Any], None]
+    """Puts back what `take` returned."""
+    build: Callable[[], Any] | None = None
+    """Makes what a rank begins with. Default: what is there."""
+
+
+class TurnsEnded(BaseException):
+    """Ends a rank because another one has failed. Not an `Exception`, so that the rank's own code does not catch it."""
+
+
+_here = threading.local()
+
+
+@final
+class Turns:
+    """Ranks of one process. `run` may be called several times; the threads are the same until `close`.
+
+    Args:
+        size: How many.
+        process_locals: What each of them has for itself.
+    """
+
+    def __init__(self, size: int, process_locals: Sequence[Local]) -> None:
+        self.size: Final = size
+        self._locals = list(process_locals)
+        self._gates = [threading.Semaphore(0) for _ in range(size)]
+        self._work: list[Callable[[], Any] | None] = [None] * size
+        self._results: list[Any] = [None] * size
+        #: Whose turn it is.
+        self._now = 0
+        #: Those that have not returned.
+        self._running: set[int] = set()
+        #: What a rank waits for that has looked since anybody went on: a text, and whether only another rank can bring it about.
+        self._stuck: dict[int, tuple[str, bool]] = {}
+        self._error: BaseException | None = None
+        self._is_closing = False
+        self._callers = [local.take() for local in self._locals]
+        self._saved = [
+            [
+                before if local.build is None else local.build()
+                for local, before in zip(self._locals, self._callers, strict=True)
+            ]
+            for _ in range(size)
+        ]
+        self._threads = [
+            threading.Thread(target=self._serve, args=(rank,), name=f"hocket-rank-{rank}", daemon=True)
+            for rank in range(1, size)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def run(self, bodies: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Call one function in each rank; return what they return.
+
+        Raises:
+            BaseException: What the first rank raised that did; the others were ended.
+        """
+        self._work = list(bodies)
+        self._results = [None] * self.size
+        self._running = set(range(self.size))
+        self._stuck.clear()
+        self._error = None
+        self._callers = [local.take() for local in self._locals]
+        before = getattr(_here, "rank", None)
+        _here.rank = (self, 0)
+        try:
+            self._now = 0
+            self._restore(0)
+            self._call(0)
+            self._wait_for_turn(0, until_all_done=True)
+        finally:
+            _here.rank = before
+            for local, value in zip(self._locals, self._callers, strict=True):
+                local.put(value)
+        self._raise_error()
+        return self._results
+
+    def close(self) -> None:
+        """End the threads. To be called when nothing runs."""
+        self._is_closing = True
+        for gate in self._gates[1:]:
+            gate.release()
+        for thread in self._threads:
+            thread.join()
+
+    def wait(self, is_over: Callable[[], bool], what: str, *, needs_rank: bool, timeout_s: float | None = None) -> bool:
+        """Let the others run until something is so; return whether it is. Called in a rank.
+
+        Args:
+            is_over: Whether it is; may raise.
+            what: What the rank does, for messages: ``"waits in all_reduce"``.
+            needs_rank: Whether nothing but another rank can bring it about.
+            timeout_s: How long to wait; None without end.
+
+        Raises:
+            DeadlockError: All ranks wait for each other.
+            TurnsEnded: Another rank has failed.
+        """
+        rank = _here.rank[1]
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self._check_ended()
+            if is_over():
+                self._stuck.clear()
+                return True
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            if self._running <= self._stuck.keys():  # everybody has looked in vain since anybody went on
+                if needs_rank and all(needs for _, needs in self._stuck.values()):
+                    raise exceptions.DeadlockError(self._describe())
+                time.sleep(REST_SECONDS)
+            self._stuck[rank] = (what, needs_rank and deadline is None)
+            self._pass_on(rank)
+
+    def note_progress(self) -> None:
+        """Say that the calling rank has done something while it waits that another one may wait for."""
+        self._stuck.clear()
+
+    def _describe(self) -> str:
+        parts = [
+            f"rank {rank} {self._stuck[rank][0]}" if rank in self._running else f"rank {rank} has returned"
+            for rank in range(self.size)
+        ]
+        return f"All ranks wait for each other: {', '.join(parts)}. All ranks must call the same operations in the same order."
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+
+    def _serve(self, rank: int) -> None:
+        """The thread of a rank but the first."""
+        _here.rank = (self, rank)
+        while True:
+            self._gates[rank].acquire()
+            if self._is_closing:
+                return
+            self._restore(rank)
+            self._call(rank)
+
+    def _call(self, rank: int) -> None:
+        """Do the rank's work, in its turn; then pass the turn on for good."""
+        body = self._work[rank]
+        assert body is not None, "there is work for all"
+        try:
+            self._check_ended()
+            self._results[rank] = body()
+        except TurnsEnded:
+            pass
+        except BaseException as error:  # noqa: BLE001 (`run` raises it)
+            if self._error is None:
+                self._error = error
+        del body
+        self._save(rank)
+        self._running.discard(rank)
+        self._stuck.clear()
+        following = self._find_next(rank)
+        self._hand_over(0 if following is None else following)
+
+    def _find_next(self, rank: int) -> int | None:
+        """Return who comes after a rank."""
+        order = [(rank + step) % self.size for step in range(1, self.size + 1)]
+        return next((other for other in order if other in self._running), None)
+
+    def _pass_on(self, rank: int) -> None:
+        following = self._find_next(rank)
+        if following == rank or following is None:
+            return
+        self._save(rank)
+        self._hand_over(following)
+        self._wait_for_turn(rank)
+        self._restore(rank)
+
+    def _hand_over(self, rank: int) -> None:
+        self._now = rank
+        self._gates[rank].release()
+
+    def _wait_for_turn(self, rank: int, *, until_all_done: bool = False) -> None:
+        """Sleep until it is this rank's turn. Ctrl-C arrives in rank 0 at any time: then the others are ended, and it waits on."""
+        while self._now != rank or (until_all_done and self._running):
+            try:
+                self._gates[rank].acquire()
+            except BaseException as error:  # noqa: BLE001 (`run` raises it)
+                if self._error is None:
+                    self._error = error
+                if rank == 0 and self._now:
+                    self._interrupt(self._threads[self._now - 1])
+
+    @staticmethod
+    def _interrupt(thread: threading.Thread) -> None:
+        """End a rank that runs, perhaps without ever waiting."""
+        assert thread.ident is not None, "it was started"
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TurnsEnded))
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _check_ended(self) -> None:
+        if self._error is not None:
+            raise TurnsEnded
+
+    def _save(self, rank: int) -> None:
+        self._saved[rank] = [local.take() for local in self._locals]
+
+    def _restore(self, rank: int) -> None:
+        for local, value in zip(self._locals, self._saved[rank], strict=True):
+            local.put(value)
+
+
+def get_optional_turns() -> Turns | None:
+    """Return those that the calling thread is a rank of."""
+    found = getattr(_here, "rank", None)
+    return None if found is None else found[0]
+
+
+def wait_for(
+    condition: threading.Condition,
+    is_over: Callable[[], bool],
+    what: str,
+    timeout_s: float | None = None,
+    *,
+    needs_rank: bool,
+) -> bool:
+    """Wait until something is so that another thread brings about; return whether it is. Like ``condition.wait_for``, for ranks that may take turns.
+
+    Args:
+        condition: Held by the caller; notified when it may be so. Ranks that take turns look themselves.
+        is_over: Whether it is.
+        what: See `Turns.wait`.
+        timeout_s: How long to wait; None without end.
+        needs_rank: See `Turns.wait`.
+    """
+    turns = get_optional_turns()
+    if turns is None:
+        return condition.wait_for(is_over, timeout_s)
+    condition.release()
+    try:
+        return turns.wait(is_over, what, needs_rank=needs_rank, timeout_s=timeout_s)
+    finally:
+        condition.acquire()
