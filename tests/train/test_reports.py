@@ -12,6 +12,7 @@ import pytest
 
 import hocket
 from hocket import train
+from hocket.train import questions, storage, worker_session
 from tests.conftest import wait_until_cpus_are_free
 
 
@@ -185,8 +186,7 @@ def test_inprocess_engine(tmp_path: Path) -> None:
     with hocket.init(num_cpus=2, engine="inprocess"):
         result = fit(report_thrice, tmp_path, num_workers=1)
         assert len(result.metrics_history) == 3
-        with pytest.raises(ValueError, match="runs one rank, but num_workers is 2"):
-            fit(report_thrice, tmp_path, num_workers=2)
+        assert len(fit(report_thrice, tmp_path / "more", num_workers=2).metrics_history) == 3
 
 
 @pytest.mark.usefixtures("session")
@@ -207,3 +207,24 @@ def test_a_lock_cannot_travel(tmp_path: Path) -> None:
 
     with pytest.raises(hocket.exceptions.SerializationError, match="lock"):
         fit(loop, tmp_path)
+
+
+def test_acknowledgements_may_overtake_each_other(tmp_path: Path) -> None:
+    info = worker_session.RankInfo(
+        rank=0,
+        world_size=1,
+        attempt=0,
+        run_storage=storage.Storage(str(tmp_path), "run"),
+        use_gpu=False,
+        num_cpus=1,
+        start_checkpoint=None,
+    )
+    delivered: list[Any] = []
+    session = worker_session.WorkerSession(
+        info, delivered.append, questions.Inquiry(delivered.append), delivered.append
+    )
+    older, newer = train.Checkpoint(tmp_path), train.Checkpoint(tmp_path)
+    session.acknowledge(2, newer)
+    session.acknowledge(1, older)
+    assert session.checkpoint is newer
+    session._wait_acknowledged(2)

@@ -271,14 +271,15 @@ class WorkerSession:
         return {**self.info.start_positions, **found}  # a loader may not have been prepared again yet
 
     def acknowledge(self, index: int, checkpoint: checkpoint_module.Checkpoint) -> None:
-        """Note that a checkpoint was committed with the report of that index."""
-        for done in [other for other in self._to_delete if other <= index]:
-            shutil.rmtree(self._to_delete.pop(done), ignore_errors=True)
+        """Note that a checkpoint was committed with the report of that index. Such notes come by several threads, and can overtake each other."""
         with self._changed:
+            for done in [other for other in self._to_delete if other <= index]:
+                shutil.rmtree(self._to_delete.pop(done), ignore_errors=True)
             self._offers.pop(index, None)
-            self.checkpoint = self._adapt(checkpoint)
-            self._acknowledged = index
-            self._changed.notify_all()
+            if index > self._acknowledged:
+                self.checkpoint = self._adapt(checkpoint)
+                self._acknowledged = index
+                self._changed.notify_all()
 
     def pack_offer(self, index: int) -> Iterator[parcels.Parcel]:
         """Give the files of the report of that index, which the driver asks for. `report` waits until they are committed."""
