@@ -8,7 +8,8 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
-INPROCESS_TESTS := tests/core tests/kernel tests/util $(addprefix tests/train/test_,strategies.py loaders.py train_collective.py)
+INPROCESS_TRAIN := $(addprefix tests/train/test_,strategies.py loaders.py train_collective.py)
+INPROCESS_TESTS := tests/core tests/kernel tests/util $(INPROCESS_TRAIN)
 RAY_TESTS := tests/core
 PARITY_TESTS := tests/core tests/util tests/train
 RESULTS ?= build/parity
@@ -54,8 +55,8 @@ parity: $(VENV)/.dev  ## run the suites on each engine and write docs/parity.md 
 	@mkdir -p $(RESULTS) && rm -f $(RESULTS)/*.xml
 	-for engine in local inprocess ray; do \
 		for suite in $(PARITY_TESTS); do \
-			[ $$engine-$$suite = inprocess-tests/train ] && continue; \
-			HOCKET_ENGINE=$$engine $(BIN)/python -m pytest $$suite -q -o junit_family=xunit2 \
+			paths=$$suite; [ $$engine-$$suite = inprocess-tests/train ] && paths="$(INPROCESS_TRAIN)"; \
+			HOCKET_ENGINE=$$engine $(BIN)/python -m pytest $$paths -q -o junit_family=xunit2 \
 				--junit-xml=$(RESULTS)/$$engine-$$(basename $$suite).xml $(ARGS); \
 		done; \
 	done
