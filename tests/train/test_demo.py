@@ -118,6 +118,7 @@ def test_bad_arguments(tmp_path: Path, arguments: list[str], message: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_demo_learns_the_same_on_each_engine(tmp_path: Path) -> None:
     """Bit for bit. Other numbers of ranks: `tests/train/test_turns.py` and `tests/engine/ray/test_training.py`."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'hocket[ray]'")
