@@ -30,6 +30,8 @@ class TurnGroup(worker_group.WorkerGroup):
         super().__init__(placement.PlacementGroup.empty(), (), ranks_places, scaling)
         self._turns = turns.Turns(len(ranks_places), process_locals)
 
+    shares_process = True
+
     def __len__(self) -> int:
         return self._turns.size
 

@@ -53,6 +53,9 @@ class WorkerGroup:
         self.resources = contextlib.ExitStack()
         """What `shutdown` closes after the ranks have ended; backends add to it."""
 
+    shares_process = False
+    """Whether the ranks are threads of this process, which can be given what cannot be pickled."""
+
     def __len__(self) -> int:
         return len(self.actors)
 

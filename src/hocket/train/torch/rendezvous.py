@@ -4,6 +4,8 @@ On the driver's own machine through torch's `FileStore`, so nothing listens for 
 which the ranks open below ``/proc``. It is gone when that process is, however it ends. Whether all ranks are there they find out by looking:
 a path below ``/proc`` may be another file elsewhere, but not with the same kernel's boot id and the same inode.
 
+Ranks that take turns in one process have torch's `HashStore`, which is in that process. (A `FileStore` writes once more when it is let go, which may be after its file.)
+
 Else through torch's `TCPStore` in rank 0's process. It listens on one address only: loopback if all ranks are on one machine, else the
 address under which rank 0's node is known to the cluster, with a port that the system picks. It asks nobody who they are, as everywhere
 where torch is used; the network between the nodes must be one's own.
@@ -31,11 +33,12 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where the ranks meet: a file, or an address."""
+    """Where the ranks meet: a file, an address, or a store in their own process."""
 
     path: str = ""
     address: str = ""
     port: int = 0
+    store: Any = None
 
 
 _server: Any = None  # rank 0's store: it serves the others as long as the process lives
@@ -43,6 +46,8 @@ _server: Any = None  # rank 0's store: it serves the others as long as the proce
 
 def arrange(group: worker_group.WorkerGroup, timeout_s: float) -> Meeting:
     """Find a place that all ranks can reach."""
+    if group.shares_process:
+        return Meeting(store=dist.HashStore())  # type: ignore[attr-defined]  # exported at run time
     descriptor = os.memfd_create("hocket-rendezvous")
     group.resources.callback(os.close, descriptor)
     path = f"/proc/{os.getpid()}/fd/{descriptor}"  # where other processes of the same user open it
@@ -98,6 +103,8 @@ def _serve(address: str, world_size: int, timeout_s: float) -> int:
 
 def open_store(meeting: Meeting, world_size: int, timeout_s: float) -> Any:
     """Called in each rank: return the store through which it finds the others."""
+    if meeting.store is not None:
+        return meeting.store
     if meeting.path:
         return dist.FileStore(meeting.path, world_size)  # type: ignore[attr-defined]  # exported at run time
     return dist.TCPStore(  # type: ignore[attr-defined]
