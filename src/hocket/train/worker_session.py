@@ -396,6 +396,11 @@ def open_session(session: WorkerSession) -> Iterator[None]:
         _current = before
 
 
+def get_optional_session() -> WorkerSession | None:
+    """Return the open session; None if none is open."""
+    return _current
+
+
 def get_session(caller: str) -> WorkerSession:
     """Return the open session.
 

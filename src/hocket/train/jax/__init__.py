@@ -1,0 +1,32 @@
+"""JAX: gradients of jitted steps averaged over the ranks, through memory that they share.
+
+`config` sets JAX up in the ranks and joins them; `trainer` is the entry; `models`, `optimizers`, `loaders`, `evaluation`, `devices`, `seeds` and `checkpoints`
+are what the training function calls, and `rank_state` has the strategy that it uses; `strategies` say how updates travel. Below them `trees` knows arrays by name,
+`host_calls` lets a compiled step call Python, and `frames` is what XLA says when it does. Importing this package imports jax.
+"""
+
+try:
+    import jax.ffi as _ffi  # noqa: F401 (new in jax 0.5)
+except ImportError as _error:
+    raise ImportError(
+        "hocket.train.jax needs JAX 0.5 or newer, which cannot be imported. Run pip install 'hocket[jax]'."
+    ) from _error
+
+from hocket.train.jax.checkpoints import load_pytree as load_pytree
+from hocket.train.jax.checkpoints import save_pytree as save_pytree
+from hocket.train.jax.config import JaxConfig as JaxConfig
+from hocket.train.jax.devices import get_device as get_device
+from hocket.train.jax.evaluation import GlobalMean as GlobalMean
+from hocket.train.jax.loaders import PreparedArrays as PreparedArrays
+from hocket.train.jax.loaders import prepare_arrays as prepare_arrays
+from hocket.train.jax.models import prepare_params as prepare_params
+from hocket.train.jax.models import synchronize as synchronize
+from hocket.train.jax.optimizers import average_gradients as average_gradients
+from hocket.train.jax.optimizers import prepare_optimizer as prepare_optimizer
+from hocket.train.jax.seeds import enable_reproducibility as enable_reproducibility
+from hocket.train.jax.seeds import fold_in_rank as fold_in_rank
+from hocket.train.jax.seeds import split_key as split_key
+from hocket.train.jax.trainer import JaxTrainer as JaxTrainer
+from hocket.train.strategies import AllReduce as AllReduce
+from hocket.train.strategies import LocalSGD as LocalSGD
+from hocket.train.strategies import Nesterov as Nesterov

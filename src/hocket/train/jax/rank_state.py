@@ -1,0 +1,64 @@
+"""Which strategy a rank uses, from the start of its training function to the end.
+
+It belongs to the rank's `worker_session.WorkerSession`, and is made at the first call of a function that needs it. `RunWithStrategy` is there earlier, if the trainer
+was given a strategy.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, final
+
+from hocket.train import strategies, worker_session
+from hocket.train.jax import strategies as jax_strategies
+
+_exchanges: weakref.WeakKeyDictionary[worker_session.WorkerSession, jax_strategies.Exchange] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def get_exchange(caller: str) -> jax_strategies.Exchange:
+    """Return the calling rank's strategy at work.
+
+    Args:
+        caller: The function's name, for the message.
+
+    Raises:
+        RuntimeError: It is called outside a training function.
+    """
+    session = worker_session.get_session(f"jax.{caller}")
+    found = _exchanges.get(session)
+    if found is None:
+        found = _exchanges[session] = _open(session, strategies.AllReduce())
+    return found
+
+
+def _open(session: worker_session.WorkerSession, strategy: strategies.Strategy) -> jax_strategies.Exchange:
+    info = session.info
+    return jax_strategies.open_exchange(strategy, jax_strategies.Ranks(info.rank, info.world_size))
+
+
+@final
+class RunWithStrategy:
+    """A training function together with its strategy; it looks like the function.
+
+    Args:
+        function: The training function.
+        strategy: What its `prepare_optimizer` and the like shall use.
+    """
+
+    def __init__(self, function: Callable[..., Any], strategy: strategies.Strategy) -> None:
+        self._function = function
+        self._strategy = strategy
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any) -> Any:
+        """Run it."""
+        session = worker_session.get_session("jax.JaxTrainer")
+        _exchanges[session] = _open(session, self._strategy)
+        try:
+            return self._function(*args)
+        finally:
+            del _exchanges[session]

@@ -1,0 +1,102 @@
+"""Pytrees as lists of arrays with names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+NAMED = 3
+"""How many names a message lists. More are seldom read."""
+
+
+class Leaf(NamedTuple):
+    """What an array is, without its numbers. Can be pickled, and compared between ranks."""
+
+    name: str
+    """Its path, such as ``params/dense/kernel``."""
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def list_leaves(tree: Any, caller: str) -> tuple[list[Leaf], list[Any], Any]:
+    """Return what a tree's leaves are, the leaves, and the tree's structure.
+
+    Args:
+        tree: Of arrays and numbers.
+        caller: The function that was given it, for the message.
+
+    Raises:
+        TypeError: A leaf is neither.
+        ValueError: Two leaves have the same name.
+    """
+    found, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves, values = [], []
+    for path, value in found:
+        name = name_path(path)
+        if not (isinstance(value, jax.Array | np.ndarray | np.generic | float | int | complex)):
+            raise TypeError(
+                f"{caller}() takes a pytree of arrays, but {name or 'the tree itself'!r} is a {type(value).__name__}: {value!r}. Keep what is no array "
+                "out of the tree: with flax.nnx.split, for example, or in the configuration."
+            )
+        array = value if hasattr(value, "dtype") else jnp.asarray(value)
+        leaves.append(Leaf(name, tuple(array.shape), str(array.dtype)))
+        values.append(array)
+    names = [leaf.name for leaf in leaves]
+    if len(set(names)) < len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        raise ValueError(
+            f"{caller}() was given a pytree in which two arrays are called {double!r}. Use keys without '/' in dicts."
+        )
+    return leaves, values, structure
+
+
+def name_path(path: Sequence[Any]) -> str:
+    """Return a leaf's name."""
+    return "/".join(_name_key(key) for key in path)
+
+
+def _name_key(key: Any) -> str:
+    for field in ("key", "name", "idx"):
+        if hasattr(key, field):
+            return str(getattr(key, field))
+    return str(key)
+
+
+def describe_difference(mine: Sequence[Leaf], other: Sequence[Leaf], whose: str, others: str) -> str:
+    """Return in words how two lists of leaves differ; empty if they do not.
+
+    Args:
+        mine: The one.
+        other: The other.
+        whose: What has the one, such as "rank 0".
+        others: What has the other.
+    """
+    here, there = ({leaf.name: leaf for leaf in leaves} for leaves in (mine, other))
+    found = [f"{others} has no {name!r}" for name in here if name not in there]
+    found += [f"{others} has {name!r}, which {whose} has not" for name in there if name not in here]
+    found += [
+        f"{name!r} is {there[name]} in {others} and {here[name]} in {whose}"
+        for name in here
+        if name in there and there[name] != here[name]
+    ]
+    if not found and [leaf.name for leaf in mine] != [leaf.name for leaf in other]:
+        found = ["their arrays come in another order"]
+    more = f", and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return "; ".join(found[:NAMED]) + more
+
+
+def is_key(value: Any) -> bool:
+    """Tell whether something is an array of JAX's random keys."""
+    return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def is_inexact(value: Any) -> bool:
+    """Tell whether an array has floats, which have a mean."""
+    return not is_key(value) and bool(jnp.issubdtype(value.dtype, jnp.inexact))
