@@ -128,7 +128,7 @@ def shared_ray() -> Iterator[SharedRay]:
 
 
 @contextlib.contextmanager
-def _open_session(engine: str, shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
+def open_session(engine: str, shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
     """Open a session and check that it leaves nothing behind. On a shared Ray that is not so: Ray keeps processes, threads and descriptors."""
     if engine == "ray":
         with shared_ray.lend(), hocket.init(num_cpus=SESSION_CPUS, engine=engine) as context:
@@ -143,14 +143,14 @@ def _open_session(engine: str, shared_ray: SharedRay) -> Iterator[hocket.Session
 @pytest.fixture
 def session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
     """A session on two CPUs that leaves nothing behind."""
-    with _open_session(ENGINE, shared_ray) as context:
+    with open_session(ENGINE, shared_ray) as context:
         yield context
 
 
 @pytest.fixture(params=["local", "inprocess"] if ENGINE == "local" else [ENGINE])
 def any_session(request: pytest.FixtureRequest, shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
     """A session on two CPUs, on each engine, that leaves nothing behind."""
-    with _open_session(request.param, shared_ray) as context:
+    with open_session(request.param, shared_ray) as context:
         yield context
 
 

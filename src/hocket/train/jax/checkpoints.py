@@ -22,6 +22,9 @@ from hocket.train.jax import trees
 DTYPES: Final = ".dtypes"
 """The array that says what the others were, as JSON."""
 
+_KEY: Final = "key:"
+"""How the dtype of random keys begins; what follows is the name of their kind."""
+
 _ROOT: Final = ".root"
 """The name of a tree that is one array."""
 
@@ -59,7 +62,9 @@ def save_pytree(path: str | os.PathLike[str], tree: Any) -> None:
                 f"save_pytree() was given an array called {leaf.name!r}, but names that begin with '.' are its own. Rename the key."
             )
         arrays[leaf.name or _ROOT] = _to_plain(value)
-    arrays[DTYPES] = np.array(json.dumps({leaf.name or _ROOT: leaf.dtype for leaf in leaves}))
+    arrays[DTYPES] = np.array(
+        json.dumps({leaf.name or _ROOT: _name_dtype(value) for leaf, value in zip(leaves, values, strict=True)})
+    )
     target = Path(path)
     beside = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
@@ -107,7 +112,7 @@ def load_pytree(path: str | os.PathLike[str], like: Any) -> Any:
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             dtypes = json.loads(str(file[DTYPES]))
             return {name: _from_plain(file[name], dtype) for name, dtype in dtypes.items()}
     except FileNotFoundError:
@@ -118,13 +123,17 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
         ) from error
 
 
+def _name_dtype(value: Any) -> str:
+    return f"{_KEY}{jax.random.key_impl(value)}" if trees.is_key(value) else str(value.dtype)
+
+
 def _to_plain(value: Any) -> npt.NDArray[Any]:
     array = np.asarray(jax.random.key_data(value) if trees.is_key(value) else value)
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 
 
 def _from_plain(array: npt.NDArray[Any], dtype: str) -> Any:
-    if dtype.startswith("key<"):
-        return jax.random.wrap_key_data(array, impl=dtype.removeprefix("key<").removesuffix(">"))
+    if dtype.startswith(_KEY):
+        return jax.random.wrap_key_data(array, impl=dtype.removeprefix(_KEY))
     kind = jnp.dtype(dtype)
     return jnp.asarray(array if array.dtype == kind else array.view(kind))

@@ -151,8 +151,9 @@ def build_handler(work: Work) -> tuple[Any, Any]:
 def view(address: int, dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
     """Return an array of what is at an address. It must not be used after the call that gave the address."""
     kind = np.dtype(dtype)
-    memory = (ctypes.c_byte * (kind.itemsize * count)).from_address(address)
-    return np.frombuffer(memory, np.uint8).view(kind)
+    memory: Any = (ctypes.c_byte * (kind.itemsize * count)).from_address(address)
+    found: npt.NDArray[Any] = np.frombuffer(memory, np.uint8).view(kind)
+    return found
 
 
 def _introduce(frame: _Frame) -> None:

@@ -11,6 +11,7 @@ The first time that a rank meets the others with some arrays, it asks what their
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 import weakref
@@ -81,14 +82,25 @@ def all_reduce(
     """
     if not arrays:
         return []
-    choose = travel_as or widen
+    # One program, also outside of the user's.
+    return list(_all_reduce(tuple(arrays), tuple(leaves), caller, op, travel_as or widen))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def _all_reduce(
+    arrays: Sequence[Any],
+    leaves: tuple[trees.Leaf, ...],
+    caller: str,
+    op: arithmetic.ReduceOp,
+    choose: Callable[[Any], Any],
+) -> list[Any]:
     dtypes = [jnp.dtype(choose(array.dtype)) for array in arrays]
     groups = _group(arrays, dtypes)
     buffers = [_join(arrays, group, dtypes[group[0]]) for group in groups]
     plan = Plan(
         caller=caller,
         op=op,
-        leaves=tuple(leaves),
+        leaves=leaves,
         buffers=tuple((str(buffer.dtype), buffer.size) for buffer in buffers),
     )
     _plans[plan.number] = plan
@@ -106,9 +118,14 @@ def widen(dtype: Any) -> Any:
     return jnp.float32 if jnp.dtype(dtype).itemsize < 4 and jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
+def computes_here() -> bool:
+    """Tell whether the host's processors compute."""
+    return bool(jax.default_backend() == "cpu")
+
+
 def wait_for_steps() -> None:
     """Wait until the device has made all calls that were asked for. To be called before a collective of the host's own."""
-    if jax.default_backend() != "cpu":  # on CPUs a step is over when it returns: see `JaxConfig`
+    if not computes_here():  # on CPUs a step is over when it returns: see `JaxConfig`
         jax.effects_barrier()
 
 
@@ -132,7 +149,7 @@ def _join(arrays: Sequence[Any], group: Sequence[int], dtype: Any) -> Any:
 
 def _call(plan: Plan, buffers: list[Any]) -> list[Any]:
     shapes = [jax.ShapeDtypeStruct(buffer.shape, buffer.dtype) for buffer in buffers]
-    if jax.default_backend() != "cpu":
+    if not computes_here():
         return list(experimental.io_callback(_Copied(plan), shapes, *buffers, ordered=True))
     with _lock:
         if not _handlers:

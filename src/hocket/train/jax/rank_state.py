@@ -1,7 +1,9 @@
 """Which strategy a rank uses, from the start of its training function to the end.
 
-It belongs to the rank's `worker_session.WorkerSession`, and is made at the first call of a function that needs it. `RunWithStrategy` is there earlier, if the trainer
-was given a strategy.
+It belongs to the rank's `worker_session.WorkerSession`, and is made at the first call of a function that needs it. `RunWithStrategy` is there earlier, if it
+runs in a trainer's rank.
+
+A rank whose training function has returned leaves the others' collectives, so that one which still waits for it is told and does not hang.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, final
 
-from hocket.train import strategies, worker_session
+from hocket.train import strategies, worker_session, world
+from hocket.train.jax import host_calls
 from hocket.train.jax import strategies as jax_strategies
 
 _exchanges: weakref.WeakKeyDictionary[worker_session.WorkerSession, jax_strategies.Exchange] = (
@@ -59,6 +62,9 @@ class RunWithStrategy:
         session = worker_session.get_session("jax.JaxTrainer")
         _exchanges[session] = _open(session, self._strategy)
         try:
-            return self._function(*args)
+            returned = self._function(*args)
         finally:
             del _exchanges[session]
+        host_calls.wait_for_steps()
+        world.get_world("jax.JaxTrainer").close()
+        return returned

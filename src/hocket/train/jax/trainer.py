@@ -71,8 +71,10 @@ class JaxTrainer(data_parallel_trainer.DataParallelTrainer):
             raise TypeError(
                 f"strategy must be a Strategy, but received {strategy!r}. Write strategy=AllReduce() or strategy=LocalSGD(8)."
             )
-        if strategy is not None and callable(train_loop_per_worker):
-            train_loop_per_worker = rank_state.RunWithStrategy(train_loop_per_worker, strategy)
+        if callable(train_loop_per_worker):
+            train_loop_per_worker = rank_state.RunWithStrategy(
+                train_loop_per_worker, strategy or strategies.AllReduce()
+            )
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,

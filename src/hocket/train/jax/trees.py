@@ -45,7 +45,7 @@ def list_leaves(tree: Any, caller: str) -> tuple[list[Leaf], list[Any], Any]:
                 f"{caller}() takes a pytree of arrays, but {name or 'the tree itself'!r} is a {type(value).__name__}: {value!r}. Keep what is no array "
                 "out of the tree: with flax.nnx.split, for example, or in the configuration."
             )
-        array = value if hasattr(value, "dtype") else jnp.asarray(value)
+        array: Any = value if hasattr(value, "dtype") else jnp.asarray(value)
         leaves.append(Leaf(name, tuple(array.shape), str(array.dtype)))
         values.append(array)
     names = [leaf.name for leaf in leaves]

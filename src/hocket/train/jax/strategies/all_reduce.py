@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any, Final, final
@@ -33,15 +34,11 @@ class _Exchange(strategy.Exchange):
                 f"bucket_mb={settings.bucket_mb} is ignored: in JAX the gradients of a step travel together. Leave it out.",
                 stacklevel=2,
             )
-        self._short = None if settings.compression is None else _SHORT[settings.compression]
+        self._travel_as = None if settings.compression is None else functools.partial(_shorten, settings.compression)
         self._world_size = ranks.world_size
 
     def average(self, gradients: Any, caller: str) -> Any:
-        travel_as = None if self._short is None else self._shorten
-        return averaging.compute_means(gradients, self._world_size, caller, travel_as)
-
-    def _shorten(self, dtype: Any) -> Any:
-        return self._short if jnp.issubdtype(dtype, jnp.floating) else dtype
+        return averaging.compute_means(gradients, self._world_size, caller, self._travel_as)
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
         def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
@@ -51,3 +48,7 @@ class _Exchange(strategy.Exchange):
 
     def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
         return params, state
+
+
+def _shorten(compression: str, dtype: Any) -> Any:
+    return _SHORT[compression] if jnp.issubdtype(dtype, jnp.floating) else dtype
