@@ -40,13 +40,23 @@ def prepare_params(params: Any) -> Any:
         ... ).fit().return_value
         {'bias': (2,), 'kernel': (3, 2)}
     """
-    caller = "prepare_params"
-    rank_state.get_exchange(caller)
+    rank_state.get_exchange("prepare_params")
+    return broadcast(params, 0, "prepare_params")
+
+
+def broadcast(params: Any, root: int, caller: str) -> Any:
+    """Return a rank's arrays in all ranks. See `prepare_params`.
+
+    Args:
+        params: A pytree of arrays.
+        root: Whose all shall have.
+        caller: For messages.
+    """
     device = devices.get_device()
     leaves, values, structure = trees.list_leaves(params, caller)
     if any(isinstance(value, jax.core.Tracer) for value in values):
         raise TypeError(
-            "prepare_params() was called inside jax.jit or another transformation of JAX, but it must be called once, before the first step. Call it where "
+            f"{caller}() was called inside jax.jit or another transformation of JAX, but it must be called once, before the first step. Call it where "
             "the parameters are made."
         )
     found = [_unwrap(value) for value in values]
@@ -59,7 +69,7 @@ def prepare_params(params: Any) -> Any:
             members = [number for number, array in enumerate(arrays) if array.dtype == dtype and array.size]
             if members:
                 flat = np.concatenate([arrays[number].reshape(-1) for number in members])
-                ranks.broadcast(flat, 0)
+                ranks.broadcast(flat, root)
                 parts = np.split(flat, np.cumsum([arrays[number].size for number in members])[:-1])
                 for number, part in zip(members, parts, strict=True):
                     arrays[number] = part.reshape(arrays[number].shape)

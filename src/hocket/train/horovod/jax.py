@@ -1,0 +1,194 @@
+"""Horovod's verbs for JAX, which Horovod never had: ``import hocket.train.horovod.jax as hvd``, in a `JaxTrainer`'s training function.
+
+JAX's arrays do not change, so what Horovod does in place is returned here. `allreduce` works inside `jax.jit` too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+
+from hocket.collective import arithmetic
+from hocket.train import world
+from hocket.train.horovod import place
+from hocket.train.jax import host_calls, models, optimizers, trees
+
+is_initialized = place.is_initialized
+rank = place.rank
+size = place.size
+local_rank = place.local_rank
+local_size = place.local_size
+
+Average: Final = place.Op.AVERAGE
+Sum: Final = place.Op.SUM
+Min: Final = place.Op.MIN
+Max: Final = place.Op.MAX
+Product: Final = place.Op.PRODUCT
+
+_OPS: Final = {
+    Average: arithmetic.ReduceOp.MEAN,
+    Sum: arithmetic.ReduceOp.SUM,
+    Min: arithmetic.ReduceOp.MIN,
+    Max: arithmetic.ReduceOp.MAX,
+    Product: arithmetic.ReduceOp.PRODUCT,
+}
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Begin.
+
+    Args:
+        comm: Must be left out, as the next.
+        process_sets: See `comm`.
+
+    Raises:
+        ValueError: An argument is given that means nothing here.
+        RuntimeError: There are several ranks, and no `JaxTrainer` has joined them.
+
+    Example:
+        >>> import hocket.train.horovod.jax as hvd
+        >>> hvd.init()
+        >>> hvd.rank(), hvd.size()
+        (0, 1)
+        >>> hvd.shutdown()
+    """
+    place.refuse("init", comm=(comm, None), process_sets=(process_sets, None))
+    found = place.enter()
+    if found.size > 1 and not found.in_trainer:
+        place.leave()
+        raise RuntimeError(
+            f"hvd.init() found {found.size} ranks that no trainer has joined; `hocket run` joins ranks for PyTorch only. Run the training function with "
+            "hocket.train.jax.JaxTrainer."
+        )
+
+
+def shutdown() -> None:
+    """End. What the trainer has joined stays."""
+    place.leave()
+
+
+def allreduce(tensor: Any, average: bool | None = None, name: str | None = None, op: place.Op | None = None) -> Any:
+    """Return the mean of all ranks' arrays, or what `op` makes of them.
+
+    Args:
+        tensor: An array, or a pytree of them; of the same shapes and dtypes in all ranks.
+        average: Older programs' way to say `op`.
+        name: Not needed: calls are matched by their order.
+        op: What to make of them. Default: `Average`.
+
+    Raises:
+        TypeError: A leaf is no array.
+        ValueError: `init` was not called, `op` is no operation, or a mean is asked for whole numbers.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import hocket.train.horovod.jax as hvd
+        >>> hvd.init()
+        >>> hvd.allreduce(jnp.array([1.0, 2.0]), op=hvd.Sum).tolist()
+        [1.0, 2.0]
+        >>> hvd.shutdown()
+    """
+    chosen = place.choose_op(op, average)
+    leaves, values, structure = trees.list_leaves(tensor, "allreduce")
+    whole = next((leaf for leaf, value in zip(leaves, values, strict=True) if not trees.is_inexact(value)), None)
+    if chosen is Average and whole is not None:
+        raise ValueError(
+            f"hvd.Average needs floats, but {whole.name or 'the array'!r} is {whole}. Pass op=hvd.Sum, or array.astype(float)."
+        )
+    if size() > 1:
+        values = host_calls.all_reduce(values, leaves, "allreduce", _OPS[chosen])
+    return jax.tree_util.tree_unflatten(structure, values)
+
+
+def allgather(tensor: Any, name: str | None = None) -> Any:
+    """Return all ranks' arrays one after another, along the first dimension, which may be of another length in each rank. Not inside `jax.jit`."""
+    array = jnp.asarray(tensor)
+    if not array.ndim:
+        raise ValueError(
+            "allgather() puts arrays one after another along their first dimension, but received a scalar. Write array[None]."
+        )
+    return jnp.concatenate([jnp.asarray(part) for part in allgather_object(jax.device_get(array))])
+
+
+def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
+    """Return the root's array, or pytree of arrays, in all ranks. Not inside `jax.jit`."""
+    return broadcast_parameters(tensor, root_rank)
+
+
+def broadcast_parameters(params: Any, root_rank: int = 0) -> Any:
+    """Return the root's parameters, in all ranks. Not inside `jax.jit`.
+
+    Args:
+        params: A pytree of arrays.
+        root_rank: Whose all shall have.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import hocket.train.horovod.jax as hvd
+        >>> hvd.init()
+        >>> hvd.broadcast_parameters({"w": jnp.zeros(2)})["w"].tolist()
+        [0.0, 0.0]
+        >>> hvd.shutdown()
+    """
+    _check_root(root_rank)
+    return params if size() == 1 else models.broadcast(params, root_rank, "broadcast_parameters")
+
+
+def broadcast_optimizer_state(state: Any, root_rank: int = 0) -> Any:
+    """Return the root's optimizer state, in all ranks. Not inside `jax.jit`."""
+    return broadcast_parameters(state, root_rank)
+
+
+def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
+    """Return the root's object, in all ranks: anything that can be pickled."""
+    _check_root(root_rank)
+    return allgather_object(obj if rank() == root_rank else None)[root_rank]
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Return all ranks' objects, by rank."""
+    if place.get_place().size == 1:
+        return [obj]
+    host_calls.wait_for_steps()
+    return world.get_world("horovod.jax").all_gather_object(obj)
+
+
+def barrier() -> None:
+    """Wait until all ranks have called it."""
+    allgather_object(None)
+
+
+def join() -> int:
+    """Wait until all ranks have called it; return the one that came last.
+
+    In Horovod a rank that has no more batches may call it while the others go on. Here that ends in an error that names the rank: all ranks must take
+    equally many steps, as a loader of `hocket.train.jax.prepare_arrays` has them do.
+    """
+    came: Sequence[float] = allgather_object(time.monotonic())  # one clock for all processes of a machine
+    return came.index(max(came))
+
+
+def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any) -> Any:  # noqa: N802 (Horovod's name)
+    """Return an optax optimizer that first averages the gradients of all ranks.
+
+    Args:
+        optimizer: A gradient transformation of optax.
+        op: `Average`.
+        options: Other arguments of Horovod's; none has a meaning here.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: It is prepared already, or a setting is not supported.
+    """
+    place.refuse("DistributedOptimizer", op=(op, Average), **{name: (value, None) for name, value in options.items()})
+    return optimizers.prepare_optimizer(optimizer) if place.get_place().in_trainer else optimizer
+
+
+def _check_root(root_rank: int) -> None:
+    count = place.get_place().size
+    if not 0 <= root_rank < count:
+        raise ValueError(f"root_rank must be one of the {count} ranks from 0, but received {root_rank!r}.")

@@ -1,0 +1,135 @@
+"""Who is calling: the verbs that need no framework.
+
+In a trainer's rank the trainer knows; below ``hocket run`` or torchrun the environment does; otherwise the process is alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from hocket.train import worker_session
+
+
+class Op(enum.Enum):
+    """What to make of the ranks' tensors. Horovod's names; Adasum is not among them."""
+
+    AVERAGE = "Average"
+    SUM = "Sum"
+    MIN = "Min"
+    MAX = "Max"
+    PRODUCT = "Product"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The calling rank's place."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    in_trainer: bool
+    """Whether a trainer of ours runs it."""
+
+
+_place: Place | None = None
+
+
+def enter() -> Place:
+    """Find the calling rank's place, and note that the verbs may be used."""
+    global _place  # noqa: PLW0603 (Horovod's verbs are the process's)
+    session = worker_session.get_optional_session()
+    if session is not None:
+        info = session.info
+        _place = Place(
+            rank=info.rank,
+            size=info.world_size,
+            local_rank=info.local_rank,
+            local_size=info.local_world_size,
+            in_trainer=True,
+        )
+    else:
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        _place = Place(
+            rank=int(os.environ.get("RANK", "0")),
+            size=size,
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            local_size=int(os.environ.get("LOCAL_WORLD_SIZE", str(size))),
+            in_trainer=False,
+        )
+    return _place
+
+
+def leave() -> None:
+    """Note that the verbs may not be used any more."""
+    global _place  # noqa: PLW0603 (see above)
+    _place = None
+
+
+def get_place() -> Place:
+    """Return the calling rank's place.
+
+    Raises:
+        ValueError: `init` was not called. Horovod's kind of error.
+    """
+    if _place is None:
+        raise ValueError("Horovod's verbs need hvd.init() first. Call it at the beginning of the training function.")
+    return _place
+
+
+def is_initialized() -> bool:
+    """Tell whether `init` was called, and `shutdown` was not."""
+    return _place is not None
+
+
+def rank() -> int:
+    """Return the calling rank's number."""
+    return get_place().rank
+
+
+def size() -> int:
+    """Return how many ranks there are."""
+    return get_place().size
+
+
+def local_rank() -> int:
+    """Return the calling rank's number among those of its machine."""
+    return get_place().local_rank
+
+
+def local_size() -> int:
+    """Return how many ranks its machine has."""
+    return get_place().local_size
+
+
+def choose_op(op: Any, average: bool | None) -> Op:
+    """Return what `op` and the older `average` mean together.
+
+    Raises:
+        ValueError: Both are given, or it is no operation.
+    """
+    if op is not None and average is not None:
+        raise ValueError("Pass op or average, not both. op=hvd.Sum is what average=False was.")
+    if op is None:
+        return Op.SUM if average is False else Op.AVERAGE
+    if not isinstance(op, Op):
+        raise ValueError(  # noqa: TRY004 (Horovod's operations are constants)
+            f"op must be hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product, but received {op!r}. Adasum is not supported."
+        )
+    return op
+
+
+def refuse(verb: str, **given: Any) -> None:
+    """Raise for an argument of Horovod's that has no meaning here and is not at its default.
+
+    Raises:
+        ValueError: One is given.
+    """
+    for name, (value, default) in given.items():
+        if value != default:
+            raise ValueError(
+                f"{verb}() does not support {name}={value!r}. Leave it out, or use hocket's own adapters (docs/horovod.md)."
+            )

@@ -1,0 +1,351 @@
+"""Horovod's verbs for PyTorch: ``import hocket.train.horovod.torch as hvd``.
+
+They are calls of torch.distributed, whose group a `TorchTrainer` has made; below ``hocket run`` and torchrun `init` makes it. Alone they do nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as _error:
+    raise ImportError(
+        "hocket.train.horovod.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'."
+    ) from _error
+
+from hocket.collective import torch as collective_torch
+from hocket.train.horovod import place
+from hocket.train.torch.strategies import averaging
+
+is_initialized = place.is_initialized
+rank = place.rank
+size = place.size
+local_rank = place.local_rank
+local_size = place.local_size
+
+Average: Final = place.Op.AVERAGE
+Sum: Final = place.Op.SUM
+Min: Final = place.Op.MIN
+Max: Final = place.Op.MAX
+Product: Final = place.Op.PRODUCT
+
+_OPS: Final = {
+    Average: dist.ReduceOp.SUM,
+    Sum: dist.ReduceOp.SUM,
+    Min: dist.ReduceOp.MIN,
+    Max: dist.ReduceOp.MAX,
+    Product: dist.ReduceOp.PRODUCT,
+}
+
+_made_group = False
+
+
+class Compression:
+    """How gradients travel."""
+
+    none: Final = None
+    """As they are."""
+    fp16: Final = torch.float16
+    """As float16, in half the bytes."""
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Begin. In a `TorchTrainer`'s training function the ranks are joined already.
+
+    Args:
+        comm: Must be left out, as the next.
+        process_sets: See `comm`.
+
+    Raises:
+        ValueError: An argument is given that means nothing here.
+        RuntimeError: The ranks of the trainer were not joined for torch.
+
+    Example:
+        >>> import hocket.train.horovod.torch as hvd
+        >>> hvd.init()
+        >>> hvd.rank(), hvd.size()
+        (0, 1)
+        >>> hvd.shutdown()
+    """
+    global _made_group  # noqa: PLW0603 (torch has one default group in a process)
+    place.refuse("init", comm=(comm, None), process_sets=(process_sets, None))
+    found = place.enter()
+    if found.size == 1 or dist.is_initialized():
+        return
+    if found.in_trainer:
+        place.leave()
+        raise RuntimeError(
+            "hvd.init() found ranks that are not joined for PyTorch. Run the training function with hocket.train.torch.TorchTrainer."
+        )
+    collective_torch.register()
+    dist.init_process_group("nccl" if torch.cuda.is_available() else collective_torch.NAME)
+    _made_group = True
+
+
+def shutdown() -> None:
+    """End. A group that a trainer has made stays."""
+    global _made_group  # noqa: PLW0603 (see above)
+    place.leave()
+    if _made_group and dist.is_initialized():
+        dist.destroy_process_group()
+    _made_group = False
+
+
+def allreduce(
+    tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: place.Op | None = None
+) -> torch.Tensor:
+    """Return the mean of all ranks' tensors, or what `op` makes of them.
+
+    Args:
+        tensor: Of the same shape and dtype in all ranks. It stays as it is.
+        average: Older programs' way to say `op`.
+        name: Not needed: calls are matched by their order.
+        op: What to make of them. Default: `Average`.
+
+    Raises:
+        ValueError: `init` was not called, `op` is no operation, or a mean is asked for whole numbers.
+
+    Example:
+        >>> import torch
+        >>> import hocket.train.horovod.torch as hvd
+        >>> hvd.init()
+        >>> hvd.allreduce(torch.tensor([1.0, 2.0]), op=hvd.Sum)
+        tensor([1., 2.])
+        >>> hvd.shutdown()
+    """
+    return allreduce_(tensor.detach().clone(), average, name, op)
+
+
+def allreduce_(
+    tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: place.Op | None = None
+) -> torch.Tensor:
+    """Do what `allreduce` does, in place; return the tensor."""
+    chosen = place.choose_op(op, average)
+    if chosen is Average and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(
+            f"hvd.Average needs floats, but received a tensor of {tensor.dtype}. Pass op=hvd.Sum, or tensor.float()."
+        )
+    if place.get_place().size > 1:
+        with torch.no_grad():
+            dist.all_reduce(tensor, _OPS[chosen])
+            if chosen is Average:
+                tensor /= size()
+    return tensor
+
+
+def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
+    """Return all ranks' tensors one after another, along the first dimension, which may be of another length in each rank."""
+    if place.get_place().size == 1:
+        return tensor.detach().clone()
+    if not tensor.dim():
+        raise ValueError(
+            "allgather() puts tensors one after another along their first dimension, but received a scalar. Write tensor[None]."
+        )
+    lengths = [int(length) for length in _gather(torch.tensor([len(tensor)]))]
+    padded = tensor.new_zeros((max(lengths), *tensor.shape[1:]))
+    padded[: len(tensor)] = tensor.detach()
+    return torch.cat([part[:length] for part, length in zip(_gather(padded), lengths, strict=True)])
+
+
+def _gather(tensor: torch.Tensor) -> list[torch.Tensor]:
+    found = [torch.empty_like(tensor) for _ in range(size())]
+    dist.all_gather(found, tensor.contiguous())
+    return found
+
+
+def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
+    """Return the root's tensor, in all ranks."""
+    return broadcast_(tensor.detach().clone(), root_rank, name)
+
+
+def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
+    """Put the root's tensor into that of each rank; return it."""
+    _check_root(root_rank)
+    if size() > 1:
+        with torch.no_grad():
+            dist.broadcast(tensor, root_rank)
+    return tensor
+
+
+def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0) -> None:
+    """Give all ranks the root's parameters.
+
+    Args:
+        params: ``model.state_dict()`` or ``model.named_parameters()``.
+        root_rank: Whose all shall have.
+
+    Raises:
+        ValueError: It is neither, or there is no such rank.
+
+    Example:
+        >>> import torch
+        >>> import hocket.train.horovod.torch as hvd
+        >>> hvd.init()
+        >>> hvd.broadcast_parameters(torch.nn.Linear(2, 1).state_dict(), root_rank=0)
+        >>> hvd.shutdown()
+    """
+    _check_root(root_rank)
+    pairs: list[Any] = list(params.items()) if isinstance(params, Mapping) else list(params)
+    if any(not (isinstance(pair, tuple) and len(pair) == 2) for pair in pairs):
+        raise ValueError(
+            f"broadcast_parameters() takes names and tensors, but received {pairs[0]!r}. Pass model.state_dict() or model.named_parameters()."
+        )
+    if size() == 1:
+        return
+    for _, tensor in pairs:
+        if isinstance(tensor, torch.Tensor):
+            dist.broadcast(tensor.detach(), root_rank)
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
+    """Give all ranks the root's optimizer state: learning rates, momenta.
+
+    Args:
+        optimizer: Made from the same parameters in all ranks.
+        root_rank: Whose all shall have.
+    """
+    _check_root(root_rank)
+    if size() > 1:
+        state = broadcast_object(optimizer.state_dict(), root_rank)
+        if rank() != root_rank:
+            optimizer.load_state_dict(state)
+
+
+def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
+    """Return the root's object, in all ranks: anything that can be pickled."""
+    _check_root(root_rank)
+    if size() == 1:
+        return obj
+    found = [obj]
+    dist.broadcast_object_list(found, root_rank)
+    return found[0]
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Return all ranks' objects, by rank."""
+    if place.get_place().size == 1:
+        return [obj]
+    found: list[Any] = [None] * size()
+    dist.all_gather_object(found, obj)
+    return found
+
+
+def barrier() -> None:
+    """Wait until all ranks have called it."""
+    if place.get_place().size > 1:
+        dist.barrier()
+
+
+def join() -> int:
+    """Wait until all ranks have called it; return the one that came last.
+
+    In Horovod a rank that has no more batches may call it while the others go on. Here that ends in an error that names the rank: all ranks must take
+    equally many steps, as a loader of `hocket.train.torch.prepare_data_loader` has them do.
+    """
+    came = allgather_object(time.monotonic())  # one clock for all processes of a machine
+    return came.index(max(came))
+
+
+def DistributedOptimizer(  # noqa: N802 (Horovod's name)
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: torch.dtype | None = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: place.Op = Average,
+    **options: Any,
+) -> Any:
+    """Return an optimizer whose ``step`` first averages the gradients of all ranks.
+
+    It is the same object. As in Horovod it has ``synchronize()``, which averages at once, to clip gradients for example; the next ``step`` is
+    then taken in ``with optimizer.skip_synchronize():``. The gradients travel when the backward pass is over, together: for communication during it use
+    `hocket.train.torch.prepare_model`.
+
+    Args:
+        optimizer: Of this rank's model.
+        named_parameters: Not needed; a name that comes twice is an error, as in Horovod.
+        compression: ``hvd.Compression.fp16`` sends half the bytes.
+        backward_passes_per_step: How many backward passes the program makes before each step. Gradients add up in the tensors anyway.
+        op: `Average`, or `Sum`.
+        options: Other arguments of Horovod's; none has a meaning here.
+
+    Raises:
+        TypeError: It is no optimizer of torch's.
+        ValueError: It is distributed already, a setting is out of range, or one is not supported.
+
+    Example:
+        >>> import torch
+        >>> import hocket.train.horovod.torch as hvd
+        >>> hvd.init()
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+        >>> model(torch.ones(1, 2)).sum().backward()
+        >>> optimizer.step()
+        >>> hvd.shutdown()
+    """
+    place.get_place()
+    place.refuse("DistributedOptimizer", **{name: (value, None) for name, value in options.items()})
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"DistributedOptimizer() takes an optimizer of torch, but received {optimizer!r}. Write hvd.DistributedOptimizer(torch.optim.SGD(...))."
+        )
+    if hasattr(optimizer, "skip_synchronize"):
+        raise ValueError("DistributedOptimizer() received an optimizer that is distributed already. Call it once.")
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step must be 1 or more, but received {backward_passes_per_step!r}.")
+    if op not in (Average, Sum):
+        raise ValueError(f"A DistributedOptimizer's op must be hvd.Average or hvd.Sum, but received {op!r}.")
+    names = [name for name, _ in named_parameters or ()]
+    if len(set(names)) < len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"named_parameters has {double!r} twice. Pass model.named_parameters().")
+    made: Any = optimizer
+    is_skipping = False
+
+    def synchronize() -> None:
+        _average_gradients(optimizer, compression, op)
+
+    @contextlib.contextmanager
+    def skip_synchronize() -> Iterator[None]:
+        nonlocal is_skipping
+        is_skipping = True
+        try:
+            yield
+        finally:
+            is_skipping = False
+
+    def before_step(*_: Any) -> None:
+        if not is_skipping:
+            synchronize()
+
+    made.synchronize, made.skip_synchronize = synchronize, skip_synchronize
+    optimizer.register_step_pre_hook(before_step)
+    return optimizer
+
+
+@torch.no_grad()
+def _average_gradients(optimizer: torch.optim.Optimizer, compression: torch.dtype | None, op: place.Op) -> None:
+    """A parameter that only some ranks used counts as zero in the others; one that none used keeps no gradient."""
+    count = size()
+    if count == 1:
+        return
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    used = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
+    given = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    if compression is not None:
+        given = [gradient.to(compression) for gradient in given]
+    *means, used_by = averaging.compute_means([*given, used], count)
+    for parameter, mean, share in zip(parameters, means, used_by.tolist(), strict=True):
+        if share:
+            found = mean if op is Average else mean * count
+            parameter.grad = found.to(parameter.dtype)
+
+
+def _check_root(root_rank: int) -> None:
+    count = place.get_place().size
+    if not 0 <= root_rank < count:
+        raise ValueError(f"root_rank must be one of the {count} ranks from 0, but received {root_rank!r}.")
