@@ -7,6 +7,7 @@ program that was compiled once. Prints one table, and saves it as a chart.
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import time
@@ -41,7 +42,7 @@ def build_data() -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
     numbers = np.random.default_rng(0)
     weights = [
         numbers.normal(size=(wide, wide_next)).astype(np.float32) / wide**0.5
-        for wide, wide_next in zip(WIDTHS, WIDTHS[1:], strict=False)
+        for wide, wide_next in itertools.pairwise(WIDTHS)
     ]
     return weights, numbers.normal(size=(BATCH, WIDTHS[0])).astype(np.float32), numbers.integers(10, size=BATCH)
 

@@ -51,6 +51,31 @@ def test_the_training_example_runs(tmp_path):
     assert len(list((tmp_path / "convnet").glob("checkpoint_*"))) == 2
 
 
+@pytest.mark.slow
+def test_the_flax_example_runs(tmp_path):
+    program = ROOT / "examples" / "train_flax.py"
+    command = [sys.executable, str(program), "--num-epochs", "2", "--storage-path", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("trained 2 epochs: accuracy 0.")
+    assert lines[1] == "the checkpoint has 4810 parameters"
+
+
+@pytest.mark.slow
+def test_graphs_beside_single_steps(tmp_path):
+    """The program itself compares the losses of both ways."""
+    program = ROOT / "examples" / "graph_and_eager.py"
+    command = [sys.executable, str(program), "--steps", "5", "--png", str(tmp_path / "chart.png")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:3]] == [
+        ["PyTorch", "torch.compile"],
+        ["JAX", "jax.jit"],
+    ]
+    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_local_imports_of_our_own_are_found(tmp_path, capsys):
     check_imports = runpy.run_path(str(ROOT / "tools" / "check_imports.py"))["main"]
     package = tmp_path / "hocket"
