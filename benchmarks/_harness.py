@@ -33,8 +33,11 @@ PEERS = {
     "memcpy": "numpy",
     "gloo": "torch",
     "torchrun": "torch",
+    "one core": "jax",
+    "both cores": "jax",
+    "io_callback": "jax",
 }
-"""Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy."""
+"""Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy; the cores are JAX's without us."""
 
 LIMIT_SECONDS = 1800
 """Longest that one side may take for one round; Ray needs some 300 on two cores. Guessed."""
@@ -204,7 +207,7 @@ def describe_machine() -> str:
     models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
     versions = [
         f"{name} {importlib.metadata.version(name)}"
-        for name in ("hocket", "numpy", "torch", "ray", "loky", "distributed")
+        for name in ("hocket", "numpy", "torch", "jax", "ray", "loky", "distributed")
         if has_package(name)
     ]
     parts = [
