@@ -57,9 +57,12 @@ def parse_page(path: Path) -> Page:
 
 
 def run_page(path: Path, page: Page, *, limit_seconds: float) -> bool:
-    """Run the page in an empty folder, as a file named like it so that tracebacks lead back to the page's lines."""
+    """Run the page in an empty folder, as a file named like it so that tracebacks lead back to the page's lines.
+
+    The name keeps its ``.md``: a page jax.md as jax.py would be what ``import jax`` finds.
+    """
     with tempfile.TemporaryDirectory(prefix="hocket-docs-") as folder:
-        script, log = Path(folder, path.with_suffix(".py").name), Path(folder, "log")
+        script, log = Path(folder, f"{path.name}.py"), Path(folder, "log")
         script.write_text(page.script)
         command = [sys.executable, "-X", "faulthandler", script.name]
         start = time.perf_counter()
