@@ -17,6 +17,7 @@ import pytest
 
 from hocket import train
 from hocket.train import jax as hocket_jax
+from hocket.train import world
 from hocket.train.jax import host_calls
 from tests import conftest
 
@@ -200,7 +201,7 @@ def test_local_sgd_that_meets_at_each_step_is_all_reduce_for_plain_descent(tmp_p
 def call_everything() -> dict[str, Any]:
     rank = get_rank()
     found: dict[str, Any] = {}
-    mine = {"big": jnp.full((300, 400), 1.0 + rank), "small": jnp.ones(3) * rank, "none": jnp.zeros((0, 2))}
+    mine = {"big": jnp.full((600, 500), 1.0 + rank), "small": jnp.ones(3) * rank, "none": jnp.zeros((0, 2))}
     half = {"half": jnp.full(2, 1.0 + 2 * rank, jnp.bfloat16), "complex": jnp.array([1j * rank])}
 
     def average_twice(x: Any) -> Any:
@@ -232,8 +233,15 @@ def call_everything_as_on_a_gpu() -> dict[str, Any]:
     return call_everything()
 
 
-@pytest.mark.parametrize("function", [call_everything, call_everything_as_on_a_gpu])
-def test_averages_in_and_out_of_compiled_programs(tmp_path: Path, function: Any) -> None:
+@pytest.mark.parametrize(
+    ("function", "hosts"),
+    [(call_everything, [[0, 1]]), (call_everything_as_on_a_gpu, [[0], [1]])],
+    ids=["one machine", "GPUs of two machines"],
+)
+def test_averages_in_and_out_of_compiled_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any, hosts: list[list[int]]
+) -> None:
+    monkeypatch.setattr(world, "_list_hosts", lambda found: hosts)
     found = fit(function, tmp_path).return_value
     means = {
         "big": ([1.5], "float32"),
