@@ -15,6 +15,7 @@ import optax
 import pytest
 from hypothesis import strategies as st
 
+import hocket
 from hocket import train
 from hocket.train import jax as hocket_jax
 from hocket.train.jax import strategies as jax_strategies
@@ -243,6 +244,21 @@ def test_the_trainer_refuses_what_is_no_setting() -> None:
         hocket_jax.JaxTrainer(3)  # type: ignore[arg-type]
     modules = hocket_jax.JaxConfig().list_modules(lambda: None)
     assert list(modules) == ["hocket.train.jax", "optax"]
+
+
+def test_ranks_that_take_turns_in_one_process_are_refused(tmp_path: Path) -> None:
+    trainer = hocket_jax.JaxTrainer(
+        lambda: None,
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(storage_path=str(tmp_path)),
+    )
+    with (
+        hocket.init(engine="inprocess", num_cpus=2),
+        pytest.raises(
+            ValueError, match=r"JaxTrainer needs ranks that are processes.*Use ScalingConfig\(num_workers=1\)"
+        ),
+    ):
+        trainer.fit()
 
 
 def test_a_missing_jax_names_the_extra() -> None:

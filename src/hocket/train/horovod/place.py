@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import os
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,38 +36,48 @@ class Place:
     """Whether a trainer of ours runs it."""
 
 
-_place: Place | None = None
+_places: weakref.WeakKeyDictionary[worker_session.WorkerSession, Place] = weakref.WeakKeyDictionary()
+_own: Place | None = None  # of a process that no trainer has started
 
 
 def enter() -> Place:
     """Find the calling rank's place, and note that the verbs may be used."""
-    global _place  # noqa: PLW0603 (Horovod's verbs are the process's)
+    global _own  # noqa: PLW0603 (Horovod's verbs are the process's)
     session = worker_session.get_optional_session()
     if session is not None:
         info = session.info
-        _place = Place(
+        _places[session] = Place(
             rank=info.rank,
             size=info.world_size,
             local_rank=info.local_rank,
             local_size=info.local_world_size,
             in_trainer=True,
         )
-    else:
-        size = int(os.environ.get("WORLD_SIZE", "1"))
-        _place = Place(
-            rank=int(os.environ.get("RANK", "0")),
-            size=size,
-            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-            local_size=int(os.environ.get("LOCAL_WORLD_SIZE", str(size))),
-            in_trainer=False,
-        )
-    return _place
+        return _places[session]
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    _own = Place(
+        rank=int(os.environ.get("RANK", "0")),
+        size=size,
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        local_size=int(os.environ.get("LOCAL_WORLD_SIZE", str(size))),
+        in_trainer=False,
+    )
+    return _own
 
 
 def leave() -> None:
     """Note that the verbs may not be used any more."""
-    global _place  # noqa: PLW0603 (see above)
-    _place = None
+    global _own  # noqa: PLW0603 (see above)
+    session = worker_session.get_optional_session()
+    if session is None:
+        _own = None
+    else:
+        _places.pop(session, None)
+
+
+def _find() -> Place | None:
+    session = worker_session.get_optional_session()
+    return _own if session is None else _places.get(session)
 
 
 def get_place() -> Place:
@@ -75,14 +86,15 @@ def get_place() -> Place:
     Raises:
         ValueError: `init` was not called. Horovod's kind of error.
     """
-    if _place is None:
+    found = _find()
+    if found is None:
         raise ValueError("Horovod's verbs need hvd.init() first. Call it at the beginning of the training function.")
-    return _place
+    return found
 
 
 def is_initialized() -> bool:
     """Tell whether `init` was called, and `shutdown` was not."""
-    return _place is not None
+    return _find() is not None
 
 
 def rank() -> int:

@@ -16,7 +16,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, NoReturn, final
 
 import jax
 
@@ -55,6 +55,17 @@ class JaxConfig(backend.BackendConfig):
     def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
         """Return jax, and optax if it is installed: most training functions use it, and it takes a tenth of jax's time."""
         return (_OURS, "optax") if importlib.util.find_spec("optax") else (_OURS,)
+
+    def share_process(self) -> NoReturn:
+        """Refuse: JAX calls back from threads of its own, which cannot take a rank's turn.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "JaxTrainer needs ranks that are processes: JAX averages from threads of its own, and those of the in-process engine take turns. Use "
+            "ScalingConfig(num_workers=1), or open the session with hocket.init(engine='local')."
+        )
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Join the ranks, and set JAX up in each."""
