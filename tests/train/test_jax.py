@@ -281,6 +281,7 @@ def test_jax_distributed_on_request(tmp_path: Path) -> None:
 # --- failures and restarts --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("death_evidence")
 def test_a_killed_rank_is_named_and_the_others_end(tmp_path: Path) -> None:
     def die() -> None:
         train.report({"pid": os.getpid()})
