@@ -369,13 +369,20 @@ class Dataset(feed.Feed):
 
         return reading.Restartable(begin)
 
-    def build_source(self, options: settings.ExecutionOptions | None = None) -> Source:
-        """Execute the plan, and return its rows so that ranks can read them in any order. For trainers."""
+    def build_source(self, options: settings.ExecutionOptions | None = None, *, stays_here: bool = False) -> Source:
+        """Execute the plan, and return its rows so that ranks can read them in any order. For trainers.
+
+        Args:
+            options: How much is worked on at a time.
+            stays_here: Whether only this process will read them, so that blocks which it holds need not go to the engine.
+        """
         options = options or settings.DataContext.get_current().execution_options
         ops = self._ops
         seed = None
         if ops and isinstance(ops[-1], plan.Shuffle):
             seed, ops = ops[-1].seed, ops[:-1]
+        if stays_here:
+            return Source([found for found in execution.stream(self._reads, ops, options) if found.num_rows], seed)
         return Source(execution.store(self._reads, ops, options), seed)
 
 
@@ -388,7 +395,7 @@ class Source:
         shuffle_seed: Which orders the epochs have; None: that of the blocks.
     """
 
-    def __init__(self, parts: Sequence[plan.Stored], shuffle_seed: int | None) -> None:
+    def __init__(self, parts: Sequence[plan.Held | plan.Stored], shuffle_seed: int | None) -> None:
         self.parts = tuple(parts)
         self.shuffle_seed = shuffle_seed
         ends = np.cumsum([0, *(part.num_rows for part in parts)])
@@ -418,14 +425,17 @@ def _check_names(verb: str, given: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def cut_reads(reads: Sequence[plan.Read], start: int, stop: int) -> list[plan.Stored]:
+def cut_reads(reads: Sequence[plan.Read], start: int, stop: int) -> list[plan.Held | plan.Stored]:
     """Return the part of materialised blocks that begins and ends at rows."""
-    found = []
+    found: list[plan.Held | plan.Stored] = []
     at = 0
     for read in reads:
-        assert isinstance(read, plan.Stored), read
+        assert isinstance(read, plan.Held | plan.Stored), read
         low, high = max(start - at, 0), min(stop - at, read.num_rows)
-        if high > low:
+        if high > low and isinstance(read, plan.Held):
+            found.append(plan.Held(read.block.cut(low, high)))
+        elif high > low:
+            assert isinstance(read, plan.Stored), read
             num_bytes = read.num_bytes * (high - low) // read.num_rows
             found.append(plan.Stored(read.ref, num_bytes, read.start + low, read.start + high))
         at += read.num_rows

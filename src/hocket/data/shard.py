@@ -109,8 +109,6 @@ class DataIterator(feed.Feed):
         ... ).fit()
         >>> [(metrics["epoch"], metrics["rows"]) for metrics in result.metrics_history]
         [(0, [0, 1]), (0, [2]), (1, [0, 1]), (1, [2])]
-        >>> import hocket
-        >>> hocket.shutdown()
     """
 
     def __init__(
