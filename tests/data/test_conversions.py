@@ -12,7 +12,9 @@ import torch
 
 from hocket import data
 
-ROWS = data.from_items([{"x": [float(number), 1.0], "y": number, "s": str(number), "r": [0] * number} for number in range(5)])
+ROWS = data.from_items(
+    [{"x": [float(number), 1.0], "y": number, "s": str(number), "r": [0] * number} for number in range(5)]
+)
 
 
 def build(*names: str) -> data.Dataset:
@@ -27,7 +29,9 @@ def test_torch_gets_tensors() -> None:
         ("y", torch.float32, "cpu"),
     ]
     batches[0]["x"] += 1  # the caller's own, and no warning of a read-only array
-    (batch,) = build("x", "s", "r").iter_torch_batches(collate_fn=lambda batch: (torch.tensor([len(text) for text in batch["s"]]), [torch.zeros(1)]), device="meta")
+    (batch,) = build("x", "s", "r").iter_torch_batches(
+        collate_fn=lambda batch: (torch.tensor([len(text) for text in batch["s"]]), [torch.zeros(1)]), device="meta"
+    )
     assert (batch[0].shape, batch[0].device.type, batch[1][0].device.type) == ((5,), "meta", "meta")
     assert next(iter(data.from_numpy(np.array([1, 2], ">i4")).iter_torch_batches()))["data"].tolist() == [1, 2]
 
@@ -35,10 +39,25 @@ def test_torch_gets_tensors() -> None:
 @pytest.mark.parametrize(
     ("names", "given", "error", "message"),
     [
-        ("ys", {"dtypes": torch.float32}, TypeError, r"Column 's' holds values of type object, such as '0', which cannot be a tensor. Leave it out with drop_columns\(\['s'\]\)"),
-        ("yr", {}, ValueError, r"Column 'r' has rows of different shapes, \[\(0,\), \(1,\), \(2,\), \(3,\)\], so they make no array"),
+        (
+            "ys",
+            {"dtypes": torch.float32},
+            TypeError,
+            r"Column 's' holds values of type object, such as '0', which cannot be a tensor. Leave it out with drop_columns\(\['s'\]\)",
+        ),
+        (
+            "yr",
+            {},
+            ValueError,
+            r"Column 'r' has rows of different shapes, \[\(0,\), \(1,\), \(2,\), \(3,\)\], so they make no array",
+        ),
         ("y", {"dtypes": {"z": torch.float32}}, KeyError, "There is no column 'z': the columns are 'y'"),
-        ("y", {"dtypes": np.float32}, TypeError, "dtypes must be a torch dtype, or a dict of them by column, but received <class 'numpy.float32'>"),
+        (
+            "y",
+            {"dtypes": np.float32},
+            TypeError,
+            "dtypes must be a torch dtype, or a dict of them by column, but received <class 'numpy.float32'>",
+        ),
         ("y", {"dtypes": {"y": "float32"}}, TypeError, "but received 'float32' for 'y'"),
         ("y", {"dtypes": torch.float32, "collate_fn": dict}, ValueError, "dtypes and collate_fn were both given"),
         ("y", {"batch_size": 0}, ValueError, "batch_size must be 1 or more rows"),
@@ -54,7 +73,9 @@ def test_jax_gets_arrays() -> None:
     first, *_ = build("x", "y").iter_jax_batches(batch_size=3, dtypes={"y": jnp.float32})
     assert (first["x"].shape, first["x"].dtype, first["y"].dtype) == ((3, 2), jnp.float32, jnp.float32)
     assert first["y"].tolist() == [0, 1, 2]
-    with pytest.raises(TypeError, match="Column 's' holds values of type object, such as '0', which cannot be a JAX array"):
+    with pytest.raises(
+        TypeError, match="Column 's' holds values of type object, such as '0', which cannot be a JAX array"
+    ):
         list(build("s").iter_jax_batches())
 
 
@@ -94,9 +115,18 @@ for make in (lambda: rows.to_tf("z", "y"), lambda: rows.to_tf("r", "y")):
 
 @pytest.mark.parametrize(
     ("framework", "call", "extra"),
-    [("torch", "iter_torch_batches()", "torch"), ("jax", "iter_jax_batches()", "jax"), ("tensorflow", "to_tf('id', 'id')", "tensorflow")],
+    [
+        ("torch", "iter_torch_batches()", "torch"),
+        ("jax", "iter_jax_batches()", "jax"),
+        ("tensorflow", "to_tf('id', 'id')", "tensorflow"),
+    ],
 )
-def test_a_missing_framework_names_its_extra(monkeypatch: pytest.MonkeyPatch, framework: str, call: str, extra: str) -> None:
+def test_a_missing_framework_names_its_extra(
+    monkeypatch: pytest.MonkeyPatch, framework: str, call: str, extra: str
+) -> None:
     monkeypatch.setitem(sys.modules, framework, None)
-    with pytest.raises(ImportError, match=rf"needs .*, and '{framework}' cannot be imported. Run pip install 'hocket\[{extra}\]', or use iter_batches\(\)"):
+    with pytest.raises(
+        ImportError,
+        match=rf"needs .*, and '{framework}' cannot be imported. Run pip install 'hocket\[{extra}\]', or use iter_batches\(\)",
+    ):
         eval(f"data.range(3).{call}")

@@ -36,7 +36,9 @@ def fail_on_five(row: dict[str, Any]) -> dict[str, Any]:
 def check_datasets() -> None:
     """What a data set does in tasks: the same on each engine."""
     rows = data.range(1000, override_num_blocks=4)
-    squares = rows.map_batches(lambda batch, by: {"id": batch["id"], "square": batch["id"] ** 2 * by}, fn_kwargs={"by": 3})
+    squares = rows.map_batches(
+        lambda batch, by: {"id": batch["id"], "square": batch["id"] ** 2 * by}, fn_kwargs={"by": 3}
+    )
     even = squares.filter(lambda row: row["square"] % 2 == 0).map_batches(add_text, batch_size=7)
     assert even.take(2) == [{"id": 0, "square": 0, "text": "row 0"}, {"id": 2, "square": 12, "text": "row 2"}]
     assert even.count() == 500
@@ -108,7 +110,9 @@ def test_a_loop_that_is_broken_off_leaves_no_thread() -> None:
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("given", [{"max_blocks_in_flight": 0}, {"max_bytes_in_flight": -1}, {"max_bytes_in_flight": 1.5}])
+@pytest.mark.parametrize(
+    "given", [{"max_blocks_in_flight": 0}, {"max_bytes_in_flight": -1}, {"max_bytes_in_flight": 1.5}]
+)
 def test_limits_are_checked(given: dict[str, Any]) -> None:
     (name,) = given
     with pytest.raises(ValueError, match=f"{name} must be a whole number from 1, but received {given[name]}"):
@@ -167,12 +171,21 @@ def test_batches_have_the_form_that_is_asked_for() -> None:
 
 
 def test_columns_of_frames_and_tables_keep_their_types() -> None:
-    frame = pd.DataFrame({"i": np.array([1, 2], np.int32), "s": ["x", None], "n": pd.array([1, None], "Int64"), "c": pd.Categorical(["u", "v"])})
+    frame = pd.DataFrame(
+        {
+            "i": np.array([1, 2], np.int32),
+            "s": ["x", None],
+            "n": pd.array([1, None], "Int64"),
+            "c": pd.Categorical(["u", "v"]),
+        }
+    )
     assert data.from_pandas([frame, frame]).take_all() == 2 * [
         {"i": 1, "s": "x", "n": 1, "c": "u"},
         {"i": 2, "s": None, "n": None, "c": "v"},
     ]
-    table = pa.table({"b": [True, False], "f": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)), "nothing": pa.nulls(2)})
+    table = pa.table(
+        {"b": [True, False], "f": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)), "nothing": pa.nulls(2)}
+    )
     found = data.from_arrow(table)
     assert found.schema() == data.Schema(names=["b", "f", "nothing"], types=["bool", "float32[2]", "object"])
     assert found.take_batch()["b"].tolist() == [True, False]
@@ -201,7 +214,9 @@ def test_kinds_of_values_that_differ_between_blocks_are_joined_or_refused() -> N
     assert build([1], [0.5]).take_batch()["x"].tolist() == [1.0, 0.5]
     ragged = build([np.zeros(2)], [np.zeros(3)]).take_batch()["x"]
     assert [len(row) for row in ragged] == [2, 3]
-    with pytest.raises(TypeError, match="Column 'x' is int64 in some blocks and string in others, which cannot stand in one batch"):
+    with pytest.raises(
+        TypeError, match="Column 'x' is int64 in some blocks and string in others, which cannot stand in one batch"
+    ):
         build([1], ["a"]).take_batch()
     other = data.Dataset([plan.Held(blocks.build({name: [1]}, "it")) for name in "xy"])
     with pytest.raises(ValueError, match=r"Some blocks have the columns \['x'\], and others \['y'\]"):
@@ -217,7 +232,11 @@ def test_what_a_function_is_given_is_shared_unless_it_asks_for_a_copy() -> None:
     with hocket.init(num_cpus=2, engine="inprocess"):
         with pytest.raises(ValueError, match="read-only"):
             data.from_numpy(given).map_batches(spoil).take_all()
-        assert data.from_numpy(given).map_batches(spoil, zero_copy_batch=False).take_batch()["data"].tolist() == [1, 1, 1]
+        assert data.from_numpy(given).map_batches(spoil, zero_copy_batch=False).take_batch()["data"].tolist() == [
+            1,
+            1,
+            1,
+        ]
     for batch in data.from_numpy([given, given]).iter_batches():
         batch["data"] += 1
         assert len(batch["data"]) == 6
@@ -225,7 +244,9 @@ def test_what_a_function_is_given_is_shared_unless_it_asks_for_a_copy() -> None:
 
 
 def test_a_buffer_mixes_rows_in_its_window() -> None:
-    batches = data.range(20).iter_batches(batch_size=5, local_shuffle_buffer_size=10, local_shuffle_seed=3, drop_last=True)
+    batches = data.range(20).iter_batches(
+        batch_size=5, local_shuffle_buffer_size=10, local_shuffle_seed=3, drop_last=True
+    )
     rows = [row for batch in batches for row in batch["id"].tolist()]
     assert rows != list(range(20))
     assert sorted(rows[:10]) == list(range(10))
@@ -253,7 +274,11 @@ def test_files_are_read(tmp_path: Path) -> None:
         context.target_max_block_size = before
     with hocket.init(num_cpus=2, engine="inprocess"):
         assert [row["x"] for row in rows.iter_rows()] == [*range(10), *range(3)]
-        assert data.read_parquet([str(folder / "b.parquet")], columns=["s"]).take_all() == [{"s": "0"}, {"s": "1"}, {"s": "2"}]
+        assert data.read_parquet([str(folder / "b.parquet")], columns=["s"]).take_all() == [
+            {"s": "0"},
+            {"s": "1"},
+            {"s": "2"},
+        ]
         assert data.read_csv(str(tmp_path / "rows.csv")).take_all() == [{"x": 1, "s": "one"}, {"x": 2, "s": "two"}]
         assert data.read_json(str(tmp_path / "rows.jsonl")).take_all() == [{"x": 1, "s": "one"}, {"x": 2, "s": None}]
 
@@ -261,7 +286,9 @@ def test_files_are_read(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 and then nothing")
-    with pytest.raises(ValueError, match=r"read_parquet\(\) cannot read '.*broken.parquet': .*Mend the file, or leave it out"):
+    with pytest.raises(
+        ValueError, match=r"read_parquet\(\) cannot read '.*broken.parquet': .*Mend the file, or leave it out"
+    ):
         data.read_parquet(str(broken))
     parquet.write_table(pa.table({"x": range(1000)}), broken, compression="none")
     content = bytearray(broken.read_bytes())
@@ -305,18 +332,58 @@ def return_number(batch: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: TWO.map_batches(return_number), TypeError, r"What map_batches\(`return_number`\) returns must be a dict of arrays, .* but is a int: 3"),
-        (lambda: TWO.map_batches(lambda batch: {"x": 1}), TypeError, r"has for column 'x' a value of type int, 1, where each column needs"),
-        (lambda: TWO.map_batches(lambda batch: {"x": np.array(1)}), TypeError, r"for column 'x' a single value, array\(1\)"),
+        (
+            lambda: TWO.map_batches(return_number),
+            TypeError,
+            r"What map_batches\(`return_number`\) returns must be a dict of arrays, .* but is a int: 3",
+        ),
+        (
+            lambda: TWO.map_batches(lambda batch: {"x": 1}),
+            TypeError,
+            r"has for column 'x' a value of type int, 1, where each column needs",
+        ),
+        (
+            lambda: TWO.map_batches(lambda batch: {"x": np.array(1)}),
+            TypeError,
+            r"for column 'x' a single value, array\(1\)",
+        ),
         (lambda: TWO.map_batches(lambda batch: {}), ValueError, "has no column, and rows cannot be counted"),
-        (lambda: TWO.map_batches(lambda batch: {"x": [1], "y": [1, 2]}), ValueError, r"columns of different lengths, \{'x': 1, 'y': 2\}"),
+        (
+            lambda: TWO.map_batches(lambda batch: {"x": [1], "y": [1, 2]}),
+            ValueError,
+            r"columns of different lengths, \{'x': 1, 'y': 2\}",
+        ),
         (lambda: TWO.map_batches(lambda batch: {1: [1]}), TypeError, "has a column named 1, and a name must be a text"),
-        (lambda: TWO.map(return_number), TypeError, r"What map\(`return_number`\) returns: a row must be a dict of values by column, but row 0 is a int: 3"),
-        (lambda: TWO.map(lambda row: {row["s"]: 1}), ValueError, r"row 1 has the columns \['b'\], but row 0 has \['a'\]"),
-        (lambda: TWO.filter(return_number), TypeError, r"What filter\(`return_number`\) returns must be True or False, but is a int: 3"),
-        (lambda: TWO.flat_map(return_number), TypeError, r"What flat_map\(`return_number`\) returns must be a list of rows, but is a int: 3"),
-        (lambda: TWO.add_column("y", lambda frame: [1]), ValueError, r"add_column\('y', .* returned 1 values for 2 rows"),
-        (lambda: TWO.map(lambda row: row).select_columns("y"), KeyError, "There is no column 'y': the columns are 'x', 's'"),
+        (
+            lambda: TWO.map(return_number),
+            TypeError,
+            r"What map\(`return_number`\) returns: a row must be a dict of values by column, but row 0 is a int: 3",
+        ),
+        (
+            lambda: TWO.map(lambda row: {row["s"]: 1}),
+            ValueError,
+            r"row 1 has the columns \['b'\], but row 0 has \['a'\]",
+        ),
+        (
+            lambda: TWO.filter(return_number),
+            TypeError,
+            r"What filter\(`return_number`\) returns must be True or False, but is a int: 3",
+        ),
+        (
+            lambda: TWO.flat_map(return_number),
+            TypeError,
+            r"What flat_map\(`return_number`\) returns must be a list of rows, but is a int: 3",
+        ),
+        (
+            lambda: TWO.add_column("y", lambda frame: [1]),
+            ValueError,
+            r"add_column\('y', .* returned 1 values for 2 rows",
+        ),
+        (
+            lambda: TWO.map(lambda row: row).select_columns("y"),
+            KeyError,
+            "There is no column 'y': the columns are 'x', 's'",
+        ),
     ],
 )
 def test_a_mistake_in_a_step_names_the_function(make: Any, error: type[Exception], message: str) -> None:
@@ -327,33 +394,81 @@ def test_a_mistake_in_a_step_names_the_function(make: Any, error: type[Exception
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: data.from_items([{"x": 1}, {"y": 2}]), ValueError, r"from_items\(\): row 1 has the columns \['y'\], but row 0 has \['x'\]. Give all rows the same"),
-        (lambda: data.from_items([{"x": 1}, 2]), TypeError, "a row must be a dict of values by column, but row 1 is a int: 2"),
+        (
+            lambda: data.from_items([{"x": 1}, {"y": 2}]),
+            ValueError,
+            r"from_items\(\): row 1 has the columns \['y'\], but row 0 has \['x'\]. Give all rows the same",
+        ),
+        (
+            lambda: data.from_items([{"x": 1}, 2]),
+            TypeError,
+            "a row must be a dict of values by column, but row 1 is a int: 2",
+        ),
         (lambda: data.from_items({"x": [1]}), TypeError, r"from_items\(\) takes a list of rows, but received a dict"),
-        (lambda: data.from_items([1], override_num_blocks=0), ValueError, "override_num_blocks must be a whole number from 1, but received 0"),
+        (
+            lambda: data.from_items([1], override_num_blocks=0),
+            ValueError,
+            "override_num_blocks must be a whole number from 1, but received 0",
+        ),
         (lambda: data.from_numpy([1, 2]), TypeError, r"from_numpy\(\) takes arrays, but received for 'data' a list"),
-        (lambda: data.from_numpy({"x": np.zeros(2), "y": np.zeros(3)}), ValueError, r"columns of different lengths, \{'x': 2, 'y': 3\}"),
-        (lambda: data.from_pandas([1]), TypeError, r"from_pandas\(\) takes a DataFrame or a list of them, but received a int"),
+        (
+            lambda: data.from_numpy({"x": np.zeros(2), "y": np.zeros(3)}),
+            ValueError,
+            r"columns of different lengths, \{'x': 2, 'y': 3\}",
+        ),
+        (
+            lambda: data.from_pandas([1]),
+            TypeError,
+            r"from_pandas\(\) takes a DataFrame or a list of them, but received a int",
+        ),
         (lambda: data.from_pandas(pd.DataFrame([[1, 2]], columns=["x", "x"])), ValueError, "must have different names"),
         (lambda: data.from_arrow([1]), TypeError, r"from_arrow\(\) takes an Arrow table"),
-        (lambda: data.from_arrow(pa.Table.from_arrays([pa.array([1])] * 2, names=["x", "x"])), ValueError, r"\['x'\] come twice"),
+        (
+            lambda: data.from_arrow(pa.Table.from_arrays([pa.array([1])] * 2, names=["x", "x"])),
+            ValueError,
+            r"\['x'\] come twice",
+        ),
         (lambda: data.range(-1), ValueError, "n must be a whole number from 0, but received -1"),
         (lambda: TWO.map_batches(3), TypeError, r"map_batches\(\) takes a function, but received 3"),
-        (lambda: TWO.map_batches(Counted), TypeError, r"map_batches\(\) takes a function, but received the class Counted"),
-        (lambda: TWO.map_batches(return_number, batch_size=0), ValueError, "batch_size must be 1 or more rows, but received 0"),
+        (
+            lambda: TWO.map_batches(Counted),
+            TypeError,
+            r"map_batches\(\) takes a function, but received the class Counted",
+        ),
+        (
+            lambda: TWO.map_batches(return_number, batch_size=0),
+            ValueError,
+            "batch_size must be 1 or more rows, but received 0",
+        ),
         (lambda: TWO.map_batches(return_number, batch_format="torch"), ValueError, "batch_format must be one of"),
-        (lambda: TWO.map_batches(return_number, num_cpus=-1), ValueError, "num_cpus must be a number from 0, but received -1"),
+        (
+            lambda: TWO.map_batches(return_number, num_cpus=-1),
+            ValueError,
+            "num_cpus must be a number from 0, but received -1",
+        ),
         (lambda: TWO.select_columns(["x", "y"]), KeyError, "There is no column 'y': the columns are 'x', 's'"),
-        (lambda: TWO.select_columns([]), ValueError, r"select_columns\(\) takes the names of columns, each once, but received \[\]"),
+        (
+            lambda: TWO.select_columns([]),
+            ValueError,
+            r"select_columns\(\) takes the names of columns, each once, but received \[\]",
+        ),
         (lambda: TWO.drop_columns(["x", "s"]), ValueError, r"drop_columns\(\['x', 's'\]\) leaves no column"),
         (lambda: TWO.rename_columns({"x": "s"}), ValueError, "gives two columns one name"),
         (lambda: TWO.random_shuffle(seed=-1), ValueError, "seed must be a whole number from 0, but received -1"),
         (lambda: TWO.repartition(0), ValueError, "num_blocks must be a whole number from 1, but received 0"),
         (lambda: TWO.split(0), ValueError, "n must be a whole number from 1, but received 0"),
         (lambda: TWO.take(-1), ValueError, "limit must be a whole number from 0, but received -1"),
-        (lambda: TWO.take_all(limit=1), ValueError, r"take_all\(limit=1\) was called, but the data set has more than 1 rows"),
+        (
+            lambda: TWO.take_all(limit=1),
+            ValueError,
+            r"take_all\(limit=1\) was called, but the data set has more than 1 rows",
+        ),
         (lambda: TWO.to_pandas(limit=1), ValueError, r"to_pandas\(limit=1\) was called, but the data set has 2 rows"),
-        (lambda: data.from_items([]).take_batch(), ValueError, r"take_batch\(\) was called, but the data set has no rows"),
+        (
+            lambda: data.from_items([]).take_batch(),
+            ValueError,
+            r"take_batch\(\) was called, but the data set has no rows",
+        ),
         (lambda: iter(TWO), TypeError, r"write iter_rows\(\) or iter_batches\(\)"),
         (lambda: TWO.iter_batches(batch_size=0), ValueError, "batch_size must be 1 or more rows, but received 0"),
     ],
@@ -382,5 +497,7 @@ for make in (lambda: data.read_csv("x.csv"), lambda: data.from_arrow(1), lambda:
     lines = done.stdout.splitlines()
     assert lines[0] == "[{'x': [1, 2], 's': 'a', 'gap': None}] ['object', 'object', 'object']"
     assert lines[1] == "[[1, 2], [3, 4]] ['a', 'b']"
-    assert lines[2].startswith("read_csv() needs pyarrow, and 'pyarrow' cannot be imported. Run pip install 'hocket[data]'")
+    assert lines[2].startswith(
+        "read_csv() needs pyarrow, and 'pyarrow' cannot be imported. Run pip install 'hocket[data]'"
+    )
     assert ["hocket[data]" in line for line in lines[2:]] == [True] * 3

@@ -95,7 +95,9 @@ def test_rows_that_fill_no_batch_are_dropped_by_all(given: dict[str, Any]) -> No
     together = given["batch_size"] * given["world_size"]
     arguments = {**list_arguments(given), "drop_last": True}
     if source.num_rows < together:
-        with pytest.raises(ValueError, match=rf"'train' has {source.num_rows} rows, but a step of .* so an epoch would have no step"):
+        with pytest.raises(
+            ValueError, match=rf"'train' has {source.num_rows} rows, but a step of .* so an epoch would have no step"
+        ):
             read(shards, arguments)
         return
     steps = read(shards, arguments)
@@ -106,7 +108,9 @@ def test_rows_that_fill_no_batch_are_dropped_by_all(given: dict[str, Any]) -> No
 
 @hypothesis.given(given=plans, kills=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12)), max_size=4))
 @SETTINGS
-def test_ranks_that_are_killed_read_what_undisturbed_ones_do(given: dict[str, Any], kills: list[tuple[int, int]]) -> None:
+def test_ranks_that_are_killed_read_what_undisturbed_ones_do(
+    given: dict[str, Any], kills: list[tuple[int, int]]
+) -> None:
     source = build_source(given["sizes"], given["seed"])
     arguments = list_arguments(given)
     (alone,) = open_shards(source, 1)
@@ -119,7 +123,11 @@ def test_ranks_that_are_killed_read_what_undisturbed_ones_do(given: dict[str, An
         for _ in range(shards[0].epoch, 3):
             loops = [iter(one.iter_batches(**arguments)) for one in shards]  # held, so that nothing is broken off
             for batches in zip(*loops, strict=True):
-                found += [row for one, batch in zip(shards, batches, strict=True) for row in batch["row"][one.weights == 1].tolist()]
+                found += [
+                    row
+                    for one, batch in zip(shards, batches, strict=True)
+                    for row in batch["row"][one.weights == 1].tolist()
+                ]
                 steps += 1
                 if steps == stop:
                     break
@@ -141,7 +149,10 @@ def test_fewer_rows_than_ranks_make_one_step_with_fillers_that_do_not_count() ->
 
 
 def test_a_loop_that_does_not_ask_for_the_weight_of_a_filler_is_warned() -> None:
-    with pytest.warns(UserWarning, match="The last batch of the data set 'train' has 1 rows for 2 ranks, so rank 1 got a row that counts already") as caught:
+    with pytest.warns(
+        UserWarning,
+        match="The last batch of the data set 'train' has 1 rows for 2 ranks, so rank 1 got a row that counts already",
+    ) as caught:
         assert len(list(open_shards(build_source([1]), 2)[1].iter_batches())) == 1
     assert caught[0].filename == __file__
 
@@ -192,7 +203,10 @@ def test_a_position_of_another_shuffle_is_refused() -> None:
     next(loop)
     state = one.state_dict()
     (other,) = open_shards(build_source([6]), 1, state)
-    with pytest.raises(ValueError, match="'train' shuffled with local_shuffle_buffer_size=4 and local_shuffle_seed=0, but the loop asks for None and 0"):
+    with pytest.raises(
+        ValueError,
+        match="'train' shuffled with local_shuffle_buffer_size=4 and local_shuffle_seed=0, but the loop asks for None and 0",
+    ):
         read([other], {"batch_size": 2})
     (third,) = open_shards(build_source([7]), 1, state)
     with pytest.raises(ValueError, match="position for the data set 'train' that does not fit it: .*num_rows=6"):
@@ -207,7 +221,11 @@ def test_a_position_of_another_shuffle_is_refused() -> None:
         ({"batch_size": 0}, ValueError, "batch_size must be 1 or more rows, but received 0"),
         ({"batch_size": None}, TypeError, "batch_size must be a whole number of rows, but received None"),
         ({"batch_size": 2.5}, TypeError, "batch_size must be a whole number of rows, but received 2.5"),
-        ({"local_shuffle_buffer_size": 0}, ValueError, "local_shuffle_buffer_size must be a whole number from 1, but received 0"),
+        (
+            {"local_shuffle_buffer_size": 0},
+            ValueError,
+            "local_shuffle_buffer_size must be a whole number from 1, but received 0",
+        ),
         ({"prefetch_batches": -1}, ValueError, "prefetch_batches must be a whole number from 0, but received -1"),
         ({"batch_format": "torch"}, ValueError, "batch_format must be one of 'default', .* but received 'torch'"),
     ],

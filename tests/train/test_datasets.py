@@ -1,27 +1,23 @@
-"""Datasets in training: each rank reads its part, and goes on where the last commit was."""
+"""Datasets in training: what the trainer takes, and what the training function gets."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import hocket
 from hocket import data, train
-from hocket.data import Ledger
 from hocket.train import torch as hocket_torch
 from tests.train import ranks
 
-ROWS, EPOCHS, SEED = 43, 3, 5
 
-
-def fit(function: Any, path: Path, num_workers: int = 0, config: Any = None, run: Any = None, **given: Any) -> train.Result:
+def fit(
+    function: Any, path: Path, num_workers: int = 0, config: Any = None, run: Any = None, **given: Any
+) -> train.Result:
     return train.DataParallelTrainer(
         function,
         train_loop_config=config,
@@ -29,72 +25,6 @@ def fit(function: Any, path: Path, num_workers: int = 0, config: Any = None, run
         run_config=train.RunConfig(storage_path=path, **(run or {})),
         **given,
     ).fit()
-
-
-# --- in processes -----------------------------------------------------------------------------------------------------
-
-
-def read_rows(config: dict[str, Any]) -> list[int]:
-    """Write down the rows of each step, and commit some; the last rank dies, if it is told to."""
-    context = train.get_context()
-    rank, size = context.get_world_rank(), context.get_world_size()
-    shard, whole = train.get_dataset_shard("train"), train.get_dataset_shard("whole")
-    assert train.get_dataset_shard("train") is shard
-    start = train.get_checkpoint()
-    step = json.loads(Path(start.path, "step").read_text()) if start else 0
-    loop = shard.iter_batches(batch_size=2)
-    with Path(config["log"], f"{size}-{step}-{rank}").open("w") as log:
-        for _ in range(shard.epoch, EPOCHS):
-            for batch in loop:
-                step += 1
-                assert batch["text"].tolist() == [f"row {row}" for row in batch["row"]]
-                print(json.dumps([step, batch["row"][shard.weights == 1].tolist()]), file=log, flush=True)
-                if step % config["every"] == 0:
-                    with tempfile.TemporaryDirectory() as folder:
-                        Path(folder, "step").write_text(json.dumps(step))
-                        train.report({"step": step}, train.Checkpoint(folder))
-                if step == config["die_at"].get(size) and rank == size - 1 and not Path(config["log"], f"died-{size}").exists():
-                    Path(config["log"], f"died-{size}").touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
-    return [row for batch in whole.iter_batches(batch_size=3) for row in batch["whole"].tolist()]
-
-
-def collect(log: Path, size: int, first: int, last: int | None) -> list[int]:
-    """Return the rows of the steps after `first`, in the order of steps and ranks, that ranks of a group have written which began there."""
-    written = [[json.loads(line) for line in (log / f"{size}-{first}-{rank}").read_text().splitlines()] for rank in range(size)]
-    steps = zip(*written, strict=False)  # who was killed wrote less
-    return [row for parts in steps for step, rows in parts if last is None or step <= last for row in rows]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("session")
-def test_a_run_that_is_killed_goes_on_with_the_rows_that_are_left(tmp_path: Path) -> None:
-    """Twice: with as many ranks, started again by the trainer, and with another number, by another trainer."""
-    rows = data.range(ROWS, override_num_blocks=5).map_batches(
-        lambda batch: {"row": batch["id"], "text": [f"row {number}" for number in batch["id"]]}
-    )
-    config = {"log": str(tmp_path), "every": 5, "die_at": {2: 12}}
-    datasets = {"train": rows.random_shuffle(seed=SEED), "whole": data.from_numpy({"whole": np.arange(7)})}
-    given: dict[str, Any] = {"datasets": datasets, "dataset_config": train.DataConfig(datasets_to_split=["train"])}
-    run = {"name": "run"}
-    with pytest.raises(train.WorkerGroupError, match="SIGKILL"):
-        fit(read_rows, tmp_path, 2, config, run, **given)
-    again = {**run, "failure_config": train.FailureConfig(max_failures=1)}
-    result = fit(read_rows, tmp_path, 3, {**config, "die_at": {3: 18}}, again, **given)
-    assert result.return_value == list(range(7))  # each rank has all rows of what is not split
-
-    found = collect(tmp_path, 2, 0, 10) + collect(tmp_path, 3, 10, 15) + collect(tmp_path, 3, 15, None)
-    ledger = Ledger(ROWS, 1, seed=SEED)
-    assert found == [row for _ in range(EPOCHS) for row in read_epoch(ledger)]
-
-
-def read_epoch(ledger: Ledger) -> list[int]:
-    rows = [row for part in ledger.slices(0, 1) for row in part.indices.tolist()]
-    ledger.advance(len(rows))
-    return rows
-
-
-# --- in this process --------------------------------------------------------------------------------------------------
 
 
 def test_the_only_rank_needs_no_session(tmp_path: Path) -> None:
@@ -105,7 +35,10 @@ def test_the_only_rank_needs_no_session(tmp_path: Path) -> None:
 
     rows = data.from_items([{"x": number} for number in range(3)])
     result = hocket_torch.TorchTrainer(
-        loop, datasets={"train": rows}, scaling_config=train.ScalingConfig(num_workers=0), run_config=train.RunConfig(storage_path=tmp_path)
+        loop,
+        datasets={"train": rows},
+        scaling_config=train.ScalingConfig(num_workers=0),
+        run_config=train.RunConfig(storage_path=tmp_path),
     ).fit()
     assert result.metrics == {"x": [[0, 1], [2]], "rows": [{"x": 0}, {"x": 1}, {"x": 2}]}
     assert not hocket.is_initialized()
@@ -137,8 +70,16 @@ def hocket_torch_loader() -> Any:
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"datasets": data.range(3)}, TypeError, r"datasets must be a dict of datasets by name, but received Dataset\(1 blocks, 3 rows\)"),
-        ({"datasets": {"train": [1, 2]}}, TypeError, r"datasets\['train'\] must be a hocket.data.Dataset, but is a list: \[1, 2\]"),
+        (
+            {"datasets": data.range(3)},
+            TypeError,
+            r"datasets must be a dict of datasets by name, but received Dataset\(1 blocks, 3 rows\)",
+        ),
+        (
+            {"datasets": {"train": [1, 2]}},
+            TypeError,
+            r"datasets\['train'\] must be a hocket.data.Dataset, but is a list: \[1, 2\]",
+        ),
         ({"datasets": {1: data.range(3)}}, TypeError, "but one has the name 1"),
         ({"dataset_config": {"train": 1}}, TypeError, "dataset_config must be a DataConfig, but received {'train': 1}"),
         (
@@ -164,19 +105,38 @@ def test_settings_of_datasets_are_checked() -> None:
 @pytest.mark.parametrize(
     ("ask", "datasets", "error", "message"),
     [
-        (lambda: train.get_dataset_shard("val"), {"train": data.range(3)}, KeyError, "There is no data set 'val': the trainer was given 'train'"),
-        (train.get_dataset_shard, {"a": data.range(3), "b": data.range(3)}, ValueError, "without a name, but there are the datasets 'a', 'b'"),
+        (
+            lambda: train.get_dataset_shard("val"),
+            {"train": data.range(3)},
+            KeyError,
+            "There is no data set 'val': the trainer was given 'train'",
+        ),
+        (
+            train.get_dataset_shard,
+            {"a": data.range(3), "b": data.range(3)},
+            ValueError,
+            "without a name, but there are the datasets 'a', 'b'",
+        ),
         (train.get_dataset_shard, None, RuntimeError, "the trainer was given no datasets. Pass datasets="),
-        (lambda: None, {"train": data.from_items([])}, ValueError, "The data set 'train' has no rows, so there is nothing to train on"),
+        (
+            lambda: None,
+            {"train": data.from_items([])},
+            ValueError,
+            "The data set 'train' has no rows, so there is nothing to train on",
+        ),
     ],
 )
-def test_a_dataset_that_is_not_there_is_told(tmp_path: Path, ask: Any, datasets: Any, error: type[Exception], message: str) -> None:
+def test_a_dataset_that_is_not_there_is_told(
+    tmp_path: Path, ask: Any, datasets: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         fit(lambda: ask(), tmp_path, datasets=datasets)
 
 
 def test_a_shard_belongs_to_a_training_function() -> None:
-    with pytest.raises(RuntimeError, match=r"hocket.train.get_dataset_shard\(\) was called outside a training function"):
+    with pytest.raises(
+        RuntimeError, match=r"hocket.train.get_dataset_shard\(\) was called outside a training function"
+    ):
         train.get_dataset_shard("train")
     with ranks.be_rank(), pytest.raises(RuntimeError, match="the trainer was given no datasets"):
         train.get_dataset_shard("train")

@@ -130,10 +130,14 @@ def build(found: Mapping[str, Any], what: str) -> Block:
         try:
             built[name] = columns.build(values)
         except TypeError as error:
-            raise TypeError(f"{what} has for column {name!r} {error}. Return arrays or lists, such as {{{name!r}: np.array([...])}}.") from None
+            raise TypeError(
+                f"{what} has for column {name!r} {error}. Return arrays or lists, such as {{{name!r}: np.array([...])}}."
+            ) from None
     lengths = {name: columns.length(column) for name, column in built.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"{what} has columns of different lengths, {lengths}, and each needs one value for each row. Make them equally long.")
+        raise ValueError(
+            f"{what} has columns of different lengths, {lengths}, and each needs one value for each row. Make them equally long."
+        )
     return Block(built, next(iter(lengths.values())))
 
 
@@ -172,7 +176,9 @@ def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
         return Block({}, 0)
     for number, row in enumerate(rows, first):
         if not isinstance(row, Mapping):
-            raise TypeError(f"{what}: a row must be a dict of values by column, but row {number} is a {type(row).__name__}: {row!r:.80}. Write {{'x': value}}.")
+            raise TypeError(
+                f"{what}: a row must be a dict of values by column, but row {number} is a {type(row).__name__}: {row!r:.80}. Write {{'x': value}}."
+            )
         if row.keys() != rows[0].keys():
             raise ValueError(
                 f"{what}: row {number} has the columns {sorted(row)}, but row {first} has {sorted(rows[0])}. Give all rows the same columns, with None for what is "
@@ -219,7 +225,10 @@ def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Ca
         return fetch(int(where[0])).pick(rows - starts[where[0]])
     by_block = np.argsort(where, kind="stable")
     found, firsts = np.unique(where[by_block], return_index=True)
-    parts = [fetch(int(at)).pick(rows[chosen] - starts[at]) for at, chosen in zip(found, np.split(by_block, firsts[1:]), strict=True)]
+    parts = [
+        fetch(int(at)).pick(rows[chosen] - starts[at])
+        for at, chosen in zip(found, np.split(by_block, firsts[1:]), strict=True)
+    ]
     back = np.empty(len(rows), np.int64)
     back[by_block] = np.arange(len(rows))
     return join(parts).pick(back)
@@ -237,7 +246,9 @@ def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
     """
     missing = [name for name in asked if name not in there]
     if missing:
-        raise KeyError(f"There is no column {', '.join(map(repr, missing))}: the columns are {', '.join(map(repr, there))}. Ask for one of these.")
+        raise KeyError(
+            f"There is no column {', '.join(map(repr, missing))}: the columns are {', '.join(map(repr, there))}. Ask for one of these."
+        )
 
 
 def check_format(batch_format: str | None) -> str:

@@ -36,7 +36,9 @@ def build(values: Any) -> Column:
         return build_from_values(values)
     if hasattr(values, "__array__") and hasattr(values, "__len__"):  # a tensor of some framework, a pandas Series
         return build(np.asarray(values))
-    raise TypeError(f"a value of type {type(values).__name__}, {values!r:.80}, where each column needs an array or a list with one value for each row")
+    raise TypeError(
+        f"a value of type {type(values).__name__}, {values!r:.80}, where each column needs an array or a list with one value for each row"
+    )
 
 
 def build_from_values(values: Sequence[Any]) -> Column:
@@ -114,7 +116,9 @@ def join(name: str, parts: Sequence[Column]) -> Column:
         joined = arrow.join(parts)
         if joined is not None:
             return joined
-    values = [value for part in parts for value in to_values(part)]  # such as numbers, some of them missing in one block
+    values = [
+        value for part in parts for value in to_values(part)
+    ]  # such as numbers, some of them missing in one block
     packed = arrow.get_optional_array(values)
     if packed is not None:
         return packed
@@ -163,14 +167,22 @@ def to_numpy(column: Column) -> npt.NDArray[Any]:
     """Return a column as numpy has it, without a copy where that can be."""
     if not isinstance(column, np.ndarray):
         return arrow.to_numpy(column)
-    if column.dtype.kind == "O" and len(column) and all(isinstance(value, list | tuple | np.ndarray) for value in column):
+    if (
+        column.dtype.kind == "O"
+        and len(column)
+        and all(isinstance(value, list | tuple | np.ndarray) for value in column)
+    ):
         return _stack(column)
     return column
 
 
 def _stack(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return lists of equal length as an array with an axis more; others as they are."""
-    arrays = [np.asarray(value) for value in column] if len({len(value) if np.ndim(value) else -1 for value in column}) == 1 else []
+    arrays = (
+        [np.asarray(value) for value in column]
+        if len({len(value) if np.ndim(value) else -1 for value in column}) == 1
+        else []
+    )
     if arrays and len({array.shape for array in arrays}) == 1 and all(array.dtype.kind in "biuf" for array in arrays):
         return np.stack(arrays)
     return column
@@ -182,6 +194,28 @@ def to_values(column: Column) -> list[Any]:
         values: list[Any] = column.to_pylist()
         return values
     return column.tolist() if column.ndim == 1 else [row.copy() for row in column]
+
+
+def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> None:
+    """Raise if a column holds no numbers.
+
+    Raises:
+        TypeError: It holds strings or other objects.
+        ValueError: It holds lists of different lengths.
+    """
+    if array.dtype.kind in "biufc":
+        return
+    shapes = {np.shape(value) for value in array} if array.dtype.kind == "O" else set()
+    if len(shapes) > 1 and () not in shapes:
+        raise ValueError(
+            f"Column {name!r} has rows of different shapes, {sorted(shapes)[:4]}, so they make no array. Make them equally long with map_batches(), or "
+            f"pass {remedy}."
+        )
+    example = f", such as {array[0]!r:.40}" if len(array) else ""
+    raise TypeError(
+        f"Column {name!r} holds values of type {array.dtype}{example}, which cannot be {aim}. Leave it out with drop_columns([{name!r}]), make numbers of it with "
+        f"map_batches(), or pass {remedy}."
+    )
 
 
 def describe(column: Column) -> str:

@@ -33,7 +33,9 @@ def from_items(items: Sequence[Any], *, override_num_blocks: int | None = None) 
         [{'x': [1.0], 'y': 2}]
     """
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence | np.ndarray):
-        raise TypeError(f"from_items() takes a list of rows, but received a {type(items).__name__}: {items!r:.80}. Write from_items([{{'x': 1}}, {{'x': 2}}]).")
+        raise TypeError(
+            f"from_items() takes a list of rows, but received a {type(items).__name__}: {items!r:.80}. Write from_items([{{'x': 1}}, {{'x': 2}}])."
+        )
     rows = list(items)
     if not any(isinstance(row, Mapping) for row in rows):
         rows = [{"item": row} for row in rows]
@@ -69,7 +71,9 @@ def from_numpy(
     columns = dict(given) if isinstance(given, Mapping) else {"data": given}
     for name, array in columns.items():
         if not isinstance(array, np.ndarray):
-            raise TypeError(f"from_numpy() takes arrays, but received for {name!r} a {type(array).__name__}: {array!r:.80}. Write from_numpy(np.array(...)).")
+            raise TypeError(
+                f"from_numpy() takes arrays, but received for {name!r} a {type(array).__name__}: {array!r:.80}. Write from_numpy(np.array(...))."
+            )
     return _build(blocks.build(columns, "from_numpy()"), override_num_blocks)
 
 
@@ -83,8 +87,12 @@ def from_pandas(dfs: Any, *, override_num_blocks: int | None = None) -> dataset.
     given = dfs if isinstance(dfs, list | tuple) else [dfs]
     for frame in given:
         if not frames.is_frame(frame):
-            raise TypeError(f"from_pandas() takes a DataFrame or a list of them, but received a {type(frame).__name__}: {frame!r:.80}. Write from_pandas(pd.DataFrame(...)).")
-    return _build(blocks.join([blocks.build_from_batch(frame, "from_pandas()") for frame in given]), override_num_blocks)
+            raise TypeError(
+                f"from_pandas() takes a DataFrame or a list of them, but received a {type(frame).__name__}: {frame!r:.80}. Write from_pandas(pd.DataFrame(...))."
+            )
+    return _build(
+        blocks.join([blocks.build_from_batch(frame, "from_pandas()") for frame in given]), override_num_blocks
+    )
 
 
 def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> dataset.Dataset:
@@ -98,7 +106,9 @@ def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> datase
     given = tables if isinstance(tables, list | tuple) else [tables]
     for table in given:
         if not isinstance(table, pa.Table):
-            raise TypeError(f"from_arrow() takes an Arrow table or a list of them, but received a {type(table).__name__}: {table!r:.80}. Write from_arrow(pa.table(...)).")
+            raise TypeError(
+                f"from_arrow() takes an Arrow table or a list of them, but received a {type(table).__name__}: {table!r:.80}. Write from_arrow(pa.table(...))."
+            )
     return _build(blocks.join([blocks.build_from_batch(table, "from_arrow()") for table in given]), override_num_blocks)
 
 
@@ -184,4 +194,6 @@ def read_json(paths: str | Sequence[str], **arrow_json_args: Any) -> dataset.Dat
         FileNotFoundError: There is no such file.
         MissingExtraError: pyarrow is not installed.
     """
-    return dataset.Dataset(files.plan_text("read_json", paths, ("json", "read_json"), (".json", ".jsonl"), arrow_json_args))
+    return dataset.Dataset(
+        files.plan_text("read_json", paths, ("json", "read_json"), (".json", ".jsonl"), arrow_json_args)
+    )

@@ -39,7 +39,9 @@ class Dataset(feed.Feed):
         self._ops = tuple(ops)
 
     def __repr__(self) -> str:
-        steps = "".join(f" -> {op.name if isinstance(op, plan.Step) else type(op).__name__.lower()}" for op in self._ops)
+        steps = "".join(
+            f" -> {op.name if isinstance(op, plan.Step) else type(op).__name__.lower()}" for op in self._ops
+        )
         count = self._get_optional_count()
         return f"Dataset({len(self._reads)} blocks, {'?' if count is None else count} rows{steps})"
 
@@ -274,7 +276,11 @@ class Dataset(feed.Feed):
         return None if schema is None else schema.names
 
     def _find_block(self) -> blocks.Block:
-        reads = self._reads[:1] if self._get_optional_count() and not any(isinstance(op, plan.Shuffle) for op in self._ops) else self._reads
+        reads = (
+            self._reads[:1]
+            if self._get_optional_count() and not any(isinstance(op, plan.Shuffle) for op in self._ops)
+            else self._reads
+        )
         for found in Dataset(reads, self._ops)._stream():
             if found.num_rows:
                 return execution.fetch(found)
@@ -310,7 +316,9 @@ class Dataset(feed.Feed):
             return list(self.iter_rows())
         rows = self.take(limit + 1)
         if len(rows) > limit:
-            raise ValueError(f"take_all(limit={limit}) was called, but the data set has more than {limit} rows. Use take({limit}), or a larger limit.")
+            raise ValueError(
+                f"take_all(limit={limit}) was called, but the data set has more than {limit} rows. Use take({limit}), or a larger limit."
+            )
         return rows
 
     def take_batch(self, batch_size: int = 20, *, batch_format: str | None = "default") -> blocks.Batch:
@@ -321,7 +329,9 @@ class Dataset(feed.Feed):
         """
         for batch in self.iter_batches(batch_size=batch_size, batch_format=batch_format, prefetch_batches=0):
             return batch
-        raise ValueError("take_batch() was called, but the data set has no rows. Look at what filter() or the files leave with count().")
+        raise ValueError(
+            "take_batch() was called, but the data set has no rows. Look at what filter() or the files leave with count()."
+        )
 
     def to_pandas(self, limit: int | None = None) -> Any:
         """Return all rows as a data frame.
@@ -335,7 +345,9 @@ class Dataset(feed.Feed):
         """
         reading.check_count("limit", limit, 0)
         if limit is not None and self.count() > limit:
-            raise ValueError(f"to_pandas(limit={limit}) was called, but the data set has {self.count()} rows. Use a larger limit, or take_batch({limit}).")
+            raise ValueError(
+                f"to_pandas(limit={limit}) was called, but the data set has {self.count()} rows. Use a larger limit, or take_batch({limit})."
+            )
         found = list(self._stream_blocks())
         return blocks.join(found or [blocks.Block({}, 0)]).to_batch("pandas")
 
@@ -403,7 +415,14 @@ class Source:
         self.num_rows = int(ends[-1])
 
 
-def _build_step(verb: str, apply: Callable[[blocks.Block], blocks.Block], fn: Callable[..., Any], *, keeps_rows: bool = False, num_cpus: float) -> plan.Step:
+def _build_step(
+    verb: str,
+    apply: Callable[[blocks.Block], blocks.Block],
+    fn: Callable[..., Any],
+    *,
+    keeps_rows: bool = False,
+    num_cpus: float,
+) -> plan.Step:
     if isinstance(num_cpus, bool) or not isinstance(num_cpus, int | float) or num_cpus < 0:
         raise ValueError(f"num_cpus must be a number from 0, but received {num_cpus!r}. Leave it out for 1.")
     return plan.Step(apply=apply, name=f"{verb}({plan.name_function(fn)})", keeps_rows=keeps_rows, num_cpus=num_cpus)
@@ -421,7 +440,9 @@ def _check_function(verb: str, fn: object) -> None:
 def _check_names(verb: str, given: str | Sequence[str]) -> tuple[str, ...]:
     names = (given,) if isinstance(given, str) else tuple(given)
     if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{verb}() takes the names of columns, each once, but received {given!r}. Write {verb}(['x', 'y']).")
+        raise ValueError(
+            f"{verb}() takes the names of columns, each once, but received {given!r}. Write {verb}(['x', 'y'])."
+        )
     return names
 
 

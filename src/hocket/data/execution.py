@@ -31,7 +31,9 @@ class Size:
     num_bytes: int
 
 
-def _run(read: plan.Read | blocks.Block, part: tuple[int, int] | None, steps: Sequence[plan.Step]) -> tuple[blocks.Block, Size]:
+def _run(
+    read: plan.Read | blocks.Block, part: tuple[int, int] | None, steps: Sequence[plan.Step]
+) -> tuple[blocks.Block, Size]:
     """Read a block and take its steps. Runs in a task."""
     block = read if isinstance(read, blocks.Block) else read()
     if part is not None:
@@ -48,7 +50,9 @@ def _gather(rows: plan.Rows, parts: Sequence[tuple[int, int]], *whole: blocks.Bl
     return block, Size(block.num_rows, block.count_bytes())
 
 
-def stream(reads: Sequence[plan.Read], ops: Sequence[plan.Op], options: settings.ExecutionOptions) -> Iterator[plan.Held | plan.Stored]:
+def stream(
+    reads: Sequence[plan.Read], ops: Sequence[plan.Op], options: settings.ExecutionOptions
+) -> Iterator[plan.Held | plan.Stored]:
     """Give the blocks of a plan, one by one, while later ones are worked on.
 
     Raises:
@@ -106,11 +110,15 @@ def _prepend(first: plan.Read, rest: Iterator[plan.Read]) -> Iterator[plan.Read]
 
 
 def _make_task(function: Any, name: str, num_cpus: float = 1.0) -> remote_function.RemoteFunction[..., Any]:
-    made: remote_function.RemoteFunction[..., Any] = api.remote(num_returns=2, num_cpus=num_cpus, name=f"data: {name}")(function)
+    made: remote_function.RemoteFunction[..., Any] = api.remote(num_returns=2, num_cpus=num_cpus, name=f"data: {name}")(
+        function
+    )
     return made
 
 
-def _submit(task: remote_function.RemoteFunction[..., Any], read: plan.Read, steps: contract.ObjectRef[Any]) -> list[Any]:
+def _submit(
+    task: remote_function.RemoteFunction[..., Any], read: plan.Read, steps: contract.ObjectRef[Any]
+) -> list[Any]:
     refs: list[Any]
     if isinstance(read, plan.Stored):
         refs = task.remote(read.ref, (read.start, read.stop), steps)
@@ -134,7 +142,9 @@ def _rearrange(
             last = int(np.searchsorted(starts, rows.stop - 1, side="right"))
             rows = range(rows.start - int(starts[first]), rows.stop - int(starts[first]))
         chosen = parts[first:last]
-        refs: list[Any] = task.remote(rows, [(part.start, part.stop) for part in chosen], *(part.ref for part in chosen))
+        refs: list[Any] = task.remote(
+            rows, [(part.start, part.stop) for part in chosen], *(part.ref for part in chosen)
+        )
         return refs
 
     return _pump(map(submit, barrier.rearrange([part.num_rows for part in parts])), options)
@@ -154,7 +164,11 @@ def _pump(tasks: Iterator[list[Any]], options: settings.ExecutionOptions) -> Ite
     while True:
         # Before anything is known of sizes, two are enough to learn it.
         allowed = most if largest else 2
-        while not is_over and len(running) < min(most, allowed) and (not running or largest * (len(running) + 1) <= options.max_bytes_in_flight):
+        while (
+            not is_over
+            and len(running) < min(most, allowed)
+            and (not running or largest * (len(running) + 1) <= options.max_bytes_in_flight)
+        ):
             started = next(tasks, None)
             if started is None:
                 is_over = True

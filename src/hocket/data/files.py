@@ -26,7 +26,9 @@ class ParquetRead:
         parquet = arrow.load("read_parquet()", "pyarrow.parquet")
         try:
             with parquet.ParquetFile(self.path) as file:
-                table = file.read_row_groups(list(self.groups), columns=None if self.columns is None else list(self.columns))
+                table = file.read_row_groups(
+                    list(self.groups), columns=None if self.columns is None else list(self.columns)
+                )
         except FileNotFoundError:
             raise
         except (OSError, ValueError) as error:  # Arrow's own errors are ValueErrors
@@ -90,7 +92,9 @@ def plan_parquet(paths: str | Sequence[str], columns: Sequence[str] | None) -> l
                 blocks.check_columns(list(columns), names)
             except KeyError as error:
                 raise KeyError(f"{path!r}: {error.args[0]}") from None
-        for groups in _join_groups([metadata.row_group(at).total_byte_size for at in range(metadata.num_row_groups)], most):
+        for groups in _join_groups(
+            [metadata.row_group(at).total_byte_size for at in range(metadata.num_row_groups)], most
+        ):
             found = [metadata.row_group(at) for at in groups]
             reads.append(
                 ParquetRead(
@@ -119,7 +123,11 @@ def _join_groups(sizes: Sequence[int], most: int) -> list[list[int]]:
 
 
 def plan_text(
-    caller: str, paths: str | Sequence[str], function: tuple[str, str], endings: tuple[str, ...], options: Mapping[str, Any]
+    caller: str,
+    paths: str | Sequence[str],
+    function: tuple[str, str],
+    endings: tuple[str, ...],
+    options: Mapping[str, Any],
 ) -> list[TextRead]:
     """Return what reads files of text.
 
@@ -127,7 +135,10 @@ def plan_text(
         FileNotFoundError: There is no such file.
     """
     arrow.load(f"{caller}()")
-    return [TextRead(caller=caller, path=path, function=function, options=dict(options)) for path in list_files(caller, paths, endings)]
+    return [
+        TextRead(caller=caller, path=path, function=function, options=dict(options))
+        for path in list_files(caller, paths, endings)
+    ]
 
 
 def list_files(caller: str, paths: str | Sequence[str], endings: tuple[str, ...]) -> list[str]:
@@ -140,21 +151,29 @@ def list_files(caller: str, paths: str | Sequence[str], endings: tuple[str, ...]
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(given, Sequence) or not all(isinstance(path, str | os.PathLike) for path in given):
-        raise TypeError(f"{caller}() takes a path or a list of them, but received {paths!r}. Write {caller}('folder/').")
+        raise TypeError(
+            f"{caller}() takes a path or a list of them, but received {paths!r}. Write {caller}('folder/')."
+        )
     if not given:
         raise ValueError(f"{caller}() was given no path. Name a file or a folder.")
     found: list[str] = []
     for name in map(os.fspath, given):
         if "://" in name:
-            raise ValueError(f"{caller}() reads files of this machine, but received the address {name!r}. Fetch it first, or mount it.")
+            raise ValueError(
+                f"{caller}() reads files of this machine, but received the address {name!r}. Fetch it first, or mount it."
+            )
         path = Path(name).expanduser()
         if path.is_dir():
             inside = sorted(str(one) for one in path.rglob("*") if one.is_file() and one.name.endswith(endings))
             if not inside:
-                raise FileNotFoundError(f"{caller}(): the folder {name!r} has no file whose name ends in {' or '.join(endings)}. Name the files themselves.")
+                raise FileNotFoundError(
+                    f"{caller}(): the folder {name!r} has no file whose name ends in {' or '.join(endings)}. Name the files themselves."
+                )
             found += inside
         elif path.exists():
             found.append(str(path.resolve()))
         else:
-            raise FileNotFoundError(f"{caller}(): there is no file or folder {name!r} in {str(Path.cwd())!r}. Check the path.")
+            raise FileNotFoundError(
+                f"{caller}(): there is no file or folder {name!r} in {str(Path.cwd())!r}. Check the path."
+            )
     return found

@@ -40,7 +40,9 @@ def read_frame(frame: Any) -> dict[str, Any]:
         ValueError: Two have one name.
     """
     if not frame.columns.is_unique:
-        raise ValueError(f"A data frame's columns must have different names, but they are {list(frame.columns)}. Rename them.")
+        raise ValueError(
+            f"A data frame's columns must have different names, but they are {list(frame.columns)}. Rename them."
+        )
     return {name: _read_series(frame[name]) for name in frame.columns}
 
 

@@ -127,7 +127,9 @@ class MapBatches:
 
     def __call__(self, block: blocks.Block) -> blocks.Block:
         size = self.batch_size or max(1, block.num_rows)
-        parts = [part for start in range(0, block.num_rows, size) for part in self._call(block.cut(start, start + size))]
+        parts = [
+            part for start in range(0, block.num_rows, size) for part in self._call(block.cut(start, start + size))
+        ]
         return blocks.join(parts) if len(parts) > 1 else parts[0] if parts else blocks.Block({}, 0)
 
     def _call(self, part: blocks.Block) -> Iterator[blocks.Block]:
@@ -168,7 +170,9 @@ class FlatMapRows:
         for row in block.list_rows():
             result = self.function(row)
             if not isinstance(result, Sequence) or isinstance(result, str):
-                raise TypeError(f"{what} must be a list of rows, but is a {type(result).__name__}: {result!r:.80}. Write return [row].")
+                raise TypeError(
+                    f"{what} must be a list of rows, but is a {type(result).__name__}: {result!r:.80}. Write return [row]."
+                )
             rows += result
         return blocks.build_from_rows(rows, what)
 
@@ -218,7 +222,9 @@ class DropColumns:
         blocks.check_columns(self.names, list(block.columns))
         kept = [name for name in block.columns if name not in self.names]
         if not kept:
-            raise ValueError(f"drop_columns({list(self.names)!r}) leaves no column, and rows cannot be counted without one. Keep at least one.")
+            raise ValueError(
+                f"drop_columns({list(self.names)!r}) leaves no column, and rows cannot be counted without one. Keep at least one."
+            )
         return block.select(kept)
 
 
@@ -235,7 +241,9 @@ class RenameColumns:
         blocks.check_columns(list(self.names), list(block.columns))
         renamed = [self.names.get(name, name) for name in block.columns]
         if len(set(renamed)) < len(renamed):
-            raise ValueError(f"rename_columns({dict(self.names)!r}) gives two columns one name: {renamed}. Choose other names.")
+            raise ValueError(
+                f"rename_columns({dict(self.names)!r}) gives two columns one name: {renamed}. Choose other names."
+            )
         return blocks.Block(dict(zip(renamed, block.columns.values(), strict=True)), block.num_rows)
 
 
@@ -254,7 +262,9 @@ class AddColumn:
         what = f"add_column({self.name!r}, `{name_function(self.function)}`)"
         added = blocks.build({self.name: self.function(block.to_batch(self.batch_format))}, what)
         if added.num_rows != block.num_rows:
-            raise ValueError(f"{what} returned {added.num_rows} values for {block.num_rows} rows. Return one for each row.")
+            raise ValueError(
+                f"{what} returned {added.num_rows} values for {block.num_rows} rows. Return one for each row."
+            )
         return blocks.Block({**block.columns, **added.columns}, block.num_rows)
 
 
@@ -314,4 +324,3 @@ def cut_block(block: blocks.Block, most_bytes: int, num_blocks: int | None = Non
         size = block.count_bytes()
         num_blocks = max(1, -(-size // most_bytes), min(8, max(size >> 20, block.num_rows >> 12)))
     return [Held(block.cut(start, stop)) for start, stop in cut_evenly(block.num_rows, num_blocks)] or [Held(block)]
-

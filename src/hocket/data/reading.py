@@ -93,9 +93,13 @@ def check_batch_size(batch_size: int | None, *, may_be_none: bool) -> None:
     if batch_size is None and may_be_none:
         return
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer):
-        raise TypeError(f"batch_size must be a whole number of rows, but received {batch_size!r}. Pass batch_size=256, for example.")
+        raise TypeError(
+            f"batch_size must be a whole number of rows, but received {batch_size!r}. Pass batch_size=256, for example."
+        )
     if batch_size < 1:
-        raise ValueError(f"batch_size must be 1 or more rows, but received {batch_size}. Pass batch_size=256, for example.")
+        raise ValueError(
+            f"batch_size must be 1 or more rows, but received {batch_size}. Pass batch_size=256, for example."
+        )
 
 
 def check_count(name: str, value: int | None, least: int) -> None:
@@ -105,4 +109,6 @@ def check_count(name: str, value: int | None, least: int) -> None:
         ValueError: It is so.
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least):
-        raise ValueError(f"{name} must be a whole number from {least}, but received {value!r}. Leave it out for the default.")
+        raise ValueError(
+            f"{name} must be a whole number from {least}, but received {value!r}. Leave it out for the default."
+        )

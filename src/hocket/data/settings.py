@@ -33,7 +33,9 @@ class ExecutionOptions:
         for name in ("max_blocks_in_flight", "max_bytes_in_flight"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} must be a whole number from 1, but received {value!r}. Leave it out for the default.")
+                raise ValueError(
+                    f"{name} must be a whole number from 1, but received {value!r}. Leave it out for the default."
+                )
 
 
 @final

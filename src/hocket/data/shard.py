@@ -139,7 +139,9 @@ class DataIterator(feed.Feed):
         return f"DataIterator({self._name!r}, rank {self._rank} of {self._world_size}, {self._source.num_rows} rows in all)"
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError("A shard has rows and batches, so say which: write iter_batches(), iter_torch_batches() or iter_rows().")
+        raise TypeError(
+            "A shard has rows and batches, so say which: write iter_batches(), iter_torch_batches() or iter_rows()."
+        )
 
     @property
     def _use_gpu(self) -> bool:
@@ -180,7 +182,9 @@ class DataIterator(feed.Feed):
 
     def _get_part(self, name: str) -> ledger.Slice:
         if self._part is None:
-            raise RuntimeError(f"{name} is of the latest batch, but no batch was handed out yet. Ask for it inside the loop.")
+            raise RuntimeError(
+                f"{name} is of the latest batch, but no batch was handed out yet. Ask for it inside the loop."
+            )
         self._is_weighed = True
         return self._part
 
@@ -212,11 +216,17 @@ class DataIterator(feed.Feed):
     ) -> Iterable[T]:
         assert batch_size is not None, "checked"
         # Who shuffles everything need not shuffle windows.
-        window = 0 if shuffle_buffer is None or self._source.shuffle_seed is not None else min(shuffle_buffer, self._source.num_rows)
+        window = (
+            0
+            if shuffle_buffer is None or self._source.shuffle_seed is not None
+            else min(shuffle_buffer, self._source.num_rows)
+        )
         key = (int(batch_size), bool(drop_last), int(window), int(shuffle_seed or 0) if window else 0)
         return reading.Restartable(lambda: self._hand_out(key, convert, prefetch_batches))
 
-    def _hand_out(self, key: tuple[int, bool, int, int], convert: Callable[[blocks.Block], T], prefetch_batches: int) -> Iterator[T]:
+    def _hand_out(
+        self, key: tuple[int, bool, int, int], convert: Callable[[blocks.Block], T], prefetch_batches: int
+    ) -> Iterator[T]:
         moved = self._open(key)
         loop, parts = moved.begin()
         windows = Windows(self._source.num_rows, key[2], seed=key[3]) if key[2] else None
@@ -250,20 +260,28 @@ class DataIterator(feed.Feed):
     def _build_ledger(self, batch_size: int, drop_last: bool) -> ledger.Ledger:
         source, together = self._source, batch_size * self._world_size
         if source.num_rows < (together if drop_last else 1):
-            remedy = "Pass drop_last=False, a smaller batch_size, or use fewer ranks." if source.num_rows else "Look at what filter() or the files leave with count()."
+            remedy = (
+                "Pass drop_last=False, a smaller batch_size, or use fewer ranks."
+                if source.num_rows
+                else "Look at what filter() or the files leave with count()."
+            )
             raise ValueError(
                 f"The data set {self._name!r} has {source.num_rows} rows, but a step of {self._world_size} ranks with batch_size={batch_size} and "
                 f"drop_last={drop_last} needs {together if drop_last else 1} or more, so an epoch would have no step. {remedy}"
             )
         shuffles = source.shuffle_seed is not None
-        return ledger.Ledger(source.num_rows, together, seed=source.shuffle_seed or 0, shuffle=shuffles, drop_last=drop_last)
+        return ledger.Ledger(
+            source.num_rows, together, seed=source.shuffle_seed or 0, shuffle=shuffles, drop_last=drop_last
+        )
 
     def _go_on(self, made: cursor.Cursor, key: tuple[int, bool, int, int]) -> None:
         state = self._start
         try:
             made.load_state_dict(state)
         except ValueError as error:
-            raise ValueError(f"The checkpoint has a position for the data set {self._name!r} that does not fit it: {error}") from error
+            raise ValueError(
+                f"The checkpoint has a position for the data set {self._name!r} that does not fit it: {error}"
+            ) from error
         saved = (state.get(_WINDOW, 0), state.get(_WINDOW_SEED, 0))
         if saved != key[2:] and made.ledger.position:
             raise ValueError(
@@ -272,7 +290,9 @@ class DataIterator(feed.Feed):
                 "with load_state_dict({})."
             )
 
-    def _read(self, parts: Iterator[ledger.Slice], windows: Windows | None, convert: Callable[[blocks.Block], T]) -> Iterator[tuple[ledger.Slice, T]]:
+    def _read(
+        self, parts: Iterator[ledger.Slice], windows: Windows | None, convert: Callable[[blocks.Block], T]
+    ) -> Iterator[tuple[ledger.Slice, T]]:
         """Give batches. Small ones are gathered together."""
         most = max(1, _READ_BYTES // self._row_bytes)
         group: list[ledger.Slice] = []
@@ -286,7 +306,9 @@ class DataIterator(feed.Feed):
         if group:
             yield from self._gather(group, windows, convert)
 
-    def _gather(self, group: list[ledger.Slice], windows: Windows | None, convert: Callable[[blocks.Block], T]) -> Iterator[tuple[ledger.Slice, T]]:
+    def _gather(
+        self, group: list[ledger.Slice], windows: Windows | None, convert: Callable[[blocks.Block], T]
+    ) -> Iterator[tuple[ledger.Slice, T]]:
         found = [part.indices if len(part.indices) else np.array([part.filler]) for part in group]
         rows = np.concatenate(found)
         if windows is not None:
@@ -342,4 +364,3 @@ class DataIterator(feed.Feed):
         """
         start, stop = ledger.cut(self._source.num_rows, self._rank, self._world_size)
         return dataset.Dataset(dataset.cut_reads(self._source.parts, start, stop))
-

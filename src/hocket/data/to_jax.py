@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hocket import exceptions
-from hocket.data import blocks, to_torch
+from hocket.data import blocks, columns
 
 
 def load() -> Any:
@@ -33,7 +33,7 @@ def build_converter(dtypes: Any) -> Callable[[blocks.Block], dict[str, Any]]:
             blocks.check_columns(list(dtypes), list(block.columns))
         found = {}
         for name, array in block.to_batch("numpy", is_owned=True).items():
-            to_torch.check_numbers(name, array, "a JAX array", "iter_batches() in its place")
+            columns.check_numbers(name, array, "a JAX array", "iter_batches() in its place")
             dtype = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
             found[name] = numpy.asarray(array, dtype=dtype)
         return found

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket import exceptions
-from hocket.data import blocks, to_torch
+from hocket.data import blocks, columns
 
 Names: TypeAlias = str | Sequence[str] | Mapping[str, str]
 """One column, a list of them, or, as Keras models with several inputs take it, columns by the name of the input."""
@@ -56,7 +56,9 @@ def build_dataset(
     parts = [features, labels] + ([] if additional is None else [additional])
     blocks.check_columns([name for part in parts for name in _list_names(part)], list(example.columns))
     arrays = example.to_batch("numpy", is_owned=True)
-    signature = tuple(_build_spec(tf, part, arrays) if spec is None else spec for part, spec in zip(parts, specs, strict=False))
+    signature = tuple(
+        _build_spec(tf, part, arrays) if spec is None else spec for part, spec in zip(parts, specs, strict=False)
+    )
 
     def generate() -> Iterator[tuple[Any, ...]]:
         for block in begin():
@@ -67,7 +69,9 @@ def build_dataset(
     options = tf.data.Options()
     options.deterministic = True
     options.experimental_optimization.inject_prefetch = False  # what is read ahead would count as done
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF  # it is a rank's part already
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )  # it is a rank's part already
     return made.with_options(options)
 
 
@@ -98,7 +102,7 @@ def _build_spec(tf: Any, part: Names, arrays: Mapping[str, npt.NDArray[Any]]) ->
         array = arrays[name]
         if array.dtype.kind == "O" and len(array) and all(isinstance(value, str | bytes) for value in array):
             return tf.TensorSpec((None,), tf.string)
-        to_torch.check_numbers(name, array, "a tensor", "feature_type_spec or label_type_spec")
+        columns.check_numbers(name, array, "a tensor", "feature_type_spec or label_type_spec")
         return tf.TensorSpec((None, *array.shape[1:]), tf.as_dtype(array.dtype))
 
     if isinstance(part, str):

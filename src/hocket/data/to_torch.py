@@ -7,11 +7,10 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from hocket import exceptions
-from hocket.data import blocks
+from hocket.data import blocks, columns
 
 
 def load() -> Any:
@@ -68,7 +67,9 @@ def build_converter(
     if collate_fn is None:
         return functools.partial(_build_tensors, dtypes=dtypes, device=device, pin_memory=pin_memory)
     if dtypes is not None:
-        raise ValueError("dtypes and collate_fn were both given, and collate_fn makes the tensors. Convert in it, and leave dtypes out.")
+        raise ValueError(
+            "dtypes and collate_fn were both given, and collate_fn makes the tensors. Convert in it, and leave dtypes out."
+        )
     return lambda block: move(collate_fn(block.to_batch("numpy", is_owned=True)), device)
 
 
@@ -84,35 +85,13 @@ def _build_tensors(block: blocks.Block, dtypes: Any, device: Any, *, pin_memory:
 
 def _build_tensor(name: str, array: npt.NDArray[Any], dtype: Any) -> Any:
     torch = load()
-    check_numbers(name, array, "a tensor", "collate_fn")
+    columns.check_numbers(name, array, "a tensor", "collate_fn")
     if not array.flags.writeable:
         array = array.copy()  # it is Arrow's
     if array.dtype.byteorder not in "=|":
         array = array.astype(array.dtype.newbyteorder("="))
     tensor = torch.from_numpy(array)
     return tensor if dtype is None else tensor.to(dtype)
-
-
-def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> None:
-    """Raise if a column holds no numbers.
-
-    Raises:
-        TypeError: It holds strings or other objects.
-        ValueError: It holds lists of different lengths.
-    """
-    if array.dtype.kind in "biufc":
-        return
-    shapes = {np.shape(value) for value in array} if array.dtype.kind == "O" else set()
-    if len(shapes) > 1 and () not in shapes:
-        raise ValueError(
-            f"Column {name!r} has rows of different shapes, {sorted(shapes)[:4]}, so they make no array. Make them equally long with map_batches(), or "
-            f"pass {remedy}."
-        )
-    example = f", such as {array[0]!r:.40}" if len(array) else ""
-    raise TypeError(
-        f"Column {name!r} holds values of type {array.dtype}{example}, which cannot be {aim}. Leave it out with drop_columns([{name!r}]), make numbers of it with "
-        f"map_batches(), or pass {remedy}."
-    )
 
 
 def move(batch: Any, device: Any) -> Any:
