@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it may lack its stubs
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -121,7 +121,7 @@ def test_limits_are_checked(given: dict[str, Any]) -> None:
 
 # --- values in, values out --------------------------------------------------------------------------------------------
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"number": 1, "float": 0.5, "text": "a", "list": [1, 2], "array": np.zeros((2, 2), np.float32), "gap": None},
     {"number": 2, "float": 1.5, "text": "bb", "list": [3, 4], "array": np.ones((2, 2), np.float32), "gap": 7},
 ]
@@ -316,13 +316,17 @@ def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"read_csv\(\) was given no path"):
         data.read_csv([])
     parquet.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
-    with pytest.raises(KeyError, match="x.parquet': There is no column 'y': the columns are 'x'"):
+    with pytest.raises(KeyError, match=r"x\.parquet': There is no column 'y': the columns are 'x'"):
         data.read_parquet(str(tmp_path), columns=["y"])
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 TWO = data.from_items([{"x": 1, "s": "a"}, {"x": 2, "s": "b"}])
+
+
+def as_any(value: Any) -> Any:
+    return value
 
 
 def return_number(batch: Any) -> Any:
@@ -404,13 +408,21 @@ def test_a_mistake_in_a_step_names_the_function(make: Any, error: type[Exception
             TypeError,
             "a row must be a dict of values by column, but row 1 is a int: 2",
         ),
-        (lambda: data.from_items({"x": [1]}), TypeError, r"from_items\(\) takes a list of rows, but received a dict"),
+        (
+            lambda: data.from_items(as_any({"x": [1]})),
+            TypeError,
+            r"from_items\(\) takes a list of rows, but received a dict",
+        ),
         (
             lambda: data.from_items([1], override_num_blocks=0),
             ValueError,
             "override_num_blocks must be a whole number from 1, but received 0",
         ),
-        (lambda: data.from_numpy([1, 2]), TypeError, r"from_numpy\(\) takes arrays, but received for 'data' a list"),
+        (
+            lambda: data.from_numpy(as_any([1, 2])),
+            TypeError,
+            r"from_numpy\(\) takes arrays, but received for 'data' a list",
+        ),
         (
             lambda: data.from_numpy({"x": np.zeros(2), "y": np.zeros(3)}),
             ValueError,
@@ -429,7 +441,7 @@ def test_a_mistake_in_a_step_names_the_function(make: Any, error: type[Exception
             r"\['x'\] come twice",
         ),
         (lambda: data.range(-1), ValueError, "n must be a whole number from 0, but received -1"),
-        (lambda: TWO.map_batches(3), TypeError, r"map_batches\(\) takes a function, but received 3"),
+        (lambda: TWO.map_batches(as_any(3)), TypeError, r"map_batches\(\) takes a function, but received 3"),
         (
             lambda: TWO.map_batches(Counted),
             TypeError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -21,7 +22,7 @@ def build_source(sizes: list[int], seed: int | None = None) -> dataset.Source:
     ends = np.cumsum([0, *sizes])
     held = [
         plan.Held(blocks.build({"row": np.arange(start, stop), "text": [str(row) for row in range(start, stop)]}, "it"))
-        for start, stop in zip(ends, ends[1:], strict=False)
+        for start, stop in itertools.pairwise(ends)
     ]
     return dataset.Source(held, seed)
 
@@ -143,8 +144,8 @@ def test_fewer_rows_than_ranks_make_one_step_with_fillers_that_do_not_count() ->
     shards = open_shards(build_source([2]), 4)
     found = []
     for one in shards:
-        for batch in one.iter_batches(batch_size=3):
-            found.append((batch["row"].tolist(), one.weights.tolist(), one.loss_scale))
+        (batch,) = one.iter_batches(batch_size=3)
+        found.append((batch["row"].tolist(), one.weights.tolist(), one.loss_scale))
     assert found == [([0], [1.0], 2.0), ([1], [1.0], 2.0), ([0], [0.0], 0.0), ([0], [0.0], 0.0)]
 
 
@@ -209,7 +210,7 @@ def test_a_position_of_another_shuffle_is_refused() -> None:
     ):
         read([other], {"batch_size": 2})
     (third,) = open_shards(build_source([7]), 1, state)
-    with pytest.raises(ValueError, match="position for the data set 'train' that does not fit it: .*num_rows=6"):
+    with pytest.raises(ValueError, match=r"position for the data set 'train' that does not fit it: .*num_rows=6"):
         read([third], {"batch_size": 2, "local_shuffle_buffer_size": 4})
     third.load_state_dict({})
     assert len(read([third], {"batch_size": 2})) == 4

@@ -97,7 +97,7 @@ def test_what_is_no_dataset_is_refused(given: dict[str, Any], error: type[Except
 
 def test_settings_of_datasets_are_checked() -> None:
     with pytest.raises(TypeError, match="datasets_to_split must be 'all' or a list of names, but received 'train'"):
-        train.DataConfig(datasets_to_split="train")  # type: ignore[arg-type]
+        train.DataConfig(datasets_to_split="train")
     with pytest.raises(TypeError, match="execution_options must be an ExecutionOptions, but received 3"):
         train.DataConfig(execution_options=3)  # type: ignore[arg-type]
 
@@ -130,7 +130,7 @@ def test_a_dataset_that_is_not_there_is_told(
     tmp_path: Path, ask: Any, datasets: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        fit(lambda: ask(), tmp_path, datasets=datasets)
+        fit(ask, tmp_path, datasets=datasets)
 
 
 def test_a_shard_belongs_to_a_training_function() -> None:

@@ -199,7 +199,7 @@ def join(blocks: Sequence[Block]) -> Block:
     for block in filled:
         if block.columns.keys() != filled[0].columns.keys():
             raise ValueError(
-                f"Some blocks have the columns {sorted(names)}, and others {sorted(block.columns)}. Select the same columns from all with select_columns(), or add "
+                f"Some blocks have the columns {sorted(names)}, and others {sorted(block.columns)}. Keep the same columns of all with select_columns(), or add "
                 "those that are missing with map_batches()."
             )
     if len(filled) == 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -97,11 +97,9 @@ def cut(column: Column, start: int, stop: int) -> Column:
 
 def pick(column: Column, rows: npt.NDArray[np.int64]) -> Column:
     """Return a copy of some rows, in the order in which they are given."""
-    return column.take(rows) if isinstance(column, np.ndarray) and column.ndim == 1 else _pick_rows(column, rows)
-
-
-def _pick_rows(column: Column, rows: npt.NDArray[np.int64]) -> Column:
-    return column[rows] if isinstance(column, np.ndarray) else column.take(arrow.load("A column").array(rows))
+    return (
+        column.take(rows, axis=0) if isinstance(column, np.ndarray) else column.take(arrow.load("A column").array(rows))
+    )
 
 
 def join(name: str, parts: Sequence[Column]) -> Column:
@@ -116,15 +114,14 @@ def join(name: str, parts: Sequence[Column]) -> Column:
         joined = arrow.join(parts)
         if joined is not None:
             return joined
-    values = [
-        value for part in parts for value in to_values(part)
-    ]  # such as numbers, some of them missing in one block
+    # Such as numbers, some of which are missing in one block.
+    values = [value for part in parts for value in to_values(part)]
     packed = arrow.get_optional_array(values)
     if packed is not None:
         return packed
     if any(isinstance(part, np.ndarray) and part.dtype.kind == "O" for part in parts):
         return _hold(values)
-    _refuse(name, parts)
+    raise _build_mismatch(name, parts)
 
 
 def _join_arrays(name: str, parts: Sequence[npt.NDArray[Any]]) -> Column:
@@ -132,13 +129,13 @@ def _join_arrays(name: str, parts: Sequence[npt.NDArray[Any]]) -> Column:
         return _hold([row for part in parts for row in part])
     kinds = {"number" if part.dtype.kind in "biufc" else part.dtype.kind for part in parts}
     if len(kinds) > 1 and "O" not in kinds:
-        _refuse(name, parts)
+        raise _build_mismatch(name, parts)
     return np.concatenate(parts)
 
 
-def _refuse(name: str, parts: Sequence[Column]) -> NoReturn:
+def _build_mismatch(name: str, parts: Sequence[Column]) -> TypeError:
     found = list(dict.fromkeys(describe(part) for part in parts))
-    raise TypeError(
+    return TypeError(
         f"Column {name!r} is {' in some blocks and '.join(found)} in others, which cannot stand in one batch. Make it one type with map_batches(), or name the "
         "type where the files are read."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, final
@@ -231,7 +232,7 @@ class Dataset(feed.Feed):
         total = found.count()
         total -= total % n if equal else 0
         ends = [total * number // n for number in range(n + 1)]
-        return [Dataset(cut_reads(found._reads, start, stop)) for start, stop in zip(ends, ends[1:], strict=False)]
+        return [Dataset(cut_reads(found._reads, start, stop)) for start, stop in itertools.pairwise(ends)]
 
     def materialize(self) -> Dataset:
         """Execute the plan and return its rows as a data set that has them, in the session's memory.
@@ -421,7 +422,7 @@ def _build_step(
     fn: Callable[..., Any],
     *,
     keeps_rows: bool = False,
-    num_cpus: float,
+    num_cpus: Any,
 ) -> plan.Step:
     if isinstance(num_cpus, bool) or not isinstance(num_cpus, int | float) or num_cpus < 0:
         raise ValueError(f"num_cpus must be a number from 0, but received {num_cpus!r}. Leave it out for 1.")

@@ -149,7 +149,7 @@ def list_files(caller: str, paths: str | Sequence[str], endings: tuple[str, ...]
         ValueError: No path is given, or it is an address.
         TypeError: It is no path.
     """
-    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    given: Any = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(given, Sequence) or not all(isinstance(path, str | os.PathLike) for path in given):
         raise TypeError(
             f"{caller}() takes a path or a list of them, but received {paths!r}. Write {caller}('folder/')."

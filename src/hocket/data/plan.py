@@ -9,6 +9,7 @@ Everything here is pickled and sent to tasks.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, final
@@ -309,7 +310,7 @@ Op: TypeAlias = Step | Shuffle | Repartition
 def cut_evenly(num_rows: int, count: int) -> list[tuple[int, int]]:
     """Return where parts begin and end that differ by a row at most. Empty ones are left out."""
     ends = [num_rows * number // count for number in range(count + 1)]
-    return [(start, stop) for start, stop in zip(ends, ends[1:], strict=False) if stop > start]
+    return [(start, stop) for start, stop in itertools.pairwise(ends) if stop > start]
 
 
 def cut_block(block: blocks.Block, most_bytes: int, num_blocks: int | None = None) -> list[Held]:

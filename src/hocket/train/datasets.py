@@ -42,7 +42,7 @@ class DataConfig:
     enable_shard_locality: bool = True
 
     def __post_init__(self) -> None:
-        names = self.datasets_to_split
+        names: Any = self.datasets_to_split
         if names != "all" and (
             isinstance(names, str)
             or not isinstance(names, Sequence)
@@ -181,8 +181,7 @@ def get_dataset_shard(dataset_name: str | None = None) -> shard.DataIterator:
 def _open(session: worker_session.WorkerSession, name: str, supply: Supply) -> shard.DataIterator:
     info = session.info
     rank, world_size = (info.rank, info.world_size) if supply.is_split else (0, 1)
-    opened: list[shard.DataIterator] = []
+    opened = shard.DataIterator(supply.source, name, rank, world_size, use_gpu=info.use_gpu)
     # Loaders may have the same name, so it is told from theirs.
-    start: Mapping[str, Any] | None = session.track(f"dataset {name}", lambda: opened[0].state_dict())
-    opened.append(shard.DataIterator(supply.source, name, rank, world_size, start, use_gpu=info.use_gpu))
-    return opened[0]
+    opened.load_state_dict(session.track(f"dataset {name}", opened.state_dict) or {})
+    return opened
