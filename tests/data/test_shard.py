@@ -144,8 +144,9 @@ def test_fewer_rows_than_ranks_make_one_step_with_fillers_that_do_not_count() ->
     shards = open_shards(build_source([2]), 4)
     found = []
     for one in shards:
-        (batch,) = one.iter_batches(batch_size=3)
-        found.append((batch["row"].tolist(), one.weights.tolist(), one.loss_scale))
+        found += [
+            (batch["row"].tolist(), one.weights.tolist(), one.loss_scale) for batch in one.iter_batches(batch_size=3)
+        ]
     assert found == [([0], [1.0], 2.0), ([1], [1.0], 2.0), ([0], [0.0], 0.0), ([0], [0.0], 0.0)]
 
 

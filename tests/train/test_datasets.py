@@ -95,6 +95,10 @@ def test_what_is_no_dataset_is_refused(given: dict[str, Any], error: type[Except
             trainer(lambda: None, **given)
 
 
+def ask_without_a_name() -> None:
+    train.get_dataset_shard()
+
+
 def test_settings_of_datasets_are_checked() -> None:
     with pytest.raises(TypeError, match="datasets_to_split must be 'all' or a list of names, but received 'train'"):
         train.DataConfig(datasets_to_split="train")
@@ -112,12 +116,12 @@ def test_settings_of_datasets_are_checked() -> None:
             "There is no data set 'val': the trainer was given 'train'",
         ),
         (
-            train.get_dataset_shard,
+            ask_without_a_name,
             {"a": data.range(3), "b": data.range(3)},
             ValueError,
             "without a name, but there are the datasets 'a', 'b'",
         ),
-        (train.get_dataset_shard, None, RuntimeError, "the trainer was given no datasets. Pass datasets="),
+        (ask_without_a_name, None, RuntimeError, "the trainer was given no datasets. Pass datasets="),
         (
             lambda: None,
             {"train": data.from_items([])},
