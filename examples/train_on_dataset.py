@@ -100,7 +100,7 @@ def train_on_dataset(config: dict[str, Any]) -> None:
     """Reads the worker's part of a dataset: a line, whose slope it finds."""
     torch.manual_seed(0)
     model = hocket.train.torch.prepare_model(torch.nn.Linear(1, 1))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     # [Step 3] The worker's own part.
     train_data_shard = train.get_dataset_shard("train")
     train_dataloader = train_data_shard.iter_torch_batches(batch_size=config["batch_size"], dtypes=torch.float32)
