@@ -33,8 +33,9 @@ PEERS = {
     "memcpy": "numpy",
     "gloo": "torch",
     "torchrun": "torch",
+    "array": "torch",
 }
-"""Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy."""
+"""Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy, `array` a loop over one in memory."""
 
 LIMIT_SECONDS = 1800
 """Longest that one side may take for one round; Ray needs some 300 on two cores. Guessed."""

@@ -198,7 +198,7 @@ class Dataset(feed.Feed):
             >>> from hocket import data
             >>> context = hocket.init(num_cpus=2, engine="inprocess")
             >>> [row["id"] for row in data.range(6).random_shuffle(seed=1).take_all()]
-            [2, 3, 1, 4, 5, 0]
+            [2, 3, 0, 4, 1, 5]
             >>> hocket.shutdown()
         """
         reading.check_count("seed", seed, 0)

@@ -46,7 +46,7 @@ class Windows:
         >>> import numpy as np
         >>> from hocket.data.shard import Windows
         >>> Windows(7, 4, seed=1).rows(0, np.arange(7)).tolist()
-        [2, 0, 3, 1, 4, 6, 5]
+        [0, 2, 1, 3, 6, 4, 5]
     """
 
     def __init__(self, num_rows: int, size: int, *, seed: int) -> None:
