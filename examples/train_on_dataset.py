@@ -113,7 +113,7 @@ def train_on_dataset(config: dict[str, Any]) -> None:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             seen += len(inputs)
-        module = getattr(model, "module", model)
+        module: Any = getattr(model, "module", model)
         train.report({"epoch": epoch_idx, "rows": seen, "slope": module.weight.item()})
 
 

@@ -27,7 +27,7 @@ def fit(
     return train.DataParallelTrainer(
         function,
         train_loop_config=config,
-        scaling_config=train.ScalingConfig(num_workers=num_workers, resources_per_worker={"CPU": 0.4}),
+        scaling_config=train.ScalingConfig(num_workers=num_workers),  # two hold all CPUs of the session
         run_config=train.RunConfig(storage_path=path, **(run or {})),
         **given,
     ).fit()
@@ -42,6 +42,7 @@ def read_rows(config: dict[str, Any]) -> list[int]:
     start = train.get_checkpoint()
     step = json.loads(Path(start.path, "step").read_text()) if start else 0
     loop = shard.iter_batches(batch_size=2)
+    assert data.range(10).map_batches(lambda batch: batch).count() == 10  # though the ranks hold all CPUs
     with Path(config["log"], f"{size}-{step}-{rank}").open("w") as log:
         for _ in range(shard.epoch, EPOCHS):
             for batch in loop:

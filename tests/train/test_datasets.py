@@ -67,6 +67,20 @@ def hocket_torch_loader() -> Any:
     return torch_data.DataLoader(range(6), batch_size=2)  # type: ignore[arg-type]  # any sequence will do
 
 
+def test_a_shard_that_nobody_reads_has_no_position(tmp_path: Path) -> None:
+    """So that rank 0 may evaluate alone, and no other rank is said to be elsewhere."""
+
+    def loop() -> None:
+        assert train.get_dataset_shard("train").epoch == 0
+        with tempfile.TemporaryDirectory() as folder:
+            train.report({}, train.Checkpoint(folder))
+
+    result = fit(loop, tmp_path, datasets={"train": data.range(6)})
+    assert result.checkpoint is not None
+    (manifest,) = Path(result.checkpoint.path).parent.rglob("*manifest*")
+    assert json.loads(manifest.read_text())["positions"] == {}
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [

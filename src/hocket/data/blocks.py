@@ -106,8 +106,8 @@ class Block:
 
 
 def _shrink(column: columns.Column) -> columns.Column:
-    """Return a column that travels alone, if it is a part of a larger one."""
-    return column if isinstance(column, np.ndarray) else arrow.compact(column)
+    """Return a column that travels alone, if it is a part of a larger one, and as one piece."""
+    return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else arrow.compact(column)
 
 
 def build(found: Mapping[str, Any], what: str) -> Block:

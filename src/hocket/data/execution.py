@@ -110,6 +110,8 @@ def _prepend(first: plan.Read, rest: Iterator[plan.Read]) -> Iterator[plan.Read]
 
 
 def _make_task(function: Any, name: str, num_cpus: float = 1.0) -> remote_function.RemoteFunction[..., Any]:
+    if api.get_runtime_context().get_actor_id() is not None:
+        num_cpus = 0  # the actor keeps its CPUs while it waits, as a training rank does: were there no others, it would wait for ever
     made: remote_function.RemoteFunction[..., Any] = api.remote(num_returns=2, num_cpus=num_cpus, name=f"data: {name}")(
         function
     )

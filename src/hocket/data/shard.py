@@ -92,6 +92,7 @@ class DataIterator(feed.Feed):
         world_size: How many parts there are.
         start: Where an earlier run was: what `state_dict` returned.
         use_gpu: Whether tensors go to a GPU if the loop does not say where.
+        announce: Is given `state_dict` when the first loop begins, for who saves positions. A shard that nobody reads has none.
 
     Example:
         >>> import tempfile
@@ -120,12 +121,14 @@ class DataIterator(feed.Feed):
         start: Mapping[str, Any] | None = None,
         *,
         use_gpu: bool = False,
+        announce: Callable[[Callable[[], Mapping[str, Any]]], object] | None = None,
     ) -> None:
         self._source = source
         self._name = name
         self._rank = rank
         self._world_size = world_size
         self._gpu = use_gpu
+        self._announce = announce
         #: What the next loop goes on from, as long as no loop has begun.
         self._start: dict[str, Any] = dict(start or {})
         self._cursor: cursor.Cursor | None = None
@@ -255,6 +258,9 @@ class DataIterator(feed.Feed):
         elif self._start:
             self._go_on(made, key)
         self._cursor, self._key, self._start = made, key, {}
+        if self._announce is not None:
+            self._announce(self.state_dict)
+            self._announce = None
         return made
 
     def _build_ledger(self, batch_size: int, drop_last: bool) -> ledger.Ledger:

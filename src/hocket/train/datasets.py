@@ -181,7 +181,13 @@ def get_dataset_shard(dataset_name: str | None = None) -> shard.DataIterator:
 def _open(session: worker_session.WorkerSession, name: str, supply: Supply) -> shard.DataIterator:
     info = session.info
     rank, world_size = (info.rank, info.world_size) if supply.is_split else (0, 1)
-    opened = shard.DataIterator(supply.source, name, rank, world_size, use_gpu=info.use_gpu)
-    # Loaders may have the same name, so it is told from theirs.
-    opened.load_state_dict(session.track(f"dataset {name}", opened.state_dict) or {})
-    return opened
+    known = f"dataset {name}"  # loaders may have the same name
+    return shard.DataIterator(
+        supply.source,
+        name,
+        rank,
+        world_size,
+        info.start_positions.get(known),
+        use_gpu=info.use_gpu,
+        announce=lambda get_state: session.track(known, get_state),
+    )
