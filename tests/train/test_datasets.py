@@ -12,6 +12,7 @@ import pytest
 import hocket
 from hocket import data, train
 from hocket.train import torch as hocket_torch
+from hocket.train.world import WorldConfig, get_world
 from tests.train import ranks
 
 
@@ -167,3 +168,18 @@ def test_a_step_that_fails_fails_the_fit(tmp_path: Path) -> None:
     with hocket.init(num_cpus=1, engine="inprocess"), pytest.raises(ArithmeticError, match="no such number"):
         fit(lambda: None, tmp_path, datasets={"train": data.range(3).map_batches(break_down)})
     assert list(tmp_path.iterdir()) == []  # nothing is kept of a run that has not begun
+
+
+def test_ranks_in_one_process_read_their_parts(tmp_path: Path) -> None:
+    def loop() -> list[Any]:
+        shard = train.get_dataset_shard("train")
+        batches = shard.iter_batches(batch_size=2, local_shuffle_buffer_size=4)
+        mine = [batch["id"][shard.weights == 1].tolist() for _ in range(2) for batch in batches]
+        return get_world("a test").all_gather_object(mine)
+
+    with hocket.init(num_cpus=2, engine="inprocess"):
+        rows = data.range(7).filter(lambda row: row["id"] != 3)
+        first, second = fit(loop, tmp_path, 2, datasets={"train": rows}, backend_config=WorldConfig()).return_value
+    assert [len(rows) for rows in first] == [len(rows) for rows in second] == [2, 1, 2, 1]
+    for epoch in (slice(0, 2), slice(2, 4)):
+        assert sorted(row for rows in first[epoch] + second[epoch] for row in rows) == [0, 1, 2, 4, 5, 6]
