@@ -36,8 +36,10 @@ PEERS = {
     "one core": "jax",
     "both cores": "jax",
     "io_callback": "jax",
+    "array": "torch",
 }
-"""Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy; the cores are JAX's without us."""
+"""Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy, `array` a loop over one in memory; the
+cores are JAX's without us."""
 
 LIMIT_SECONDS = 1800
 """Longest that one side may take for one round; Ray needs some 300 on two cores. Guessed."""

@@ -76,6 +76,22 @@ def test_graphs_beside_single_steps(tmp_path):
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+def test_the_example_of_datasets_runs(tmp_path):
+    program = ROOT / "examples" / "train_on_dataset.py"
+    command = [sys.executable, str(program), "--num-epochs", "12", "--storage-path", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["128 pictures, 274 parameters"] * 2  # each worker prints it
+    assert lines[2] == "configured with {'lr': 0.01, 'num_epochs': 12}"
+    assert lines[3].startswith("trained on a loader: loss 0.")
+    assert lines[4].startswith("trained on a dataset: slope ")
+    assert 1.8 < float(lines[4].split()[5].rstrip(",")) < 2.2
+    assert lines[4].endswith("100 rows in each worker")
+    assert len(list((tmp_path / "unique_run_name").glob("checkpoint_*"))) == 12
+
+
 def test_local_imports_of_our_own_are_found(tmp_path, capsys):
     check_imports = runpy.run_path(str(ROOT / "tools" / "check_imports.py"))["main"]
     package = tmp_path / "hocket"

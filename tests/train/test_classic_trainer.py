@@ -394,7 +394,7 @@ def test_bad_arguments(tmp_path: Path, arguments: dict[str, Any], error: type[Ex
         ({"train_func": 3}, TypeError, "train_func must be a function, but received 3"),
         ({"train_func": lambda a, b: None}, ValueError, "but takes 2: a, b"),
         ({"config": [1]}, TypeError, r"config must be a dict, but received \[1\]"),
-        ({"dataset": [1]}, NotImplementedError, "there are no datasets yet"),
+        ({"dataset": [1]}, NotImplementedError, r"Pass datasets=\{'train': dataset\} to TorchTrainer"),
         ({"checkpoint_strategy": 2}, TypeError, "must be a CheckpointStrategy, but received 2"),
         ({"callbacks": [train.UserCallback()]}, TypeError, r"hocket.train.callbacks.TrainingCallback"),
         ({"callbacks": [JsonLoggerCallback(workers_to_log=1)]}, ValueError, "There is no rank 1 to log: there are 1"),

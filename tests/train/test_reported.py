@@ -145,8 +145,8 @@ def test_what_the_list_refuses(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "match"),
     [
-        ({"datasets": {"train": []}}, NotImplementedError, "datasets is not supported.*prepare_data_loader"),
-        ({"dataset_config": 1}, NotImplementedError, "dataset_config is not supported"),
+        ({"datasets": {"train": []}}, TypeError, r"datasets\['train'\] must be a hocket.data.Dataset"),
+        ({"dataset_config": 1}, TypeError, "dataset_config must be a DataConfig, but received 1"),
         ({"metadata": {}}, DeprecationWarning, r"metadata is not supported, as in Ray Train.*set_metadata"),
         (
             {"resume_from_checkpoint": 1},

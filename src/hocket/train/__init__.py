@@ -33,6 +33,9 @@ from hocket.train.context import get_context as get_context
 from hocket.train.context import get_preemption_info as get_preemption_info
 from hocket.train.context import report as report
 from hocket.train.data_parallel_trainer import DataParallelTrainer as DataParallelTrainer
+from hocket.train.datasets import TRAIN_DATASET_KEY as TRAIN_DATASET_KEY
+from hocket.train.datasets import DataConfig as DataConfig
+from hocket.train.datasets import get_dataset_shard as get_dataset_shard
 from hocket.train.errors import ControllerError as ControllerError
 from hocket.train.errors import PreemptionError as PreemptionError
 from hocket.train.errors import TrainingFailedError as TrainingFailedError

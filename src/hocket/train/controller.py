@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from hocket import exceptions
@@ -17,6 +17,7 @@ from hocket.train import (
     callbacks,
     checkpoint_manager,
     configs,
+    datasets,
     desk,
     drain,
     errors,
@@ -50,6 +51,8 @@ class Run:
     run_storage: storage.Storage
     context: callbacks.TrainRunContext
     backend_config: backend.BackendConfig
+    supplies: Mapping[str, datasets.Supply] = field(default_factory=dict)
+    """The rows that are trained on. They are there until the run is over."""
 
 
 class Controller:
@@ -207,4 +210,5 @@ class Controller:
             start_positions=self._manager.latest_positions,
             name_prefix=f"checkpoint_{self._manager.next_number:06d}_{token[:6]}",
             validates=self._validations is not None,
+            datasets=self._run.supplies,
         )

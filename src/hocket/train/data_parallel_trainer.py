@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import inspect
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hocket import data
 from hocket.core import session
 from hocket.train import (
     backend,
@@ -23,6 +25,7 @@ from hocket.train import (
     validation,
     validation_queue,
 )
+from hocket.train import datasets as datasets_module
 from hocket.train import result as result_module
 from hocket.train.progress import display
 
@@ -37,15 +40,14 @@ class DataParallelTrainer:
         scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
         validation_config: How checkpoints are validated whose report asks for it.
-        datasets: For programs written for Ray; must be None, as the next three.
-        dataset_config: See `datasets`.
-        metadata: See `datasets`.
-        resume_from_checkpoint: See `datasets`.
+        datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part. `fit` executes them before the ranks start.
+        dataset_config: Which of them are shared out.
+        metadata: For programs written for Ray; must be None, as the next.
+        resume_from_checkpoint: See `metadata`.
 
     Raises:
         TypeError: `train_loop_per_worker` cannot be called, or a configuration has the wrong type.
         ValueError: `train_loop_per_worker` needs more than one argument, or a configuration that it does not take is given.
-        NotImplementedError: `datasets` or `dataset_config` is given.
         DeprecationWarning: An argument is given that Ray Train has given up too.
 
     Example:
@@ -73,8 +75,8 @@ class DataParallelTrainer:
         scaling_config: configs.ScalingConfig | None = None,
         run_config: configs.RunConfig | None = None,
         validation_config: validation.ValidationConfig | None = None,
-        datasets: None = None,
-        dataset_config: None = None,
+        datasets: Mapping[str, data.Dataset] | None = None,
+        dataset_config: datasets_module.DataConfig | None = None,
         metadata: None = None,
         resume_from_checkpoint: None = None,
     ) -> None:
@@ -88,12 +90,8 @@ class DataParallelTrainer:
         _check_type("scaling_config", scaling_config, configs.ScalingConfig)
         _check_type("run_config", run_config, configs.RunConfig)
         _check_type("validation_config", validation_config, validation.ValidationConfig)
-        _refuse(
-            datasets=datasets,
-            dataset_config=dataset_config,
-            metadata=metadata,
-            resume_from_checkpoint=resume_from_checkpoint,
-        )
+        _refuse(metadata=metadata, resume_from_checkpoint=resume_from_checkpoint)
+        self._datasets, self._dataset_config = datasets_module.check(datasets, dataset_config)
         self._function = train_loop_per_worker
         self._config = train_loop_config if train_loop_config is not None else {}
         self._backend = backend_config or backend.NoBackend()
@@ -110,6 +108,8 @@ class DataParallelTrainer:
             WorkerGroupError: A rank raised or died, more often than `FailureConfig` allows. It says which, why and where.
             TrainingFailedError: The ranks reported different numbers of times, or resources were not free in time.
             InfeasibleResourcesError: The ranks ask for more than the session can ever have.
+            ValueError: A data set has no rows.
+            TaskError: A data set cannot be made.
         """
         logging.getLogger("hocket.train").setLevel(self._run_config.logging_config.log_level)
         runs_here = self._runs_here()
@@ -119,10 +119,13 @@ class DataParallelTrainer:
         book = report_book.ReportBook(run.context, manager, run.config.callbacks)
         try:
             with callbacks.follow_run(run.context, run.config.callbacks):
+                if not runs_here:
+                    session.get_engine().expect_work(run.backend_config.list_modules(run.function))
+                supplies = datasets_module.prepare(self._datasets, self._dataset_config, stays_here=runs_here)
+                run = dataclasses.replace(run, supplies=supplies)
                 if runs_here:
                     returned = local_mode.train(run, manager, book, self._validation, max(self._scaling.min_workers, 1))
                 else:
-                    session.get_engine().expect_work(run.backend_config.list_modules(run.function))
                     validations = (
                         validation_queue.ValidationQueue(self._validation, manager) if self._validation else None
                     )
@@ -201,12 +204,6 @@ def _check_type(name: str, value: object, kind: type) -> None:
 
 def _refuse(**given: object) -> None:
     """Raise for arguments of Ray's trainers that mean nothing here."""
-    for name in ("datasets", "dataset_config"):
-        if given[name] is not None:
-            raise NotImplementedError(
-                f"{name} is not supported: there are no datasets yet. Load the data in the training function, and give each rank its part "
-                "with hocket.train.torch.prepare_data_loader or hocket.data.Ledger."
-            )
     if given["metadata"] is not None:
         raise DeprecationWarning(
             "metadata is not supported, as in Ray Train. Put it into train_loop_config, or store it with Checkpoint.set_metadata."

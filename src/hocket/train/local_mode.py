@@ -125,6 +125,7 @@ class _Ranks:
             start_positions=self._manager.latest_positions,
             name_prefix=prefix,
             validates=self._validation is not None,
+            datasets=self._run.supplies,
         )
 
     def _deliver(self, rank: int, report: reports.Report) -> None:

@@ -51,6 +51,8 @@ class RankInfo:
     """How the names of checkpoints begin that `checkpoint_upload_fn` uploads; of this attempt only."""
     validates: bool = False
     """Whether the trainer was given a `ValidationConfig`."""
+    datasets: Mapping[str, Any] = field(default_factory=dict)
+    """The trainer's datasets, by name (`datasets.Supply`)."""
 
 
 class WorkerSession:
@@ -81,6 +83,8 @@ class WorkerSession:
         self._inquiry = inquiry
         self._offers: dict[int, str] = {}
         self._to_delete: dict[int, str] = {}
+        self.shards: dict[str, Any] = {}
+        """This rank's parts of the trainer's datasets, as far as they were asked for."""
         self._trackers: dict[str, Callable[[], Mapping[str, Any]]] = {}
         self._count = 0
         self._last_saved = -1

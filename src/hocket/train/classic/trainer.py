@@ -191,8 +191,8 @@ class Trainer:
         args = _build_args(train_func, config)
         if dataset is not None:
             raise NotImplementedError(
-                "dataset is not supported: there are no datasets yet. Load the data in the training function, and give each rank its part "
-                "with hocket.train.torch.prepare_data_loader or hocket.data.Ledger."
+                "dataset is not supported by this trainer. Pass datasets={'train': dataset} to TorchTrainer or DataParallelTrainer, and call "
+                "get_dataset_shard('train') in the training function; or load the data there."
             )
         strategy = checkpoint_strategy if checkpoint_strategy is not None else checkpoints.CheckpointStrategy()
         if not isinstance(strategy, checkpoints.CheckpointStrategy):

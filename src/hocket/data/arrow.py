@@ -1,0 +1,154 @@
+"""Arrow, which enters here: columns that are no plain numbers, tables, and the files that Arrow reads.
+
+A column of strings, lists, times or missing values is an Arrow array, because numpy could hold it as Python objects only: these are pickled one by
+one, where an Arrow array travels as a few buffers and is read in place. Where Arrow is not installed such columns are numpy arrays of objects, and do the
+same more slowly; only what is asked of Arrow itself (files, tables) needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket import exceptions
+
+
+def load(caller: str, module: str = "pyarrow") -> Any:
+    """Return pyarrow, or one of its modules.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise exceptions.MissingExtraError(
+            f"{caller} needs pyarrow, and {error.name!r} cannot be imported. Run pip install 'hocket[data]'; from_items(), from_numpy() and range() do "
+            "without it."
+        ) from error
+
+
+def get_optional() -> Any:
+    """Return pyarrow, or None if it is not installed."""
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError:
+        return None
+
+
+def get_optional_array(values: Sequence[Any] | npt.NDArray[Any]) -> Any:
+    """Return Python objects as an Arrow array; None without Arrow, or if they are of no type that Arrow has."""
+    pa = get_optional()
+    if pa is None:
+        return None
+    try:
+        found = pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        return None
+    return None if pa.types.is_null(found.type) else found
+
+
+def compact(column: Any) -> Any:
+    """Return an Arrow array that holds its own values only: a part of a larger one would travel with all of it."""
+    return load("A column").concat_arrays([column])
+
+
+def join(columns: Sequence[Any]) -> Any:
+    """Return Arrow arrays one behind the other; None if they are of different types."""
+    same = all(column.type == columns[0].type for column in columns)
+    return load("A column").concat_arrays(columns) if same else None
+
+
+def flatten(chunked: Any) -> Any:
+    """Return a column of a table as one array."""
+    pa = load("A column")
+    if chunked.num_chunks == 1:
+        return chunked.chunk(0)
+    return pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)
+
+
+def to_numpy(column: Any) -> npt.NDArray[Any]:
+    """Return an Arrow array as numpy has it: missing numbers are NaN, strings are objects, lists of one length are an array with an axis more."""
+    pa = load("A column")
+    kind = column.type
+    if isinstance(column, pa.ExtensionArray):
+        if hasattr(column, "to_numpy_ndarray"):
+            tensor: npt.NDArray[Any] = column.to_numpy_ndarray()
+            return tensor
+        column, kind = column.storage, column.storage.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _lists_to_numpy(column)
+    array: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return array
+
+
+def _lists_to_numpy(column: Any) -> npt.NDArray[Any]:
+    pa = load("A column")
+    count = len(column)
+    inner = column.flatten()
+    primitive = pa.types.is_integer(inner.type) or pa.types.is_floating(inner.type) or pa.types.is_boolean(inner.type)
+    if count and primitive and not column.null_count and not inner.null_count:
+        lengths = column.value_lengths().to_numpy() if not pa.types.is_fixed_size_list(column.type) else None
+        if lengths is None or (lengths == lengths[0]).all():
+            rows: npt.NDArray[Any] = inner.to_numpy(zero_copy_only=False).reshape(count, -1)
+            return rows
+    found = np.empty(count, object)
+    for at, value in enumerate(column):
+        found[at] = None if not value.is_valid else (to_numpy(value.values) if primitive else value.as_py())
+    return found
+
+
+def read_column(column: Any) -> Any:
+    """Return an Arrow array as the kind of column that it becomes: numpy's where numpy can hold it as it is, without a copy."""
+    pa = load("A column")
+    kind = column.type
+    if not column.null_count:
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+            return column.to_numpy(zero_copy_only=False)
+        if isinstance(column, pa.ExtensionArray) and hasattr(column, "to_numpy_ndarray"):
+            return column.to_numpy_ndarray()
+        if pa.types.is_fixed_size_list(kind) and pa.types.is_primitive(kind.value_type):
+            return _lists_to_numpy(column)
+    if pa.types.is_null(kind):  # nothing is known of it: it joins with every other
+        return np.full(len(column), None, object)
+    return column
+
+
+def read_table(table: Any) -> dict[str, Any]:
+    """Return the columns of a table.
+
+    Raises:
+        ValueError: Two have one name.
+    """
+    names = table.column_names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"A table's columns must have different names, but {twice} come twice. Rename them.")
+    return {name: read_column(flatten(table.column(at))) for at, name in enumerate(names)}
+
+
+def build_table(columns: Mapping[str, Any]) -> Any:
+    """Return columns as an Arrow table.
+
+    Raises:
+        ValueError: A column holds objects of which Arrow knows nothing.
+    """
+    pa = load("An Arrow table")
+    return pa.table({name: _build_array(pa, name, column) for name, column in columns.items()})
+
+
+def _build_array(pa: Any, name: str, column: Any) -> Any:
+    if not isinstance(column, np.ndarray):
+        return column
+    if column.ndim > 1:
+        return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(column))
+    try:
+        return pa.array(column)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise ValueError(
+            f"Column {name!r} cannot be an Arrow column: {error}. Use batch_format='numpy', or make its values of one type with map_batches()."
+        ) from error

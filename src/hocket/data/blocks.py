@@ -1,0 +1,264 @@
+"""Blocks: parts of a data set that are read, worked on and sent as one.
+
+A block is a few columns of equal length. It never changes, and may look into shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, final, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket.data import arrow, columns, frames
+
+Batch: TypeAlias = Any
+"""A dict of numpy arrays, a pandas DataFrame, or an Arrow table."""
+
+BatchFormat: TypeAlias = Literal["default", "numpy", "pandas", "pyarrow"]
+
+Row: TypeAlias = dict[str, Any]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """The names and types of a data set's columns.
+
+    Example:
+        >>> import numpy as np
+        >>> from hocket import data
+        >>> data.from_numpy({"image": np.zeros((4, 28, 28), np.float32), "label": np.arange(4)}).schema()
+        Schema(names=['image', 'label'], types=['float32[28, 28]', 'int64'])
+    """
+
+    names: list[str]
+    types: list[str]
+    """Numpy's name of the type, with the shape of a row if it has one, or Arrow's."""
+
+
+@final
+class Block:
+    """Rows, column by column.
+
+    Args:
+        found: The columns, by name.
+        num_rows: How many rows each has.
+    """
+
+    __slots__ = ("columns", "num_rows")
+
+    def __init__(self, found: Mapping[str, columns.Column], num_rows: int) -> None:
+        self.columns = dict(found)
+        self.num_rows = num_rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Block, ({name: _shrink(column) for name, column in self.columns.items()}, self.num_rows)
+
+    def count_bytes(self) -> int:
+        """Return about how much memory it takes."""
+        return sum(map(columns.count_bytes, self.columns.values()))
+
+    def read_schema(self) -> Schema:
+        """Return the names and types of the columns."""
+        return Schema(names=list(self.columns), types=list(map(columns.describe, self.columns.values())))
+
+    def cut(self, start: int, stop: int) -> Block:
+        """Return rows that follow one another, without a copy."""
+        start, stop = min(start, self.num_rows), min(stop, self.num_rows)
+        return Block({name: columns.cut(column, start, stop) for name, column in self.columns.items()}, stop - start)
+
+    def pick(self, rows: npt.NDArray[np.int64]) -> Block:
+        """Return a copy of some rows, in the order in which they are given."""
+        return Block({name: columns.pick(column, rows) for name, column in self.columns.items()}, len(rows))
+
+    def select(self, names: Sequence[str]) -> Block:
+        """Return the block with some of its columns.
+
+        Raises:
+            KeyError: It has no such column.
+        """
+        check_columns(names, list(self.columns))
+        return Block({name: self.columns[name] for name in names}, self.num_rows)
+
+    def to_batch(self, batch_format: str, *, is_owned: bool = False) -> Batch:
+        """Return the rows in the form that a user asks for.
+
+        Args:
+            batch_format: Which form.
+            is_owned: Whether the columns are the caller's alone, so that numpy arrays may be written to.
+        """
+        if batch_format == "pyarrow":
+            return arrow.build_table(self.columns)
+        arrays = {name: columns.to_numpy(column) for name, column in self.columns.items()}
+        if batch_format == "pandas":
+            return frames.build_frame(arrays, self.num_rows)
+        prepare = columns.own if is_owned else columns.protect
+        return {name: prepare(array) for name, array in arrays.items()}
+
+    def list_rows(self) -> Iterator[Row]:
+        """Give each row as a dict of Python values."""
+        values = [columns.to_values(column) for column in self.columns.values()]
+        names = list(self.columns)
+        return (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+
+
+def _shrink(column: columns.Column) -> columns.Column:
+    """Return a column that travels alone, if it is a part of a larger one, and as one piece."""
+    return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else arrow.compact(column)
+
+
+def build(found: Mapping[str, Any], what: str) -> Block:
+    """Return columns as a user gives them as a block.
+
+    Args:
+        found: An array or a list for each column.
+        what: Whose they are, for the error.
+
+    Raises:
+        TypeError: A column is no column.
+        ValueError: The columns differ in length, or there is none.
+    """
+    if not found:
+        raise ValueError(f"{what} has no column, and rows cannot be counted without one. Keep at least one column.")
+    built = {}
+    for name, values in found.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{what} has a column named {name!r}, and a name must be a text. Write {str(name)!r}.")
+        try:
+            built[name] = columns.build(values)
+        except TypeError as error:
+            raise TypeError(
+                f"{what} has for column {name!r} {error}. Return arrays or lists, such as {{{name!r}: np.array([...])}}."
+            ) from None
+    lengths = {name: columns.length(column) for name, column in built.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            f"{what} has columns of different lengths, {lengths}, and each needs one value for each row. Make them equally long."
+        )
+    return Block(built, next(iter(lengths.values())))
+
+
+def build_from_batch(batch: Batch, what: str) -> Block:
+    """Return a batch in any of the forms as a block.
+
+    Raises:
+        TypeError: It is none of them.
+        ValueError: Its columns do not fit together.
+    """
+    if isinstance(batch, Mapping):
+        return build(batch, what)
+    if frames.is_frame(batch):
+        return build(frames.read_frame(batch), what)
+    if hasattr(batch, "column_names") and hasattr(batch, "num_rows"):  # an Arrow table or record batch
+        return Block(arrow.read_table(batch), batch.num_rows)
+    raise TypeError(
+        f"{what} must be a dict of arrays, a pandas DataFrame or an Arrow table, but is a {type(batch).__name__}: {batch!r:.80}. Write for example "
+        "return {'x': array}."
+    )
+
+
+def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
+    """Return rows, each of them a dict, as a block.
+
+    Args:
+        rows: The rows.
+        what: Whose they are, for the error.
+        first: The number of the first one, for the error.
+
+    Raises:
+        TypeError: One is no dict.
+        ValueError: One has other columns than the first one.
+    """
+    if not rows:
+        return Block({}, 0)
+    for number, row in enumerate(rows, first):
+        if not isinstance(row, Mapping):
+            raise TypeError(
+                f"{what}: a row must be a dict of values by column, but row {number} is a {type(row).__name__}: {row!r:.80}. Write {{'x': value}}."
+            )
+        if row.keys() != rows[0].keys():
+            raise ValueError(
+                f"{what}: row {number} has the columns {sorted(row)}, but row {first} has {sorted(rows[0])}. Give all rows the same columns, with None for what is "
+                "missing."
+            )
+    return build({name: [row[name] for row in rows] for name in rows[0]}, what)
+
+
+def join(blocks: Sequence[Block]) -> Block:
+    """Return a copy of blocks as one.
+
+    Raises:
+        ValueError: They have different columns.
+        TypeError: A column has values of different kinds.
+    """
+    filled = [block for block in blocks if block.num_rows] or list(blocks[:1])
+    names = list(filled[0].columns)
+    for block in filled:
+        if block.columns.keys() != filled[0].columns.keys():
+            raise ValueError(
+                f"Some blocks have the columns {sorted(names)}, and others {sorted(block.columns)}. Keep the same columns of all with select_columns(), or add "
+                "those that are missing with map_batches()."
+            )
+    if len(filled) == 1:
+        return Block({name: columns.copy(column) for name, column in filled[0].columns.items()}, filled[0].num_rows)
+    joined = {name: columns.join(name, [block.columns[name] for block in filled]) for name in names}
+    return Block(joined, sum(block.num_rows for block in filled))
+
+
+def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Callable[[int], Block]) -> Block:
+    """Return a copy of rows of a data set, in the order in which they are given.
+
+    Args:
+        rows: Their numbers.
+        starts: The number of each block's first row, rising from 0.
+        fetch: Returns a block by its number. It is called once for each block that has one of the rows, in the order of the blocks.
+    """
+    if not len(rows):
+        return fetch(0).cut(0, 0)
+    where = np.searchsorted(starts, rows, side="right") - 1
+    if rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return join([_cut_run(fetch(at), rows, int(starts[at])) for at in range(int(where[0]), int(where[-1]) + 1)])
+    if where[0] == where[-1] and (where == where[0]).all():
+        return fetch(int(where[0])).pick(rows - starts[where[0]])
+    by_block = np.argsort(where, kind="stable")
+    found, firsts = np.unique(where[by_block], return_index=True)
+    parts = [
+        fetch(int(at)).pick(rows[chosen] - starts[at])
+        for at, chosen in zip(found, np.split(by_block, firsts[1:]), strict=True)
+    ]
+    back = np.empty(len(rows), np.int64)
+    back[by_block] = np.arange(len(rows))
+    return join(parts).pick(back)
+
+
+def _cut_run(block: Block, rows: npt.NDArray[np.int64], start: int) -> Block:
+    return block.cut(max(0, int(rows[0]) - start), int(rows[-1]) + 1 - start)
+
+
+def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
+    """Raise if a column is asked for that is not there.
+
+    Raises:
+        KeyError: Names what is missing, and what there is.
+    """
+    missing = [name for name in asked if name not in there]
+    if missing:
+        raise KeyError(
+            f"There is no column {', '.join(map(repr, missing))}: the columns are {', '.join(map(repr, there))}. Ask for one of these."
+        )
+
+
+def check_format(batch_format: str | None) -> str:
+    """Return the name of a form of batches, checked.
+
+    Raises:
+        ValueError: There is no such form.
+    """
+    if batch_format is None or batch_format not in get_args(BatchFormat):
+        raise ValueError(
+            f"batch_format must be one of {', '.join(map(repr, get_args(BatchFormat)))}, but received {batch_format!r}. 'default' is a dict of numpy arrays."
+        )
+    return "numpy" if batch_format == "default" else batch_format

@@ -1,0 +1,223 @@
+"""Columns: what a block is made of.
+
+A column is a numpy array whose first axis is the rows, or an Arrow array (`hocket.data.arrow` says when). Whoever has one calls the functions here,
+and does not ask which it is. Nobody writes into a column: it may be shared memory, or the array that a user has given.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket.data import arrow
+
+Column: TypeAlias = Any
+"""A numpy array or an Arrow array. Arrow has no types to check against, and may be missing."""
+
+
+def build(values: Any) -> Column:
+    """Return what a user's function has returned for a column, as a column.
+
+    Raises:
+        TypeError: It has no rows: it is a single value.
+    """
+    if isinstance(values, np.ndarray):
+        if not values.ndim:
+            raise TypeError(f"a single value, {values!r}, where each column needs one value for each row")
+        return _pack(values) if values.dtype.kind in "OUS" else values
+    pa = sys.modules.get("pyarrow")
+    if pa is not None and isinstance(values, pa.Array | pa.ChunkedArray):
+        return arrow.read_column(arrow.flatten(values) if isinstance(values, pa.ChunkedArray) else values)
+    if isinstance(values, list | tuple):
+        return build_from_values(values)
+    if hasattr(values, "__array__") and hasattr(values, "__len__"):  # a tensor of some framework, a pandas Series
+        return build(np.asarray(values))
+    raise TypeError(
+        f"a value of type {type(values).__name__}, {values!r:.80}, where each column needs an array or a list with one value for each row"
+    )
+
+
+def build_from_values(values: Sequence[Any]) -> Column:
+    """Return one Python value for each row as a column. Lists stay lists; arrays of one shape become an array with an axis more."""
+    if values and all(isinstance(value, np.ndarray) for value in values):
+        first = values[0]
+        if all(value.shape == first.shape and value.dtype == first.dtype for value in values):
+            return np.stack(values)
+        return _hold(values)
+    if values and all(isinstance(value, bool | int | float | np.number | np.bool_) for value in values):
+        found = np.array(values)
+        if found.dtype.kind in "biuf":  # whole numbers of more than 64 bits are objects
+            return found
+    packed = arrow.get_optional_array(values) if not _has_arrays(values) else None
+    return _hold(values) if packed is None else packed
+
+
+def _has_arrays(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, np.ndarray) for value in values)
+
+
+def _hold(values: Sequence[Any]) -> npt.NDArray[Any]:
+    """Return values as an array of objects, whatever they are: numpy alone would look into lists."""
+    found = np.empty(len(values), object)
+    for at, value in enumerate(values):
+        found[at] = value
+    return found
+
+
+def _pack(values: npt.NDArray[Any]) -> Column:
+    if values.ndim > 1:
+        return values
+    plain = values.tolist()
+    if values.dtype.kind == "O":
+        return build_from_values(plain)
+    packed = arrow.get_optional_array(plain)
+    return _hold(plain) if packed is None else packed
+
+
+def length(column: Column) -> int:
+    """Return how many rows there are."""
+    return len(column)
+
+
+def count_bytes(column: Column) -> int:
+    """Return how much memory the values take; of objects, a guess."""
+    if isinstance(column, np.ndarray) and column.dtype.hasobject:
+        return sum(getattr(value, "nbytes", 0) or sys.getsizeof(value) for value in column.flat)
+    return int(column.nbytes)
+
+
+def cut(column: Column, start: int, stop: int) -> Column:
+    """Return rows that follow one another, without a copy."""
+    return column[start:stop] if isinstance(column, np.ndarray) else column.slice(start, stop - start)
+
+
+def pick(column: Column, rows: npt.NDArray[np.int64]) -> Column:
+    """Return a copy of some rows, in the order in which they are given."""
+    return (
+        column.take(rows, axis=0) if isinstance(column, np.ndarray) else column.take(arrow.load("A column").array(rows))
+    )
+
+
+def join(name: str, parts: Sequence[Column]) -> Column:
+    """Return a copy of columns one behind the other.
+
+    Raises:
+        TypeError: They hold different kinds of values, such as strings and numbers.
+    """
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return _join_arrays(name, parts)
+    if not any(isinstance(part, np.ndarray) for part in parts):
+        joined = arrow.join(parts)
+        if joined is not None:
+            return joined
+    # Such as numbers, some of which are missing in one block.
+    values = [value for part in parts for value in to_values(part)]
+    packed = arrow.get_optional_array(values)
+    if packed is not None:
+        return packed
+    if any(isinstance(part, np.ndarray) and part.dtype.kind == "O" for part in parts):
+        return _hold(values)
+    raise _build_mismatch(name, parts)
+
+
+def _join_arrays(name: str, parts: Sequence[npt.NDArray[Any]]) -> Column:
+    if len({part.shape[1:] for part in parts}) > 1:
+        return _hold([row for part in parts for row in part])
+    kinds = {"number" if part.dtype.kind in "biufc" else part.dtype.kind for part in parts}
+    if len(kinds) > 1 and "O" not in kinds:
+        raise _build_mismatch(name, parts)
+    return np.concatenate(parts)
+
+
+def _build_mismatch(name: str, parts: Sequence[Column]) -> TypeError:
+    found = list(dict.fromkeys(describe(part) for part in parts))
+    return TypeError(
+        f"Column {name!r} is {' in some blocks and '.join(found)} in others, which cannot stand in one batch. Make it one type with map_batches(), or name the "
+        "type where the files are read."
+    )
+
+
+def copy(column: Column) -> Column:
+    """Return a column that holds its own values and no others'."""
+    return column.copy() if isinstance(column, np.ndarray) else arrow.compact(column)
+
+
+def protect(column: Column) -> Column:
+    """Return a column that nobody can write into by mistake."""
+    if not isinstance(column, np.ndarray) or not column.flags.writeable:
+        return column
+    view = column.view()
+    view.flags.writeable = False
+    return view
+
+
+def own(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array that can be written to."""
+    return array if array.flags.writeable else array.copy()
+
+
+def to_numpy(column: Column) -> npt.NDArray[Any]:
+    """Return a column as numpy has it, without a copy where that can be."""
+    if not isinstance(column, np.ndarray):
+        return arrow.to_numpy(column)
+    if (
+        column.dtype.kind == "O"
+        and len(column)
+        and all(isinstance(value, list | tuple | np.ndarray) for value in column)
+    ):
+        return _stack(column)
+    return column
+
+
+def _stack(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return lists of equal length as an array with an axis more; others as they are."""
+    arrays = (
+        [np.asarray(value) for value in column]
+        if len({len(value) if np.ndim(value) else -1 for value in column}) == 1
+        else []
+    )
+    if arrays and len({array.shape for array in arrays}) == 1 and all(array.dtype.kind in "biuf" for array in arrays):
+        return np.stack(arrays)
+    return column
+
+
+def to_values(column: Column) -> list[Any]:
+    """Return one Python value for each row: numbers as Python's, longer axes as arrays of the row's own."""
+    if not isinstance(column, np.ndarray):
+        values: list[Any] = column.to_pylist()
+        return values
+    return column.tolist() if column.ndim == 1 else [row.copy() for row in column]
+
+
+def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> None:
+    """Raise if a column holds no numbers.
+
+    Raises:
+        TypeError: It holds strings or other objects.
+        ValueError: It holds lists of different lengths.
+    """
+    if array.dtype.kind in "biufc":
+        return
+    shapes = {np.shape(value) for value in array} if array.dtype.kind == "O" else set()
+    if len(shapes) > 1 and () not in shapes:
+        raise ValueError(
+            f"Column {name!r} has rows of different shapes, {sorted(shapes)[:4]}, so they make no array. Make them equally long with map_batches(), or "
+            f"pass {remedy}."
+        )
+    example = f", such as {array[0]!r:.40}" if len(array) else ""
+    raise TypeError(
+        f"Column {name!r} holds values of type {array.dtype}{example}, which cannot be {aim}. Leave it out with drop_columns([{name!r}]), make numbers of it with "
+        f"map_batches(), or pass {remedy}."
+    )
+
+
+def describe(column: Column) -> str:
+    """Return a column's type, such as ``float32[28, 28]`` or ``string``."""
+    if not isinstance(column, np.ndarray):
+        return str(column.type)
+    inner = ", ".join(map(str, column.shape[1:]))
+    return f"{column.dtype}[{inner}]" if inner else str(column.dtype)

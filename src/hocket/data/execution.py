@@ -1,0 +1,184 @@
+"""Executes a plan: streams blocks through tasks, in order, and never many at once.
+
+The reader pulls. Each time it asks for a block, as many tasks are started as the limits allow (`ExecutionOptions`), and the oldest one is waited for.
+So a reader that is slow holds the tasks up, and memory is bounded by the limits whatever the size of the data: with blocks of very different sizes,
+roughly, because a task is judged by the largest block that came before it.
+
+A task returns its block and, apart, how large it is: who counts or plans need not fetch blocks. A plan without steps needs no task, and over blocks
+that this process holds, no session.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from hocket.core import api, remote_function
+from hocket.data import blocks, plan, settings
+from hocket.engine import contract
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a task tells of its block."""
+
+    num_rows: int
+    num_bytes: int
+
+
+def _run(
+    read: plan.Read | blocks.Block, part: tuple[int, int] | None, steps: Sequence[plan.Step]
+) -> tuple[blocks.Block, Size]:
+    """Read a block and take its steps. Runs in a task."""
+    block = read if isinstance(read, blocks.Block) else read()
+    if part is not None:
+        block = block.cut(*part)
+    for step in steps:
+        block = step.apply(block)
+    return block, Size(block.num_rows, block.count_bytes())
+
+
+def _gather(rows: plan.Rows, parts: Sequence[tuple[int, int]], *whole: blocks.Block) -> tuple[blocks.Block, Size]:
+    """Make a block of rows of several. Runs in a task."""
+    starts = np.cumsum([0, *(stop - start for start, stop in parts)])[:-1]
+    block = blocks.gather(np.asarray(rows, np.int64), starts, lambda at: whole[at].cut(*parts[at]))
+    return block, Size(block.num_rows, block.count_bytes())
+
+
+def stream(
+    reads: Sequence[plan.Read], ops: Sequence[plan.Op], options: settings.ExecutionOptions
+) -> Iterator[plan.Held | plan.Stored]:
+    """Give the blocks of a plan, one by one, while later ones are worked on.
+
+    Raises:
+        TaskError: A step failed. It is also an instance of what was raised.
+    """
+    last = max((at for at, op in enumerate(ops) if not isinstance(op, plan.Step)), default=-1)
+    if last >= 0:
+        barrier = ops[last]
+        assert not isinstance(barrier, plan.Step), barrier
+        rearranged = _rearrange(store(reads, ops[:last], options), barrier, options)
+        return _take_steps(rearranged, ops[last + 1 :], options)
+    return _take_steps(iter(reads), ops, options)
+
+
+def store(reads: Sequence[plan.Read], ops: Sequence[plan.Op], options: settings.ExecutionOptions) -> list[plan.Stored]:
+    """Execute a plan, keep its blocks in the engine, and return what stands for them. Empty ones are left out."""
+    return [_put(found) for found in stream(reads, ops, options) if found.num_rows]
+
+
+def _put(found: plan.Held | plan.Stored) -> plan.Stored:
+    if isinstance(found, plan.Stored):
+        return found
+    return plan.Stored(api.put(found.block), found.num_bytes, 0, found.num_rows)
+
+
+def fetch(found: plan.Held | plan.Stored) -> blocks.Block:
+    """Return a block. Its columns look into the engine's memory where they can."""
+    if isinstance(found, plan.Held):
+        return found.block
+    block: blocks.Block = api.get(found.ref)
+    return block.cut(found.start, found.stop)
+
+
+def _take_steps(
+    reads: Iterator[plan.Read], ops: Sequence[plan.Op], options: settings.ExecutionOptions
+) -> Iterator[plan.Held | plan.Stored]:
+    steps = [op for op in ops if isinstance(op, plan.Step)]
+    if not steps:
+        first = next(reads, None)
+        if first is None:
+            return
+        reads = _prepend(first, reads)
+        if isinstance(first, plan.Held | plan.Stored):  # a source is of one kind
+            yield from reads  # type: ignore[misc]  # see above
+            return
+    num_cpus = max([step.num_cpus for step in steps], default=1.0)
+    task = _make_task(_run, " -> ".join(step.name for step in steps) or "read", num_cpus)
+    shared = api.put(steps)
+    yield from _pump((_submit(task, read, shared) for read in reads), options)
+
+
+def _prepend(first: plan.Read, rest: Iterator[plan.Read]) -> Iterator[plan.Read]:
+    yield first
+    yield from rest
+
+
+def _make_task(function: Any, name: str, num_cpus: float = 1.0) -> remote_function.RemoteFunction[..., Any]:
+    if api.get_runtime_context().get_actor_id() is not None:
+        num_cpus = 0  # the actor keeps its CPUs while it waits, as a training rank does: were there no others, it would wait for ever
+    made: remote_function.RemoteFunction[..., Any] = api.remote(num_returns=2, num_cpus=num_cpus, name=f"data: {name}")(
+        function
+    )
+    return made
+
+
+def _submit(
+    task: remote_function.RemoteFunction[..., Any], read: plan.Read, steps: contract.ObjectRef[Any]
+) -> list[Any]:
+    refs: list[Any]
+    if isinstance(read, plan.Stored):
+        refs = task.remote(read.ref, (read.start, read.stop), steps)
+    elif isinstance(read, plan.Held):
+        refs = task.remote(read.block, None, steps)
+    else:
+        refs = task.remote(read, None, steps)
+    return refs
+
+
+def _rearrange(
+    parts: Sequence[plan.Stored], barrier: plan.Shuffle | plan.Repartition, options: settings.ExecutionOptions
+) -> Iterator[plan.Read]:
+    task = _make_task(_gather, type(barrier).__name__.lower())
+    starts = np.cumsum([0, *(part.num_rows for part in parts)])
+
+    def submit(rows: plan.Rows) -> list[Any]:
+        first, last = 0, len(parts)
+        if isinstance(rows, range):  # only the blocks that it touches
+            first = int(np.searchsorted(starts, rows.start, side="right")) - 1
+            last = int(np.searchsorted(starts, rows.stop - 1, side="right"))
+            rows = range(rows.start - int(starts[first]), rows.stop - int(starts[first]))
+        chosen = parts[first:last]
+        refs: list[Any] = task.remote(
+            rows, [(part.start, part.stop) for part in chosen], *(part.ref for part in chosen)
+        )
+        return refs
+
+    return _pump(map(submit, barrier.rearrange([part.num_rows for part in parts])), options)
+
+
+def _pump(tasks: Iterator[list[Any]], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
+    """Start tasks as the limits allow, and give what they make, in order.
+
+    Args:
+        tasks: Starts one each time that it is asked for one; it returns the references on its block and its size.
+        options: The limits.
+    """
+    most = options.max_blocks_in_flight or max(2, 2 * int(api.cluster_resources().get("CPU", 1)))
+    running: deque[list[Any]] = deque()
+    largest = 0
+    is_over = False
+    while True:
+        # Before anything is known of sizes, two are enough to learn it.
+        allowed = most if largest else 2
+        while (
+            not is_over
+            and len(running) < min(most, allowed)
+            and (not running or largest * (len(running) + 1) <= options.max_bytes_in_flight)
+        ):
+            started = next(tasks, None)
+            if started is None:
+                is_over = True
+            else:
+                running.append(started)
+        if not running:
+            return
+        ref, size_ref = running.popleft()
+        size: Size = api.get(size_ref)
+        largest = max(largest, size.num_bytes, 1)
+        yield plan.Stored(ref, size.num_bytes, 0, size.num_rows)

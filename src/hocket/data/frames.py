@@ -1,0 +1,61 @@
+"""pandas, which enters here: data frames in, data frames out."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket import exceptions
+
+
+def load(caller: str) -> Any:
+    """Return pandas.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return importlib.import_module("pandas")
+    except ImportError as error:
+        raise exceptions.MissingExtraError(
+            f"{caller} needs pandas, and {error.name!r} cannot be imported. Run pip install pandas, or use batch_format='numpy'."
+        ) from error
+
+
+def is_frame(value: object) -> bool:
+    """Tell whether something is a data frame, without importing pandas for it."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, pandas.DataFrame)
+
+
+def read_frame(frame: Any) -> dict[str, Any]:
+    """Return the columns of a data frame. Its index is left behind.
+
+    Raises:
+        ValueError: Two have one name.
+    """
+    if not frame.columns.is_unique:
+        raise ValueError(
+            f"A data frame's columns must have different names, but they are {list(frame.columns)}. Rename them."
+        )
+    return {name: _read_series(frame[name]) for name in frame.columns}
+
+
+def _read_series(series: Any) -> Any:
+    if isinstance(series.dtype, np.dtype) and not series.dtype.hasobject:
+        return series.to_numpy()
+    missing = series.isna().to_numpy()
+    values = series.to_numpy(object)
+    return [None if gone else value for value, gone in zip(values.tolist(), missing, strict=True)]
+
+
+def build_frame(arrays: Mapping[str, npt.NDArray[Any]], num_rows: int) -> Any:
+    """Return columns as a data frame of its own. A column with longer rows becomes one of arrays."""
+    pandas = load("batch_format='pandas'")
+    data = {name: list(array) if array.ndim > 1 else array.copy() for name, array in arrays.items()}
+    return pandas.DataFrame(data, index=range(num_rows))

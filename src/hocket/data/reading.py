@@ -1,0 +1,114 @@
+"""Batches out of blocks: cut, mixed within a window, read ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hocket.data import blocks, order
+
+T = TypeVar("T")
+
+
+def cut_batches(stream: Iterable[blocks.Block], batch_size: int | None, *, drop_last: bool) -> Iterator[blocks.Block]:
+    """Give batches of equal size; without a size, the blocks. A batch may be a part of a block, and shares its memory.
+
+    Args:
+        stream: The blocks.
+        batch_size: How many rows a batch has.
+        drop_last: Whether to leave out the rows at the end that do not fill a batch.
+    """
+    left: list[blocks.Block] = []
+    count = 0
+    for block in stream:
+        at = 0
+        if batch_size is None:
+            if block.num_rows:
+                yield block
+            continue
+        while count + block.num_rows - at >= batch_size:
+            stop = at + batch_size - count
+            left.append(block.cut(at, stop))
+            yield left[0] if len(left) == 1 else blocks.join(left)
+            left, count, at = [], 0, stop
+        if at < block.num_rows:
+            left.append(block.cut(at, block.num_rows))
+            count += block.num_rows - at
+    if left and not drop_last:
+        yield left[0] if len(left) == 1 else blocks.join(left)
+
+
+def mix(stream: Iterable[blocks.Block], window: int, seed: int) -> Iterator[blocks.Block]:
+    """Give the same rows, shuffled within windows of so many."""
+    for number, block in enumerate(cut_batches(stream, window, drop_last=False)):
+        yield block.pick(order.Order(block.num_rows, seed=seed, epoch=number).rows(np.arange(block.num_rows)))
+
+
+def read_ahead(items: Iterator[T], count: int) -> Iterator[T]:
+    """Give the same, made by a thread that is up to `count` ahead. It ends with the loop."""
+    if not count:
+        yield from items
+        return
+    end = object()
+    with futures.ThreadPoolExecutor(1, "hocket-data") as pool:
+        coming: deque[futures.Future[T | object]] = deque()
+        try:
+            while True:
+                while len(coming) <= count:
+                    coming.append(pool.submit(next, items, end))
+                item = coming.popleft().result()
+                if item is end:
+                    return
+                yield item  # type: ignore[misc]  # it is not the end
+        finally:
+            for waiting in coming:
+                waiting.cancel()
+
+
+class Restartable(Iterable[T]):
+    """Something to loop over more than once: each loop is begun anew.
+
+    Args:
+        begin: Begins a loop.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[T]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[T]:
+        return self._begin()
+
+
+def check_batch_size(batch_size: Any, *, may_be_none: bool) -> None:
+    """Raise if it is no size of a batch.
+
+    Raises:
+        ValueError: It is less than 1, or None where each batch must have the same size.
+        TypeError: It is no whole number.
+    """
+    if batch_size is None and may_be_none:
+        return
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer):
+        raise TypeError(
+            f"batch_size must be a whole number of rows, but received {batch_size!r}. Pass batch_size=256, for example."
+        )
+    if batch_size < 1:
+        raise ValueError(
+            f"batch_size must be 1 or more rows, but received {batch_size}. Pass batch_size=256, for example."
+        )
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """Raise if it is no whole number, or less than allowed.
+
+    Raises:
+        ValueError: It is so.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least):
+        raise ValueError(
+            f"{name} must be a whole number from {least}, but received {value!r}. Leave it out for the default."
+        )

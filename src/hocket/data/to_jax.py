@@ -1,0 +1,41 @@
+"""Batches as JAX has them. jax enters here, when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hocket import exceptions
+from hocket.data import blocks, columns
+
+
+def load() -> Any:
+    """Return jax.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return importlib.import_module("jax")
+    except ImportError as error:
+        raise exceptions.MissingExtraError(
+            f"iter_jax_batches() needs JAX, and {error.name!r} cannot be imported. Run pip install 'hocket[jax]', or use iter_batches()."
+        ) from error
+
+
+def build_converter(dtypes: Any) -> Callable[[blocks.Block], dict[str, Any]]:
+    """Return what makes arrays of a block that is the caller's alone. They lie where JAX puts them by default."""
+    numpy = load().numpy
+
+    def convert(block: blocks.Block) -> dict[str, Any]:
+        if isinstance(dtypes, Mapping):
+            blocks.check_columns(list(dtypes), list(block.columns))
+        found = {}
+        for name, array in block.to_batch("numpy", is_owned=True).items():
+            columns.check_numbers(name, array, "a JAX array", "iter_batches() in its place")
+            dtype = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
+            found[name] = numpy.asarray(array, dtype=dtype)
+        return found
+
+    return convert

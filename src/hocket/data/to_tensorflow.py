@@ -1,0 +1,111 @@
+"""Batches as a tf.data.Dataset. TensorFlow enters here, when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket import exceptions
+from hocket.data import blocks, columns
+
+Names: TypeAlias = str | Sequence[str] | Mapping[str, str]
+"""One column, a list of them, or, as Keras models with several inputs take it, columns by the name of the input."""
+
+
+def load() -> Any:
+    """Return tensorflow.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return importlib.import_module("tensorflow")
+    except ImportError as error:
+        raise exceptions.MissingExtraError(
+            f"to_tf() needs TensorFlow, and {error.name!r} cannot be imported. Run pip install 'hocket[tensorflow]', or use iter_batches()."
+        ) from error
+
+
+def build_dataset(
+    begin: Callable[[], Iterator[blocks.Block]],
+    example: blocks.Block,
+    features: Names,
+    labels: Names,
+    additional: Names | None,
+    specs: Sequence[Any],
+) -> Any:
+    """Return a tf.data.Dataset of (features, labels), or (features, labels, additional). Each loop over it is begun anew.
+
+    Args:
+        begin: Begins a loop over blocks that are the caller's alone.
+        example: A block, for the types of its columns.
+        features: Which columns the model gets.
+        labels: Which columns the loss gets.
+        additional: Which columns come third, such as weights.
+        specs: The type of each of the three, or None: as the columns are.
+
+    Raises:
+        KeyError: There is no such column.
+        TypeError: A column has no type that TensorFlow has.
+    """
+    tf = load()
+    parts = [features, labels] + ([] if additional is None else [additional])
+    blocks.check_columns([name for part in parts for name in _list_names(part)], list(example.columns))
+    arrays = example.to_batch("numpy", is_owned=True)
+    signature = tuple(
+        _build_spec(tf, part, arrays) if spec is None else spec for part, spec in zip(parts, specs, strict=False)
+    )
+
+    def generate() -> Iterator[tuple[Any, ...]]:
+        for block in begin():
+            batch = block.to_batch("numpy", is_owned=True)
+            yield tuple(_fit(_arrange(part, batch), spec) for part, spec in zip(parts, signature, strict=True))
+
+    made = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    options = tf.data.Options()
+    options.deterministic = True
+    options.experimental_optimization.inject_prefetch = False  # what is read ahead would count as done
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )  # it is a rank's part already
+    return made.with_options(options)
+
+
+def _list_names(part: Names) -> list[str]:
+    if isinstance(part, str):
+        return [part]
+    return list(part.values()) if isinstance(part, Mapping) else list(part)
+
+
+def _arrange(part: Names, batch: Mapping[str, Any]) -> Any:
+    if isinstance(part, str):
+        return batch[part]
+    if isinstance(part, Mapping):
+        return {name: batch[column] for name, column in part.items()}
+    return {name: batch[name] for name in part}
+
+
+def _fit(value: Any, spec: Any) -> Any:
+    """Return arrays in the types that were promised."""
+    if isinstance(value, dict):
+        return {name: _fit(inner, spec[name]) for name, inner in value.items()}
+    kind = spec.dtype.as_numpy_dtype
+    return value if kind is object else np.asarray(value, kind)
+
+
+def _build_spec(tf: Any, part: Names, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
+    def build(name: str) -> Any:
+        array = arrays[name]
+        if array.dtype.kind == "O" and len(array) and all(isinstance(value, str | bytes) for value in array):
+            return tf.TensorSpec((None,), tf.string)
+        columns.check_numbers(name, array, "a tensor", "feature_type_spec or label_type_spec")
+        return tf.TensorSpec((None, *array.shape[1:]), tf.as_dtype(array.dtype))
+
+    if isinstance(part, str):
+        return build(part)
+    names = part if isinstance(part, Mapping) else {name: name for name in part}
+    return {name: build(column) for name, column in names.items()}

@@ -1,0 +1,108 @@
+"""Batches as PyTorch has them. torch enters here, when it is asked for."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from hocket import exceptions
+from hocket.data import blocks, columns
+
+
+def load() -> Any:
+    """Return torch.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise exceptions.MissingExtraError(
+            f"iter_torch_batches() needs PyTorch, and {error.name!r} cannot be imported. Run pip install 'hocket[torch]', or use iter_batches()."
+        ) from error
+
+
+def find_device(device: Any, *, use_gpu: bool) -> Any:
+    """Return a device as torch has it.
+
+    Args:
+        device: What the user said; "auto" is the rank's.
+        use_gpu: Whether the rank was given a GPU.
+
+    Raises:
+        RuntimeError: It was, and torch sees none.
+    """
+    torch = load()
+    if device != "auto":
+        return torch.device(device)
+    if not use_gpu:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            f"use_gpu=True, but torch {torch.__version__} sees no CUDA device in this rank. Install a torch built for CUDA, or pass device='cpu'."
+        )
+    return torch.device("cuda", 0)
+
+
+def build_converter(
+    dtypes: Any, device: Any, collate_fn: Callable[[dict[str, npt.NDArray[Any]]], Any] | None, *, pin_memory: bool
+) -> Callable[[blocks.Block], Any]:
+    """Return what makes tensors of a block that is the caller's alone.
+
+    Raises:
+        TypeError: A dtype is none of torch's.
+        ValueError: `dtypes` and `collate_fn` are both given.
+    """
+    torch = load()
+    for name, dtype in (dtypes if isinstance(dtypes, Mapping) else {"": dtypes}).items():
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise TypeError(
+                f"dtypes must be a torch dtype, or a dict of them by column, but received {dtype!r}{f' for {name!r}' if name else ''}. Write dtypes=torch.float32."
+            )
+    if collate_fn is None:
+        return functools.partial(_build_tensors, dtypes=dtypes, device=device, pin_memory=pin_memory)
+    if dtypes is not None:
+        raise ValueError(
+            "dtypes and collate_fn were both given, and collate_fn makes the tensors. Convert in it, and leave dtypes out."
+        )
+    return lambda block: move(collate_fn(block.to_batch("numpy", is_owned=True)), device)
+
+
+def _build_tensors(block: blocks.Block, dtypes: Any, device: Any, *, pin_memory: bool) -> dict[str, Any]:
+    if isinstance(dtypes, Mapping):
+        blocks.check_columns(list(dtypes), list(block.columns))
+    found = {}
+    for name, array in block.to_batch("numpy", is_owned=True).items():
+        tensor = _build_tensor(name, array, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
+        found[name] = (tensor.pin_memory() if pin_memory else tensor).to(device, non_blocking=pin_memory)
+    return found
+
+
+def _build_tensor(name: str, array: npt.NDArray[Any], dtype: Any) -> Any:
+    torch = load()
+    columns.check_numbers(name, array, "a tensor", "collate_fn")
+    if not array.flags.writeable:
+        array = array.copy()  # it is Arrow's
+    if array.dtype.byteorder not in "=|":
+        array = array.astype(array.dtype.newbyteorder("="))
+    tensor = torch.from_numpy(array)
+    return tensor if dtype is None else tensor.to(dtype)
+
+
+def move(batch: Any, device: Any) -> Any:
+    """Return what a `collate_fn` has made with every tensor in it on a device."""
+    torch = load()
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: move(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(move(value, device) for value in batch)
+    return batch

@@ -1,0 +1,515 @@
+"""Datasets: what they are made of, what is done to them, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it may lack its stubs
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import hocket
+from hocket import data
+from hocket.data import blocks, execution, plan
+
+# --- on each engine ---------------------------------------------------------------------------------------------------
+
+
+def add_text(batch: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {**batch, "text": [f"row {number}" for number in batch["id"]]}
+
+
+def fail_on_five(row: dict[str, Any]) -> dict[str, Any]:
+    if row["id"] == 5:
+        raise ArithmeticError("five")
+    return row
+
+
+def check_datasets() -> None:
+    """What a data set does in tasks: the same on each engine."""
+    rows = data.range(1000, override_num_blocks=4)
+    squares = rows.map_batches(
+        lambda batch, by: {"id": batch["id"], "square": batch["id"] ** 2 * by}, fn_kwargs={"by": 3}
+    )
+    even = squares.filter(lambda row: row["square"] % 2 == 0).map_batches(add_text, batch_size=7)
+    assert even.take(2) == [{"id": 0, "square": 0, "text": "row 0"}, {"id": 2, "square": 12, "text": "row 2"}]
+    assert even.count() == 500
+    assert even.schema() == data.Schema(names=["id", "square", "text"], types=["int64", "int64", "string"])
+    batches = list(even.iter_batches(batch_size=128))  # across blocks
+    assert [len(batch["id"]) for batch in batches] == [128, 128, 128, 116]
+    assert np.concatenate([batch["id"] for batch in batches]).tolist() == list(range(0, 1000, 2))
+
+    shuffled = rows.random_shuffle(seed=1)
+    order = [row["id"] for row in shuffled.take_all()]
+    assert sorted(order) == list(range(1000))
+    assert order != sorted(order)
+    assert order == [row["id"] for row in shuffled.take_all()]
+    assert order != [row["id"] for row in rows.random_shuffle(seed=2).take_all()]
+
+    kept = even.repartition(3).materialize()
+    assert (kept.num_blocks(), kept.count()) == (3, 500)
+    parts = kept.split(3)
+    assert [part.count() for part in parts] == [166, 167, 167]
+    assert [row["id"] for part in parts for row in part.iter_rows()] == list(range(0, 1000, 2))
+    assert [part.count() for part in kept.split(3, equal=True)] == [166, 166, 166]
+
+    with pytest.raises(ArithmeticError, match="five"):
+        rows.map(fail_on_five).take_all()
+
+
+def test_datasets_do_the_same_on_each_engine(any_session: hocket.SessionContext) -> None:
+    check_datasets()
+
+
+# --- streaming --------------------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """Reads that count how many were started."""
+
+    started = 0
+
+
+def stream_counted(options: data.ExecutionOptions, count: int, num_rows: int) -> Iterator[int]:
+    """Read blocks one by one; give how many tasks were started by then."""
+    Counted.started = 0
+
+    def read(batch: Any) -> Any:
+        Counted.started += 1  # in this process, on this engine
+        return batch
+
+    step = data.range(num_rows * count, override_num_blocks=count).map_batches(read)
+    for _ in execution.stream(step._reads, step._ops, options):
+        yield Counted.started
+
+
+def test_no_more_blocks_are_in_flight_than_is_allowed() -> None:
+    with hocket.init(num_cpus=2, engine="inprocess"):
+        options = data.ExecutionOptions(max_blocks_in_flight=3)
+        assert list(stream_counted(options, 8, 10)) == [2, 4, 5, 6, 7, 8, 8, 8]
+        # A block has 80 bytes, so that one is in flight beside none.
+        options = data.ExecutionOptions(max_blocks_in_flight=3, max_bytes_in_flight=100)
+        assert list(stream_counted(options, 5, 10)) == [2, 2, 3, 4, 5]
+        # As many as the session's CPUs allow.
+        assert list(stream_counted(data.ExecutionOptions(), 8, 10)) == [2, 5, 6, 7, 8, 8, 8, 8]
+
+
+def test_a_loop_that_is_broken_off_leaves_no_thread() -> None:
+    before = threading.active_count()
+    loop = iter(data.range(100).iter_batches(batch_size=1, prefetch_batches=3))
+    assert next(loop)["id"].tolist() == [0]
+    loop.close()  # type: ignore[attr-defined]  # it is a generator
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    "given", [{"max_blocks_in_flight": 0}, {"max_bytes_in_flight": -1}, {"max_bytes_in_flight": 1.5}]
+)
+def test_limits_are_checked(given: dict[str, Any]) -> None:
+    (name,) = given
+    with pytest.raises(ValueError, match=f"{name} must be a whole number from 1, but received {given[name]}"):
+        data.ExecutionOptions(**given)
+
+
+# --- values in, values out --------------------------------------------------------------------------------------------
+
+ROWS: list[dict[str, Any]] = [
+    {"number": 1, "float": 0.5, "text": "a", "list": [1, 2], "array": np.zeros((2, 2), np.float32), "gap": None},
+    {"number": 2, "float": 1.5, "text": "bb", "list": [3, 4], "array": np.ones((2, 2), np.float32), "gap": 7},
+]
+
+
+def test_rows_come_back_as_they_went_in() -> None:
+    rows = data.from_items(ROWS)
+    found = rows.take_all()
+    for row, given in zip(found, ROWS, strict=True):
+        assert row.pop("array").tolist() == given["array"].tolist()
+        assert row == {name: value for name, value in given.items() if name != "array"}
+    assert rows.schema() == data.Schema(
+        names=["number", "float", "text", "list", "array", "gap"],
+        types=["int64", "float64", "string", "list<item: int64>", "float32[2, 2]", "int64"],
+    )
+    assert data.from_items([3, "x"][:1]).take_all() == [{"item": 3}]
+    when = dt.datetime(2026, 1, 2)  # noqa: DTZ001 (without a zone, as files have them)
+    assert data.from_items([{"when": when, "what": {"a": 1}}]).take_all() == [{"when": when, "what": {"a": 1}}]
+    thing = data.from_items([{"thing": Path("x")}, {"thing": Path("y")}])  # of no type that Arrow has
+    assert thing.take_all() == [{"thing": Path("x")}, {"thing": Path("y")}]
+    assert data.from_items([]).take_all() == []
+    assert data.from_items([]).schema() is None
+
+
+def test_batches_have_the_form_that_is_asked_for() -> None:
+    rows = data.from_items(ROWS)
+    batch = rows.take_batch()
+    assert {name: (array.dtype.str, array.shape) for name, array in batch.items()} == {
+        "number": ("<i8", (2,)),
+        "float": ("<f8", (2,)),
+        "text": ("|O", (2,)),
+        "list": ("<i8", (2, 2)),
+        "array": ("<f4", (2, 2, 2)),
+        "gap": ("<f8", (2,)),
+    }
+    assert np.isnan(batch["gap"][0])
+    frame = rows.take_batch(batch_format="pandas")
+    assert frame["text"].tolist() == ["a", "bb"]
+    assert frame["array"][1].tolist() == [[1, 1], [1, 1]]
+    table = rows.take_batch(batch_format="pyarrow")
+    assert table.column("gap").to_pylist() == [None, 7]
+    for other in (data.from_pandas(frame.drop(columns="gap")), data.from_arrow(table.drop_columns("gap"))):
+        again = other.take_batch()
+        assert again["array"][1].tolist() == [[1, 1], [1, 1]]
+        assert again["list"].tolist() == [[1, 2], [3, 4]]
+    assert rows.to_pandas()["number"].tolist() == [1, 2]
+
+
+def test_columns_of_frames_and_tables_keep_their_types() -> None:
+    frame = pd.DataFrame(
+        {
+            "i": np.array([1, 2], np.int32),
+            "s": ["x", None],
+            "n": pd.array([1, None], "Int64"),
+            "c": pd.Categorical(["u", "v"]),
+        }
+    )
+    assert data.from_pandas([frame, frame]).take_all() == 2 * [
+        {"i": 1, "s": "x", "n": 1, "c": "u"},
+        {"i": 2, "s": None, "n": None, "c": "v"},
+    ]
+    table = pa.table(
+        {"b": [True, False], "f": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)), "nothing": pa.nulls(2)}
+    )
+    found = data.from_arrow(table)
+    assert found.schema() == data.Schema(names=["b", "f", "nothing"], types=["bool", "float32[2]", "object"])
+    assert found.take_batch()["b"].tolist() == [True, False]
+
+
+def test_columns_are_chosen_named_and_added() -> None:
+    rows = data.from_items([{"x": 1, "y": 2}, {"x": 3, "y": 4}])
+    with hocket.init(num_cpus=2, engine="inprocess"):
+        assert rows.select_columns(["y"]).take(1) == [{"y": 2}]
+        assert rows.drop_columns("y").take(1) == [{"x": 1}]
+        assert rows.rename_columns({"x": "z"}).columns() == ["z", "y"]
+        assert rows.add_column("sum", lambda frame: frame["x"] + frame["y"]).take_all()[1] == {"x": 3, "y": 4, "sum": 7}
+        assert rows.flat_map(lambda row: [row] * (row["x"] - 1)).take_all() == [{"x": 3, "y": 4}] * 2
+        assert rows.map_batches(lambda batch: iter([batch, batch])).count() == 4
+        assert rows.map(lambda row: {"x": row["x"] / 2}).to_pandas()["x"].tolist() == [0.5, 1.5]
+        assert rows.filter(lambda row: row["x"] > 9).take_all() == []
+        assert rows.filter(lambda row: row["x"] > 9).schema() is None
+    assert repr(rows.map(add_text).random_shuffle(seed=1)) == "Dataset(1 blocks, 2 rows -> map(add_text) -> shuffle)"
+
+
+def test_kinds_of_values_that_differ_between_blocks_are_joined_or_refused() -> None:
+    def build(*parts: Any) -> data.Dataset:
+        return data.Dataset([plan.Held(blocks.build({"x": part}, "it")) for part in parts])
+
+    assert build([1, 2], [None, 3]).take_batch(4, batch_format="pyarrow").column("x").to_pylist() == [1, 2, None, 3]
+    assert build([1], [0.5]).take_batch()["x"].tolist() == [1.0, 0.5]
+    ragged = build([np.zeros(2)], [np.zeros(3)]).take_batch()["x"]
+    assert [len(row) for row in ragged] == [2, 3]
+    with pytest.raises(
+        TypeError, match="Column 'x' is int64 in some blocks and string in others, which cannot stand in one batch"
+    ):
+        build([1], ["a"]).take_batch()
+    other = data.Dataset([plan.Held(blocks.build({name: [1]}, "it")) for name in "xy"])
+    with pytest.raises(ValueError, match=r"Some blocks have the columns \['x'\], and others \['y'\]"):
+        other.take_batch()
+
+
+def test_what_a_function_is_given_is_shared_unless_it_asks_for_a_copy() -> None:
+    def spoil(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        batch["data"] += 1
+        return batch
+
+    given = np.zeros(3)
+    with hocket.init(num_cpus=2, engine="inprocess"):
+        with pytest.raises(ValueError, match="read-only"):
+            data.from_numpy(given).map_batches(spoil).take_all()
+        assert data.from_numpy(given).map_batches(spoil, zero_copy_batch=False).take_batch()["data"].tolist() == [
+            1,
+            1,
+            1,
+        ]
+    for batch in data.from_numpy([given, given]).iter_batches():
+        batch["data"] += 1
+        assert len(batch["data"]) == 6
+    assert given.tolist() == [0, 0, 0]
+
+
+def test_a_buffer_mixes_rows_in_its_window() -> None:
+    batches = data.range(20).iter_batches(
+        batch_size=5, local_shuffle_buffer_size=10, local_shuffle_seed=3, drop_last=True
+    )
+    rows = [row for batch in batches for row in batch["id"].tolist()]
+    assert rows != list(range(20))
+    assert sorted(rows[:10]) == list(range(10))
+    assert rows == [row for batch in batches for row in batch["id"].tolist()]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_read(tmp_path: Path) -> None:
+    table = pa.table({"x": range(10), "s": [str(number) for number in range(10)]})
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    parquet.write_table(table, folder / "a.parquet", row_group_size=4)
+    parquet.write_table(table.slice(0, 3), folder / "b.parquet")
+    (folder / "notes.txt").write_text("no rows")
+    (tmp_path / "rows.csv").write_text("x,s\n1,one\n2,two\n")
+    (tmp_path / "rows.jsonl").write_text('{"x": 1, "s": "one"}\n{"x": 2}\n')
+    context = data.DataContext.get_current()
+    before, context.target_max_block_size = context.target_max_block_size, 200
+    try:
+        rows = data.read_parquet(str(folder))
+        assert (rows.num_blocks(), rows.count()) == (4, 13)  # a group of rows each: the footers say how many
+    finally:
+        context.target_max_block_size = before
+    with hocket.init(num_cpus=2, engine="inprocess"):
+        assert [row["x"] for row in rows.iter_rows()] == [*range(10), *range(3)]
+        assert data.read_parquet([str(folder / "b.parquet")], columns=["s"]).take_all() == [
+            {"s": "0"},
+            {"s": "1"},
+            {"s": "2"},
+        ]
+        assert data.read_csv(str(tmp_path / "rows.csv")).take_all() == [{"x": 1, "s": "one"}, {"x": 2, "s": "two"}]
+        assert data.read_json(str(tmp_path / "rows.jsonl")).take_all() == [{"x": 1, "s": "one"}, {"x": 2, "s": None}]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(
+        ValueError, match=r"read_parquet\(\) cannot read '.*broken.parquet': .*Mend the file, or leave it out"
+    ):
+        data.read_parquet(str(broken))
+    parquet.write_table(pa.table({"x": range(1000)}), broken, compression="none")
+    content = bytearray(broken.read_bytes())
+    rows = data.read_parquet(str(broken))
+    content[4:40] = b"\xff" * 36  # the footer stays, the rows do not
+    broken.write_bytes(bytes(content))
+    ragged = tmp_path / "ragged.csv"
+    ragged.write_text("x,y\n1,2\n3\n")
+    with hocket.init(num_cpus=2, engine="inprocess"):
+        with pytest.raises(ValueError, match=r"read_parquet\(\) cannot read '.*broken.parquet'"):
+            rows.take_all()
+        with pytest.raises(ValueError, match=r"read_csv\(\) cannot read '.*ragged.csv': .*Expected 2 columns, got 1"):
+            data.read_csv(str(ragged)).take_all()
+
+
+def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"read_csv\(\): there is no file or folder '.*nothing.csv' in "):
+        data.read_csv(str(tmp_path / "nothing.csv"))
+    with pytest.raises(FileNotFoundError, match=r"the folder '.*' has no file whose name ends in \.parquet"):
+        data.read_parquet(str(tmp_path))
+    with pytest.raises(ValueError, match="reads files of this machine, but received the address 's3://bucket/rows'"):
+        data.read_parquet("s3://bucket/rows")
+    with pytest.raises(TypeError, match=r"read_json\(\) takes a path or a list of them, but received 3"):
+        data.read_json(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"read_csv\(\) was given no path"):
+        data.read_csv([])
+    parquet.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
+    with pytest.raises(KeyError, match=r"x\.parquet': There is no column 'y': the columns are 'x'"):
+        data.read_parquet(str(tmp_path), columns=["y"])
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+TWO = data.from_items([{"x": 1, "s": "a"}, {"x": 2, "s": "b"}])
+
+
+def as_any(value: Any) -> Any:
+    return value
+
+
+def return_number(batch: Any) -> Any:
+    return 3
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: TWO.map_batches(return_number),
+            TypeError,
+            r"What map_batches\(`return_number`\) returns must be a dict of arrays, .* but is a int: 3",
+        ),
+        (
+            lambda: TWO.map_batches(lambda batch: {"x": 1}),
+            TypeError,
+            r"has for column 'x' a value of type int, 1, where each column needs",
+        ),
+        (
+            lambda: TWO.map_batches(lambda batch: {"x": np.array(1)}),
+            TypeError,
+            r"for column 'x' a single value, array\(1\)",
+        ),
+        (lambda: TWO.map_batches(lambda batch: {}), ValueError, "has no column, and rows cannot be counted"),
+        (
+            lambda: TWO.map_batches(lambda batch: {"x": [1], "y": [1, 2]}),
+            ValueError,
+            r"columns of different lengths, \{'x': 1, 'y': 2\}",
+        ),
+        (lambda: TWO.map_batches(lambda batch: {1: [1]}), TypeError, "has a column named 1, and a name must be a text"),
+        (
+            lambda: TWO.map(return_number),
+            TypeError,
+            r"What map\(`return_number`\) returns: a row must be a dict of values by column, but row 0 is a int: 3",
+        ),
+        (
+            lambda: TWO.map(lambda row: {row["s"]: 1}),
+            ValueError,
+            r"row 1 has the columns \['b'\], but row 0 has \['a'\]",
+        ),
+        (
+            lambda: TWO.filter(return_number),
+            TypeError,
+            r"What filter\(`return_number`\) returns must be True or False, but is a int: 3",
+        ),
+        (
+            lambda: TWO.flat_map(return_number),
+            TypeError,
+            r"What flat_map\(`return_number`\) returns must be a list of rows, but is a int: 3",
+        ),
+        (
+            lambda: TWO.add_column("y", lambda frame: [1]),
+            ValueError,
+            r"add_column\('y', .* returned 1 values for 2 rows",
+        ),
+        (
+            lambda: TWO.map(lambda row: row).select_columns("y"),
+            KeyError,
+            "There is no column 'y': the columns are 'x', 's'",
+        ),
+    ],
+)
+def test_a_mistake_in_a_step_names_the_function(make: Any, error: type[Exception], message: str) -> None:
+    with hocket.init(num_cpus=1, engine="inprocess"), pytest.raises(error, match=message):
+        make().take_all()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: data.from_items([{"x": 1}, {"y": 2}]),
+            ValueError,
+            r"from_items\(\): row 1 has the columns \['y'\], but row 0 has \['x'\]. Give all rows the same",
+        ),
+        (
+            lambda: data.from_items([{"x": 1}, 2]),
+            TypeError,
+            "a row must be a dict of values by column, but row 1 is a int: 2",
+        ),
+        (
+            lambda: data.from_items(as_any({"x": [1]})),
+            TypeError,
+            r"from_items\(\) takes a list of rows, but received a dict",
+        ),
+        (
+            lambda: data.from_items([1], override_num_blocks=0),
+            ValueError,
+            "override_num_blocks must be a whole number from 1, but received 0",
+        ),
+        (
+            lambda: data.from_numpy(as_any([1, 2])),
+            TypeError,
+            r"from_numpy\(\) takes arrays, but received for 'data' a list",
+        ),
+        (
+            lambda: data.from_numpy({"x": np.zeros(2), "y": np.zeros(3)}),
+            ValueError,
+            r"columns of different lengths, \{'x': 2, 'y': 3\}",
+        ),
+        (
+            lambda: data.from_pandas([1]),
+            TypeError,
+            r"from_pandas\(\) takes a DataFrame or a list of them, but received a int",
+        ),
+        (lambda: data.from_pandas(pd.DataFrame([[1, 2]], columns=["x", "x"])), ValueError, "must have different names"),
+        (lambda: data.from_arrow([1]), TypeError, r"from_arrow\(\) takes an Arrow table"),
+        (
+            lambda: data.from_arrow(pa.Table.from_arrays([pa.array([1])] * 2, names=["x", "x"])),
+            ValueError,
+            r"\['x'\] come twice",
+        ),
+        (lambda: data.range(-1), ValueError, "n must be a whole number from 0, but received -1"),
+        (lambda: TWO.map_batches(as_any(3)), TypeError, r"map_batches\(\) takes a function, but received 3"),
+        (
+            lambda: TWO.map_batches(Counted),
+            TypeError,
+            r"map_batches\(\) takes a function, but received the class Counted",
+        ),
+        (
+            lambda: TWO.map_batches(return_number, batch_size=0),
+            ValueError,
+            "batch_size must be 1 or more rows, but received 0",
+        ),
+        (lambda: TWO.map_batches(return_number, batch_format="torch"), ValueError, "batch_format must be one of"),
+        (
+            lambda: TWO.map_batches(return_number, num_cpus=-1),
+            ValueError,
+            "num_cpus must be a number from 0, but received -1",
+        ),
+        (lambda: TWO.select_columns(["x", "y"]), KeyError, "There is no column 'y': the columns are 'x', 's'"),
+        (
+            lambda: TWO.select_columns([]),
+            ValueError,
+            r"select_columns\(\) takes the names of columns, each once, but received \[\]",
+        ),
+        (lambda: TWO.drop_columns(["x", "s"]), ValueError, r"drop_columns\(\['x', 's'\]\) leaves no column"),
+        (lambda: TWO.rename_columns({"x": "s"}), ValueError, "gives two columns one name"),
+        (lambda: TWO.random_shuffle(seed=-1), ValueError, "seed must be a whole number from 0, but received -1"),
+        (lambda: TWO.repartition(0), ValueError, "num_blocks must be a whole number from 1, but received 0"),
+        (lambda: TWO.split(0), ValueError, "n must be a whole number from 1, but received 0"),
+        (lambda: TWO.take(-1), ValueError, "limit must be a whole number from 0, but received -1"),
+        (
+            lambda: TWO.take_all(limit=1),
+            ValueError,
+            r"take_all\(limit=1\) was called, but the data set has more than 1 rows",
+        ),
+        (lambda: TWO.to_pandas(limit=1), ValueError, r"to_pandas\(limit=1\) was called, but the data set has 2 rows"),
+        (
+            lambda: data.from_items([]).take_batch(),
+            ValueError,
+            r"take_batch\(\) was called, but the data set has no rows",
+        ),
+        (lambda: iter(TWO), TypeError, r"write iter_rows\(\) or iter_batches\(\)"),
+        (lambda: TWO.iter_batches(batch_size=0), ValueError, "batch_size must be 1 or more rows, but received 0"),
+    ],
+)
+def test_a_mistake_is_told_at_once(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+    assert not hocket.is_initialized()
+
+
+def test_without_arrow_only_what_asks_for_it_is_missing() -> None:
+    program = """
+import sys
+sys.modules["pyarrow"] = None
+from hocket import data
+rows = data.from_items([{"x": [1, 2], "s": "a", "gap": None}, {"x": [3, 4], "s": "b", "gap": 1}])
+print(rows.take(1), rows.schema().types)
+print(rows.take_batch()["x"].tolist(), rows.take_batch(batch_format="pandas")["s"].tolist())
+for make in (lambda: data.read_csv("x.csv"), lambda: data.from_arrow(1), lambda: rows.take_batch(batch_format="pyarrow")):
+    try:
+        make()
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "[{'x': [1, 2], 's': 'a', 'gap': None}] ['object', 'object', 'object']"
+    assert lines[1] == "[[1, 2], [3, 4]] ['a', 'b']"
+    assert lines[2].startswith(
+        "read_csv() needs pyarrow, and 'pyarrow' cannot be imported. Run pip install 'hocket[data]'"
+    )
+    assert ["hocket[data]" in line for line in lines[2:]] == [True] * 3
