@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from hocket import data
 from hocket.train import configs, data_parallel_trainer, strategies, validation
+from hocket.train import datasets as datasets_module
 from hocket.train.jax import config, rank_state
 
 
@@ -22,10 +24,10 @@ class JaxTrainer(data_parallel_trainer.DataParallelTrainer):
         scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
         validation_config: How checkpoints are validated whose report asks for it.
-        datasets: For programs written for Ray; must be None, as the next three.
-        dataset_config: See `datasets`.
-        metadata: See `datasets`.
-        resume_from_checkpoint: See `datasets`.
+        datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part.
+        dataset_config: Which of them are shared out.
+        metadata: For programs written for Ray; must be None, as the next.
+        resume_from_checkpoint: See `metadata`.
 
     Raises:
         TypeError: The function cannot be called, or a configuration has the wrong type.
@@ -62,8 +64,8 @@ class JaxTrainer(data_parallel_trainer.DataParallelTrainer):
         scaling_config: configs.ScalingConfig | None = None,
         run_config: configs.RunConfig | None = None,
         validation_config: validation.ValidationConfig | None = None,
-        datasets: None = None,
-        dataset_config: None = None,
+        datasets: Mapping[str, data.Dataset] | None = None,
+        dataset_config: datasets_module.DataConfig | None = None,
         metadata: None = None,
         resume_from_checkpoint: None = None,
     ) -> None:
