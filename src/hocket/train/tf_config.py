@@ -70,8 +70,13 @@ def _configure(tf_config: str, legacy_keras: bool | None, num_threads: int) -> N
     os.environ["TF_CONFIG"] = tf_config
     if legacy_keras is not None:
         os.environ[LEGACY_KERAS] = "1" if legacy_keras else "0"
-    os.environ.setdefault(_INTRA_THREADS, str(num_threads))
+    set_threads(num_threads)
     be_quiet()
+
+
+def set_threads(num_threads: int) -> None:
+    """Say how many threads an operation of TensorFlow may use, unless the user's environment does."""
+    os.environ.setdefault(_INTRA_THREADS, str(num_threads))
 
 
 def be_quiet() -> None:

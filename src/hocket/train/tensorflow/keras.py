@@ -10,6 +10,7 @@ from hocket.train import context, report_callback, weights
 
 try:
     import tf_keras
+    from tf_keras.src.saving import saving_lib  # Model.save() writes .keras files in the main thread only, and ranks train in another
 except ImportError as _error:
     raise ImportError(
         "hocket.train.tensorflow.keras needs tf-keras (Keras 2), which cannot be imported. Run pip install 'hocket[tensorflow]'."
@@ -39,7 +40,7 @@ class ReportCheckpointCallback(report_callback.ReportMixin, tf_keras.callbacks.C
     def write_checkpoint(self, folder: str) -> bool:
         """Write the model, in every rank."""
         with contextlib.suppress(NotImplementedError):  # a subclass of Model need not be able to
-            self.model.save(str(Path(folder, MODEL_NAME)), save_format="keras")
+            saving_lib.save_model(self.model, str(Path(folder, MODEL_NAME)))
         weights.save(folder, list_weights(self.model))
         return context.get_context().get_world_rank() == 0
 
