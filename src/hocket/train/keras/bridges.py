@@ -122,9 +122,7 @@ def _cross_torch(call: Callable[..., Any], gradients: Sequence[Any], rows: Any) 
         on_host = flat.cpu()  # itself, if it is there
         call(on_host.numpy())
         back = torch.split(on_host.to(flat.device), [*_find_sizes(gradients), 1])
-        return [
-            part.view(gradient.shape).to(gradient.dtype) for part, gradient in zip(back, gradients, strict=False)
-        ]
+        return [part.view(gradient.shape).to(gradient.dtype) for part, gradient in zip(back, gradients, strict=False)]
 
     return cross()
 

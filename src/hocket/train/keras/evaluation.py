@@ -33,7 +33,7 @@ def merge_metrics(model: Any, joined: World) -> None:
     arrays = [variables.read(variable).astype(np.float64) for variable in states]
     for kind, array in zip(kinds, arrays, strict=True):
         if kind == "mean":
-            array /= joined.size
+            array[...] = array / joined.size
         elif kind == "only_first_replica" and joined.rank:
             array[...] = 0
     flat = np.concatenate([array.reshape(-1) for array in arrays])

@@ -90,9 +90,7 @@ def prepare_arrays(
         raise ValueError(
             f"prepare_arrays() got {num_rows} rows for {info.world_size} ranks, but each needs one or more. Use fewer ranks, or more data."
         )
-    rows = ledger.Ledger(
-        num_rows, batch_size * info.world_size, seed=seed, shuffle=shuffle, drop_last=drop_last
-    )
+    rows = ledger.Ledger(num_rows, batch_size * info.world_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
     cursor = cursor_module.Cursor(rows, info.rank, info.world_size)
     if resume:
         state = session.track(name, cursor.state_dict)
@@ -126,7 +124,9 @@ def _go_on(cursor: cursor_module.Cursor, state: Mapping[str, Any], name: str | N
     try:
         cursor.load_state_dict(state)
     except ValueError as error:
-        which = f"name={name!r}" if name is not None else "no name, so it is known by the order in which data are prepared"
+        which = (
+            f"name={name!r}" if name is not None else "no name, so it is known by the order in which data are prepared"
+        )
         raise ValueError(
             f"The checkpoint has a position for this data ({which}) that does not fit it: {error} If it is another's, give each a name; to begin anew, "
             "pass resume=False to prepare_arrays()."

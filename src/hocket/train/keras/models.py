@@ -69,7 +69,9 @@ def prepare_model(model: Any) -> Any:
             "tf_keras trains in a TensorflowTrainer, under MultiWorkerMirroredStrategy."
         )
     if any(prepared.model() is model for prepared in state.prepared):
-        raise ValueError(f"prepare_model() received the model {model.name!r} twice. Prepare it once, and use what that returns.")
+        raise ValueError(
+            f"prepare_model() received the model {model.name!r} twice. Prepare it once, and use what that returns."
+        )
     prepared = _Prepared(model, state)
     prepared.attach()
     state.prepared.append(prepared)
@@ -222,6 +224,7 @@ class _Prepared:
             if model.stop_training:
                 callbacks.on_train_end(callbacks.last_logs)
                 return history
+            data.begin_training()  # Keras asks how many steps there are before callbacks hear of the epoch
             return original(**{**given, "callbacks": callbacks, "initial_epoch": first + 1})
         finally:
             data.end_training()

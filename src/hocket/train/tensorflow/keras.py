@@ -10,7 +10,9 @@ from hocket.train import context, report_callback, weights
 
 try:
     import tf_keras
-    from tf_keras.src.saving import saving_lib  # Model.save() writes .keras files in the main thread only, and ranks train in another
+    from tf_keras.src.saving import (
+        saving_lib,
+    )  # Model.save() writes .keras files in the main thread only, and ranks train in another
 except ImportError as _error:
     raise ImportError(
         "hocket.train.tensorflow.keras needs tf-keras (Keras 2), which cannot be imported. Run pip install 'hocket[tensorflow]'."

@@ -45,9 +45,7 @@ class _Exchange(strategy.Exchange):
     def synchronize(self, model: Any) -> None: ...
 
 
-def average_rows(
-    joined: World, flat: npt.NDArray[Any], rows: float, short: np.dtype[Any] | None = None
-) -> None:
+def average_rows(joined: World, flat: npt.NDArray[Any], rows: float, short: np.dtype[Any] | None = None) -> None:
     """Replace means over ranks' rows by the mean over all rows. The last element has no meaning before and after.
 
     Ranks may have different numbers of rows, as in the last batch of an epoch. So what is added up are sums, and the numbers of rows with
