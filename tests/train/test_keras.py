@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import keras
 import numpy as np
 import pytest
 
-import hocket
 from hocket import train
 from hocket.train import keras as hocket_keras
 from hocket.train import report_callback, weights
@@ -143,27 +141,17 @@ def test_two_ranks_train_as_one_with_twice_the_batch(backend: str, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("session")
-def test_metrics_of_an_epoch_are_those_of_all_rows_and_a_killed_rank_is_named(tmp_path: Path) -> None:
+def test_metrics_are_those_of_all_rows_and_local_sgd_meets_and_a_killed_rank_is_named(tmp_path: Path) -> None:
     config = hocket_keras.KerasConfig(backend="torch")
     alone = fit(train_loop, tmp_path, {"batch_size": 16}, 1, keras_config=config).return_value
     both = fit(train_loop, tmp_path, {"batch_size": 8}, 2, keras_config=config).return_value
     check_equal(both, alone)
-    start = time.monotonic()
-    with pytest.raises(train.WorkerGroupError, match=r"^Rank 1 of 2 died: its process .* was killed by SIGKILL"):
-        fit(train_loop, tmp_path, {"batch_size": 8, "kill_at": 1}, 2, keras_config=config)
-    print(f"the failed fit took {time.monotonic() - start:.1f} s")
-
-
-@pytest.mark.usefixtures("session")
-def test_local_sgd_meets_and_ends_with_equal_ranks(tmp_path: Path) -> None:
     strategy = hocket_keras.LocalSGD(2, outer=hocket_keras.Nesterov(), begin_after=1)
-    config = hocket_keras.KerasConfig(backend="torch")
-    result = fit(train_loop, tmp_path, {"batch_size": 8}, 2, strategy=strategy, keras_config=config).return_value
-    assert result["all"][0] == result["all"][1]
-    plain = fit(train_loop, tmp_path, {"batch_size": 8}, 2, keras_config=config).return_value
-    assert any(
-        not np.allclose(weight, other) for weight, other in zip(result["weights"], plain["weights"], strict=True)
-    )
+    apart = fit(train_loop, tmp_path, {"batch_size": 8}, 2, strategy=strategy, keras_config=config).return_value
+    assert apart["all"][0] == apart["all"][1]
+    assert any(not np.allclose(*pair) for pair in zip(apart["weights"], both["weights"], strict=True))
+    with pytest.raises(train.WorkerGroupError, match=r"^Rank 1 of 2 died: its process .* was killed by signal 9"):
+        fit(train_loop, tmp_path, {"batch_size": 8, "kill_at": 1}, 2, keras_config=config)
 
 
 # --- in this process ----------------------------------------------------------------------------------------------------
@@ -336,6 +324,8 @@ def test_bad_input_is_refused() -> None:
     ]:
         with pytest.raises((TypeError, ValueError), match=message):
             strategies.open_exchange(settings, None)  # type: ignore[arg-type]
+    with be_rank(0, 2), pytest.raises(RuntimeError, match=r"keras\.prepare_model\(\) needs ranks that are joined"):
+        hocket_keras.prepare_model(build_model())
     with be_rank():
         with pytest.raises(TypeError, match=r"takes a keras\.Model of Keras 3, but received builtins\.int"):
             hocket_keras.prepare_model(3)
@@ -381,17 +371,3 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
         hocket_keras.load_weights(other, tmp_path)
     with pytest.raises(FileNotFoundError, match=r"has no weights\.npz"):
         weights.load(tmp_path / "none")
-
-
-def test_a_training_function_without_joined_ranks_says_what_to_use(session: Any, tmp_path: Path) -> None:
-    def prepare() -> None:
-        hocket_keras.prepare_model(3)
-
-    trainer = train.DataParallelTrainer(
-        prepare,
-        scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
-        run_config=train.RunConfig(storage_path=tmp_path, worker_runtime_env={"env_vars": {"KERAS_BACKEND": "torch"}}),
-    )
-    with pytest.raises(train.WorkerGroupError, match=r"keras\.prepare_model\(\) needs ranks that are joined"):
-        trainer.fit()
-    assert hocket.is_initialized()

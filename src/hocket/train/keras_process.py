@@ -22,8 +22,8 @@ def choose_backend(name: str, num_threads: int) -> None:
     if keras is not None and keras.backend.backend() != name:
         found = keras.backend.backend()
         raise RuntimeError(
-            f"KerasConfig asks for backend={name!r}, but this rank's process has imported Keras with {found!r}, and cannot change it. Give the ranks "
-            f"processes of their own: RunConfig(worker_runtime_env={{'env_vars': {{'KERAS_BACKEND': {name!r}}}}})."
+            f"KerasConfig asks for backend={name!r}, but the processes of this session have imported Keras with {found!r}, and cannot change it. Use one "
+            "backend in a session: call hocket.shutdown() before the next."
         )
     os.environ["KERAS_BACKEND"] = name
     tf_config.set_threads(num_threads)

@@ -45,6 +45,10 @@ class Crossing:
         """What `on_host` has raised. The backend's own error only quotes it."""
         self._cross: Final = _CROSS[keras.backend.backend()]
 
+    def begin(self) -> None:
+        """Forget an error."""
+        self.error = None
+
     def average(self, gradients: Sequence[Any], rows: Any) -> list[Any]:
         """Return gradients as the host made them; None stays None.
 
@@ -114,7 +118,6 @@ def _cross_jax(call: Callable[..., Any], gradients: Sequence[Any], rows: Any) ->
 def _cross_torch(call: Callable[..., Any], gradients: Sequence[Any], rows: Any) -> list[Any]:
     import torch
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator,unused-ignore]
     def cross() -> list[Any]:
         dtype = getattr(torch, _choose_dtype(gradients))
         parts = [gradient.detach().reshape(-1).to(dtype) for gradient in gradients]
@@ -124,7 +127,8 @@ def _cross_torch(call: Callable[..., Any], gradients: Sequence[Any], rows: Any) 
         back = torch.split(on_host.to(flat.device), [*_find_sizes(gradients), 1])
         return [part.view(gradient.shape).to(gradient.dtype) for part, gradient in zip(back, gradients, strict=False)]
 
-    return cross()
+    outside: Callable[[], list[Any]] = torch.compiler.disable(cross)
+    return outside()
 
 
 _CROSS: Final = {"tensorflow": _cross_tensorflow, "jax": _cross_jax, "torch": _cross_torch}

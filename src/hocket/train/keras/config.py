@@ -1,7 +1,7 @@
 """Chooses the Keras backend of the ranks, and joins them.
 
 Which backend Keras has is settled when a process imports it, by KERAS_BACKEND. So the ranks are told before the training function arrives, whose
-code may name Keras, and Keras itself is never loaded where ranks are forked from.
+code may name Keras. All ranks of a session share one backend (`hocket.train.keras_preloads`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from hocket.train import backend, keras_process, worker_group, world
 
 BACKENDS: Final = ("tensorflow", "torch", "jax")
 """What Keras can train with."""
-
-_MODULES: Final = {"tensorflow": ("hocket.train.tensorflow.preload",), "torch": ("torch",), "jax": ()}
-"""What a machine can load once for all its ranks: the backend's framework, without Keras."""
 
 
 @final
@@ -36,7 +33,7 @@ class KerasConfig(backend.BackendConfig):
     """
 
     backend: str | None = None
-    """``"tensorflow"``, ``"torch"`` or ``"jax"``. Default: the driver's."""
+    """``"tensorflow"``, ``"torch"`` or ``"jax"``; the same for all trainers of a session. Default: the driver's."""
     timeout_s: float = world.TIMEOUT_SECONDS
     """Seconds that a rank waits for another one."""
 
@@ -52,8 +49,8 @@ class KerasConfig(backend.BackendConfig):
         return self.backend or str(keras.backend.backend())
 
     def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
-        """Return the backend's framework."""
-        return _MODULES.get(self.choose_backend(), ())
+        """Return what imports Keras with the backend: once on a machine."""
+        return (f"hocket.train.keras_preloads.{self.choose_backend()}",)
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Set KERAS_BACKEND in each rank, and join them."""

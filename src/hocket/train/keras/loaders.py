@@ -79,7 +79,7 @@ def prepare_arrays(
     """
     session = worker_session.get_session("keras.prepare_arrays")
     info = session.info
-    given = (x,) if y is None else (x, y)
+    given: tuple[Any, ...] = (x,) if y is None else (x, y)
     if sample_weight is not None:
         if y is None:
             raise ValueError("prepare_arrays() got sample_weight without y. Pass the targets too.")

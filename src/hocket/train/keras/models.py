@@ -68,7 +68,7 @@ def prepare_model(model: Any) -> Any:
             f"prepare_model() takes a keras.Model of Keras 3, but received {type(model).__module__}.{type(model).__name__}. Make it with `import keras`; a model of "
             "tf_keras trains in a TensorflowTrainer, under MultiWorkerMirroredStrategy."
         )
-    if any(prepared.model() is model for prepared in state.prepared):
+    if any(prepared.model is model for prepared in state.prepared):
         raise ValueError(
             f"prepare_model() received the model {model.name!r} twice. Prepare it once, and use what that returns."
         )
@@ -88,7 +88,7 @@ def synchronize() -> None:
     """
     state = rank_state.get_state("synchronize")
     for prepared in state.prepared:
-        model = prepared.model()
+        model = prepared.model
         if model is not None:
             state.exchange.synchronize(model)
 
@@ -103,7 +103,7 @@ class _Prepared:
     """
 
     def __init__(self, model: Any, state: rank_state.RankState) -> None:
-        self.model = weakref.ref(model)
+        self._model = weakref.ref(model)
         self._world = state.world
         self._exchange = state.exchange
         self._crossing = bridges.Crossing(self._on_host)
@@ -114,6 +114,11 @@ class _Prepared:
         self._step = 0
         self._filler: int | None = None
         self._is_in_epoch = False
+
+    @property
+    def model(self) -> Any:
+        """The model; None if it is gone."""
+        return self._model()
 
     # --- on the host, in the middle of a step -------------------------------------------------------------------------
 
@@ -126,7 +131,7 @@ class _Prepared:
 
     def attach(self) -> None:
         """Replace them."""
-        model = self.model()
+        model = self.model
         names = ("compile", "fit", "compute_loss", "_get_metrics_result_or_logs")
         replaced = (self._compile, self._fit, self._compute_loss, self._end_pass)
         for name, method in zip(names, replaced, strict=True):
@@ -137,7 +142,7 @@ class _Prepared:
 
     def _compile(self, *args: Any, **kwargs: Any) -> Any:
         returned = self._originals["compile"](*args, **kwargs)
-        self._hook_optimizer(self.model())
+        self._hook_optimizer(self.model)
         return returned
 
     def _hook_optimizer(self, model: Any) -> None:
@@ -168,7 +173,7 @@ class _Prepared:
 
     def _end_pass(self, logs: Any) -> Any:
         """Called by Keras when an epoch or an evaluation has taken its last step, for the metrics of all steps."""
-        model = self.model()
+        model = self.model
         if self._is_in_epoch:
             self._is_in_epoch = False
             self._exchange.synchronize(model)
@@ -192,13 +197,13 @@ class _Prepared:
         callbacks = given["callbacks"]
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.callbacks.insert(0, follower)
-            callbacks.set_model(self.model())
+            callbacks.set_model(self.model)
         else:
             given = {**given, "callbacks": [follower, *keras.tree.flatten(callbacks or [])]}
         return original(**given)
 
     def _fit_arrays(self, original: Any, given: dict[str, Any], data: loaders.PreparedArrays) -> Any:
-        model = self.model()
+        model = self.model
         given = {**given, "shuffle": False}  # Keras would shuffle the order of the batches, in each rank another way
         data.begin_training()
         self._check_steps(model, data)
@@ -239,7 +244,7 @@ class _Prepared:
 
     def _check_built(self, data: Any) -> None:
         """Have the variables there before rank 0's are copied."""
-        model = self.model()
+        model = self.model
         if model.built and model.variables:
             return
         if isinstance(data, loaders.PreparedArrays):
@@ -253,7 +258,7 @@ class _Prepared:
     @contextlib.contextmanager
     def _raise_own_error(self) -> Iterator[None]:
         """Raise what a collective has raised, where the backend raises something that quotes it."""
-        self._crossing.error = None
+        self._crossing.begin()
         try:
             yield
         except Exception as error:
@@ -266,7 +271,7 @@ class _Prepared:
 
     def begin_fit(self) -> None:
         """Give all ranks rank 0's weights."""
-        model = self.model()
+        model = self.model
         if self._world.size > 1:
             optimizer = model.optimizer
             theirs = list(optimizer.variables) if optimizer is not None and optimizer.built else []
@@ -282,7 +287,7 @@ class _Prepared:
 
     def after_steps(self, count: int) -> None:
         """Note that steps are taken."""
-        self._exchange.after_steps(self.model(), count)
+        self._exchange.after_steps(self.model, count)
 
 
 @final

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
+from hocket.collective.world import World
 from hocket.train import strategies, worker_session, world
 from hocket.train.keras import strategies as keras_strategies
 
@@ -21,7 +22,7 @@ class RankState:
         strategy: How updates travel.
     """
 
-    def __init__(self, joined: world.World, strategy: strategies.Strategy) -> None:
+    def __init__(self, joined: World, strategy: strategies.Strategy) -> None:
         self.world = joined
         self.strategy = strategy
         self.exchange = keras_strategies.open_exchange(strategy, joined)

@@ -35,7 +35,8 @@ class TensorflowConfig(backend.BackendConfig):
     the ranks. ``import keras`` is Keras 3 either way."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.num_evaluators, bool) or not isinstance(self.num_evaluators, int) or self.num_evaluators < 0:
+        number: Any = self.num_evaluators
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ValueError(
                 f"num_evaluators must be 0 or more, but received {self.num_evaluators!r}. Leave it out for none."
             )

@@ -79,4 +79,5 @@ def _find_dtype(name: str) -> np.dtype[Any]:
         return np.dtype(np.float16)
     import ml_dtypes  # Keras needs it too
 
-    return np.dtype(ml_dtypes.bfloat16)
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
