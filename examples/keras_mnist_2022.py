@@ -8,6 +8,8 @@ model under the strategy's scope and calls ``fit``; the Trainer sets TF_CONFIG, 
     python examples/keras_mnist_2022.py --mnist mnist.npz   # the real ones, in Keras's file
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
@@ -19,18 +21,15 @@ from hocket import train
 from hocket.train import Trainer
 
 
-class ReportEachEpoch:
-    """Makes the callback that hands each epoch's numbers to the driver; a class of TensorFlow's, so it is made where that is imported."""
+def build_reporter() -> Any:
+    """Make the callback that hands each epoch's numbers to the driver: of a class of TensorFlow's, so it is made where that is imported."""
+    import tensorflow as tf
 
-    @staticmethod
-    def build() -> Any:
-        import tensorflow as tf
+    class Report(tf.keras.callbacks.Callback):  # type: ignore[misc]  # TensorFlow is not type-checked
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            train.report(epoch=epoch, **{name: float(value) for name, value in logs.items()})
 
-        class Report(tf.keras.callbacks.Callback):  # type: ignore[misc]  # TensorFlow is not type-checked
-            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-                train.report(epoch=epoch, **{name: float(value) for name, value in logs.items()})
-
-        return Report()
+    return Report()
 
 
 def load_digits(path: str | None, count: int) -> tuple[Any, Any]:
@@ -90,7 +89,7 @@ def train_func(config: dict[str, Any]) -> dict[str, list[float]]:
     with strategy.scope():  # models and their variables are made in the scope
         model = build_model()
     history = model.fit(
-        dataset, epochs=epochs, steps_per_epoch=steps_per_epoch, callbacks=[ReportEachEpoch.build()], verbose=0
+        dataset, epochs=epochs, steps_per_epoch=steps_per_epoch, callbacks=[build_reporter()], verbose=0
     )
     results: dict[str, list[float]] = history.history
     return results
