@@ -37,8 +37,7 @@ def measure(step: Callable[[Any, Any], Any], x: Any, y: Any, steps: int) -> floa
     """Return milliseconds a step."""
     start = time.perf_counter()
     for _ in range(steps):
-        loss = step(x, y)
-    float(loss)
+        float(step(x, y))
     return 1000 * (time.perf_counter() - start) / steps
 
 

@@ -127,7 +127,7 @@ def _cross_torch(call: Callable[..., Any], gradients: Sequence[Any], rows: Any) 
         back = torch.split(on_host.to(flat.device), [*_find_sizes(gradients), 1])
         return [part.view(gradient.shape).to(gradient.dtype) for part, gradient in zip(back, gradients, strict=False)]
 
-    outside: Callable[[], list[Any]] = torch.compiler.disable(cross)
+    outside: Callable[[], list[Any]] = torch.compiler.disable(cross)  # type: ignore[no-untyped-call]
     return outside()
 
 

@@ -19,7 +19,13 @@ def attach(model: Any) -> None:
 
 def read(variable: Any) -> npt.NDArray[Any]:
     """Return a copy of a variable's value."""
-    return np.array(keras.ops.convert_to_numpy(variable.value))
+    value = variable.value
+    if keras.backend.backend() == "torch":  # Keras asks numpy, in a way that numpy warns of
+        value = value.detach().cpu()
+        if keras.backend.standardize_dtype(value.dtype) == "bfloat16":
+            value = value.float()
+        return np.array(value.numpy())
+    return np.array(keras.ops.convert_to_numpy(value))
 
 
 def read_flat(given: Sequence[Any]) -> npt.NDArray[Any]:

@@ -34,20 +34,19 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
         ValueError: The function needs more than one argument, or a configuration that it does not take is given.
 
     Example:
-        >>> import json, os, tempfile
-        >>> import hocket
+        >>> import tempfile
         >>> from hocket import train
         >>> from hocket.train.tensorflow import TensorflowTrainer
-        >>> def who_am_i():
-        ...     return json.loads(os.environ["TF_CONFIG"])["task"], len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
-        >>> with hocket.init(num_cpus=2):
-        ...     result = TensorflowTrainer(
-        ...         who_am_i,
-        ...         scaling_config=train.ScalingConfig(num_workers=2),
-        ...         run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
-        ...     ).fit()
-        >>> result.return_value
-        ({'type': 'worker', 'index': 0}, 2)
+        >>> def train_loop(config):  # a program for tf.distribute.MultiWorkerMirroredStrategy
+        ...     train.report({"loss": 1 / config["epochs"]})
+        >>> trainer = TensorflowTrainer(
+        ...     train_loop,
+        ...     train_loop_config={"epochs": 2},
+        ...     scaling_config=train.ScalingConfig(num_workers=0),  # in this process, without TF_CONFIG
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> trainer.fit().metrics
+        {'loss': 0.5}
     """
 
     def __init__(
