@@ -8,10 +8,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
+os.environ.setdefault("KERAS_BACKEND", "torch")  # for this process, in which torch is loaded anyway
+import keras
+
+import hocket
 from hocket import train
 from hocket.train import keras as hocket_keras
 from hocket.train import report_callback, weights
@@ -152,6 +155,17 @@ def test_metrics_are_those_of_all_rows_and_local_sgd_meets_and_a_killed_rank_is_
     assert any(not np.allclose(*pair) for pair in zip(apart["weights"], both["weights"], strict=True))
     with pytest.raises(train.WorkerGroupError, match=r"^Rank 1 of 2 died: its process .* was killed by signal 9"):
         fit(train_loop, tmp_path, {"batch_size": 8, "kill_at": 1}, 2, keras_config=config)
+
+
+def test_ranks_that_take_turns_are_refused_where_steps_run_in_other_threads(tmp_path: Path) -> None:
+    with hocket.init(engine="inprocess"):
+        if keras.backend.backend() == "torch":
+            both = fit(train_loop, tmp_path, {"batch_size": 8}, 2).return_value
+            alone = fit(train_loop, tmp_path, {"batch_size": 16}, 1).return_value
+            check_equal(both, alone)
+        else:
+            with pytest.raises(ValueError, match=r"needs ranks that are processes.*KERAS_BACKEND=torch"):
+                fit(train_loop, tmp_path, {"batch_size": 8}, 2)
 
 
 # --- in this process ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hocket
 from hocket import train
 from hocket.train import tf_config, weights
 from hocket.train.classic import tf_config as classic_tf_config
@@ -131,5 +132,10 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         )
     with pytest.raises(ValueError, match=r"takes no strategy=LocalSGD\(sync_every=2.*KerasTrainer, which has LocalSGD"):
         hocket_tensorflow.TensorflowTrainer(train_loop, strategy=train.strategies.LocalSGD(2))
+    with (
+        hocket.init(engine="inprocess"),
+        pytest.raises(ValueError, match="ranks are processes, each with its TF_CONFIG"),
+    ):
+        fit(train_loop, tmp_path, {"keras": 2})
     with pytest.raises(TypeError, match=r"takes a tf\.data\.Dataset, but received list"):
         hocket_tensorflow.prepare_dataset_shard([1])

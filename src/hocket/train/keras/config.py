@@ -6,12 +6,14 @@ code may name Keras. All ranks of a session share one backend (`hocket.train.ker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 import keras
 
+from hocket.collective import turns
 from hocket.train import backend, keras_process, worker_group, world
 
 BACKENDS: Final = ("tensorflow", "torch", "jax")
@@ -51,6 +53,20 @@ class KerasConfig(backend.BackendConfig):
     def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
         """Return what imports Keras with the backend: once on a machine."""
         return (f"hocket.train.keras_preloads.{self.choose_backend()}",)
+
+    @contextlib.contextmanager
+    def share_process(self) -> Iterator[Sequence[turns.Local]]:
+        """Let ranks take turns where the gradients leave a step in the rank's own thread, as in PyTorch.
+
+        Raises:
+            ValueError: The backend computes in threads of its own.
+        """
+        if self.choose_backend() != "torch":
+            raise ValueError(
+                f"Keras on {self.choose_backend()!r} needs ranks that are processes, since its steps run in threads of their own, but the ranks of the in-process "
+                "engine take turns in theirs. Use KERAS_BACKEND=torch, ScalingConfig(num_workers=1), or hocket.init(engine='local')."
+            )
+        yield ()
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Set KERAS_BACKEND in each rank, and join them."""

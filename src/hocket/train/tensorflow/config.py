@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from hocket.collective import turns
 from hocket.train import backend, tf_config, worker_group
 
 _PRELOADED: Final = "hocket.train.tensorflow.preload"
@@ -59,6 +61,19 @@ class TensorflowConfig(backend.BackendConfig):
             )
         first = "chief" if self.chief else "worker"
         return [first] + ["worker"] * (count - 1) + ["evaluator"] * self.num_evaluators
+
+    @contextlib.contextmanager
+    def share_process(self) -> Iterator[Sequence[turns.Local]]:
+        """Refuse: a process has one TF_CONFIG.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "TensorFlow's ranks are processes, each with its TF_CONFIG, but those of the in-process engine share one. Use ScalingConfig(num_workers=1), or "
+            "open the session with hocket.init(engine='local')."
+        )
+        yield ()
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Set TF_CONFIG in each rank."""
