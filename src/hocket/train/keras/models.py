@@ -132,9 +132,13 @@ class _Prepared:
     def attach(self) -> None:
         """Replace them."""
         model = self.model
-        names = ("compile", "fit", "compute_loss", "_get_metrics_result_or_logs")
-        replaced = (self._compile, self._fit, self._compute_loss, self._end_pass)
-        for name, method in zip(names, replaced, strict=True):
+        replaced: dict[str, Any] = {
+            "compile": self._compile,
+            "fit": self._fit,
+            "compute_loss": self._compute_loss,
+            "_get_metrics_result_or_logs": self._end_pass,
+        }
+        for name, method in replaced.items():
             self._originals[name] = getattr(model, name)
             object.__setattr__(model, name, method)
         if model.compiled:

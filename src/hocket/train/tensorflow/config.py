@@ -69,11 +69,7 @@ class TensorflowConfig(backend.BackendConfig):
         Raises:
             ValueError: Always.
         """
-        raise ValueError(
-            "TensorFlow's ranks are processes, each with its TF_CONFIG, but those of the in-process engine share one. Use ScalingConfig(num_workers=1), or "
-            "open the session with hocket.init(engine='local')."
-        )
-        yield ()
+        yield _refuse_to_share()
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Set TF_CONFIG in each rank."""
@@ -81,3 +77,10 @@ class TensorflowConfig(backend.BackendConfig):
 
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
         """Do nothing: what TensorFlow has opened ends with its process."""
+
+
+def _refuse_to_share() -> Sequence[turns.Local]:
+    raise ValueError(
+        "TensorFlow's ranks are processes, each with its TF_CONFIG, but those of the in-process engine share one. Use ScalingConfig(num_workers=1), or open "
+        "the session with hocket.init(engine='local')."
+    )
