@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-os.environ.setdefault("KERAS_BACKEND", "torch")  # for this process, in which torch is loaded anyway
-import keras
+with pytest.MonkeyPatch.context() as _patch:
+    if "KERAS_BACKEND" not in os.environ:
+        _patch.setenv("KERAS_BACKEND", "torch")  # for this process, in which torch is loaded anyway
+    import keras
 
 import hocket
 from hocket import train

@@ -65,7 +65,13 @@ def fit(function: Any, path: Path, config: Any) -> train.Result:
     ).fit()
 
 
-@pytest.mark.usefixtures("session")
+@pytest.fixture
+def with_another_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the user's environment ask for a Keras 3 that knows nothing of TensorFlow's strategies."""
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+
+
+@pytest.mark.usefixtures("with_another_keras", "session")
 def test_two_workers_train_report_and_die_by_name(tmp_path: Path) -> None:
     result = fit(train_loop, tmp_path, {"keras": 2})
     returned = result.return_value

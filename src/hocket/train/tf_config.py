@@ -68,6 +68,9 @@ def _pick_port(address: str) -> int:
 
 def _configure(tf_config: str, legacy_keras: bool | None, num_threads: int) -> None:
     os.environ["TF_CONFIG"] = tf_config
+    os.environ["KERAS_BACKEND"] = (
+        "tensorflow"  # a Keras 3 on another one would not notice the strategy, and train each rank alone
+    )
     if legacy_keras is not None:
         os.environ[LEGACY_KERAS] = "1" if legacy_keras else "0"
     set_threads(num_threads)

@@ -20,7 +20,9 @@ def attach(model: Any) -> None:
 def read(variable: Any) -> npt.NDArray[Any]:
     """Return a copy of a variable's value."""
     value = variable.value
-    if keras.backend.backend() == "torch":  # Keras asks numpy, in a way that numpy warns of
+    if keras.backend.backend() == "tensorflow":  # Keras asks numpy, here and below, in a way that numpy warns of
+        return np.array(value.numpy())
+    if keras.backend.backend() == "torch":
         value = value.detach().cpu()
         if keras.backend.standardize_dtype(value.dtype) == "bfloat16":
             value = value.float()
