@@ -145,8 +145,8 @@ def test_two_ranks_train_as_one_with_twice_the_batch(
         {name: values[-1] for name, values in alone["history"].items()}, abs=1e-5
     )
     assert result.checkpoint is not None
-    saved = np.load(Path(result.checkpoint.path, "weights.npz"))  # numpy alone
-    assert [saved[name].shape for name in saved.files[:4]] == [(8, 16), (16,), (16, 3), (3,)]
+    with np.load(Path(result.checkpoint.path, "weights.npz")) as saved:  # numpy alone
+        assert [saved[name].shape for name in saved.files[:4]] == [(8, 16), (16,), (16, 3), (3,)]
 
 
 def test_ranks_take_turns_where_steps_run_in_their_own_threads(tmp_path: Path) -> None:
