@@ -1,6 +1,7 @@
 """Checks of the repository itself: what it says of itself, and the tools that hold its rules."""
 
 import importlib.metadata
+import os
 import runpy
 import subprocess
 import sys
@@ -90,6 +91,35 @@ def test_the_example_of_datasets_runs(tmp_path):
     assert 1.8 < float(lines[4].split()[5].rstrip(",")) < 2.2
     assert lines[4].endswith("100 rows in each worker")
     assert len(list((tmp_path / "unique_run_name").glob("checkpoint_*"))) == 12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("name", "options", "lines"),
+    [
+        ("keras_mnist_2022", ["--epochs", "2", "--steps-per-epoch", "3"], ["rank 0: {'loss': [", "rank 1: {'loss': ["]),
+        ("keras_graph_and_eager", ["--steps", "5", "--rounds", "1"], ["eager ", "tf.function ", "the graph is "]),
+        (
+            "keras_two_models",
+            ["--lenet-rows", "256", "--photo-rows", "16", "--epochs", "1", "--chart", "chart.png"],
+            [
+                "lenet          44,426 parameters  alone",
+                "two_classes   420,802 parameters  2 ranks",
+                "the chart: chart.png",
+            ],
+        ),
+    ],
+)
+def test_a_keras_example_runs(name, options, lines, tmp_path):
+    pytest.importorskip("tf_keras", reason="needs TensorFlow and tf-keras: pip install 'hocket[tensorflow]'")
+    program = ROOT / "examples" / f"{name}.py"
+    environment = {**os.environ, "HOME": str(tmp_path), "KERAS_BACKEND": "tensorflow"}
+    command = [sys.executable, str(program), *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in lines if line not in done.stdout] == []
+    assert name != "keras_two_models" or (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_local_imports_of_our_own_are_found(tmp_path, capsys):

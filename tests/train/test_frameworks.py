@@ -191,10 +191,12 @@ def test_transformers_trains_one_model(tmp_path: Path) -> None:
         ("hocket.train.lightning", "lightning", "lightning"),
         ("hocket.train.huggingface.transformers", "transformers", "transformers"),
         ("hocket.train.torch", "torch", "torch"),
+        ("hocket.train.tensorflow", "tensorflow", "tensorflow"),
+        ("hocket.train.keras", "keras", "keras"),
     ],
 )
 def test_a_missing_framework_names_its_extra(module: str, framework: str, extra: str) -> None:
     program = f"import sys; sys.modules[{framework!r}] = None\nimport {module}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert f"Run pip install 'hocket[{extra}]'." in done.stderr.splitlines()[-1]
+    assert f"pip install 'hocket[{extra}]'" in done.stderr.splitlines()[-1]

@@ -1,0 +1,33 @@
+"""Keras 3 on any of its backends (TensorFlow, PyTorch, JAX): one model, trained by all ranks.
+
+`config` chooses the ranks' backend and joins them; `trainer` is the entry; `models`, `loaders`, `evaluation`, `checkpoints`, `callbacks` and `seeds` are what the
+training function calls, and `rank_state` has the rank's strategy at work. `bridges` lead from a compiled step, where gradients are, to our
+collectives; `strategies` say what happens there. Importing this package imports Keras, and with it the backend that KERAS_BACKEND names.
+"""
+
+try:
+    import keras as _keras
+except ImportError as _error:
+    raise ImportError(
+        "hocket.train.keras needs Keras 3 and one of TensorFlow, PyTorch and JAX, of which something cannot be imported. Run pip install "
+        "'hocket[keras]', and 'hocket[tensorflow]', 'hocket[torch]' or 'hocket[jax]'."
+    ) from _error
+if not _keras.__version__.startswith("3."):
+    raise ImportError(
+        f"hocket.train.keras needs Keras 3, but this is Keras {_keras.__version__}. Run pip install 'hocket[keras]'; for Keras 2 there is hocket.train.tensorflow."
+    )
+
+from hocket.train.keras.callbacks import ReportCheckpointCallback as ReportCheckpointCallback
+from hocket.train.keras.checkpoints import load_weights as load_weights
+from hocket.train.keras.checkpoints import save_weights as save_weights
+from hocket.train.keras.config import KerasConfig as KerasConfig
+from hocket.train.keras.evaluation import GlobalMean as GlobalMean
+from hocket.train.keras.loaders import PreparedArrays as PreparedArrays
+from hocket.train.keras.loaders import prepare_arrays as prepare_arrays
+from hocket.train.keras.models import prepare_model as prepare_model
+from hocket.train.keras.models import synchronize as synchronize
+from hocket.train.keras.seeds import enable_reproducibility as enable_reproducibility
+from hocket.train.keras.trainer import KerasTrainer as KerasTrainer
+from hocket.train.strategies import AllReduce as AllReduce
+from hocket.train.strategies import LocalSGD as LocalSGD
+from hocket.train.strategies import Nesterov as Nesterov

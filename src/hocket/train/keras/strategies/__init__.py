@@ -1,0 +1,9 @@
+"""What Keras makes of the strategies of `hocket.train.strategies`.
+
+`strategy` has what one must do; `all_reduce` and `local_sgd` are two of them.
+"""
+
+from hocket.train.keras.strategies import all_reduce as all_reduce
+from hocket.train.keras.strategies import local_sgd as local_sgd
+from hocket.train.keras.strategies.strategy import Exchange as Exchange
+from hocket.train.keras.strategies.strategy import open_exchange as open_exchange

@@ -1,0 +1,58 @@
+"""What a strategy must do in Keras: with a step's gradients, and after a step.
+
+Keras has one place through which all gradients go, on each backend and compiled or not: ``Optimizer.apply``. What happens there is `Exchange.average`. It is
+called on the host, with one flat array, in the middle of the compiled step, so it must not touch the model.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from typing import Any
+
+import numpy.typing as npt
+
+from hocket.collective.world import World
+from hocket.train import strategies
+
+
+class Exchange(abc.ABC):
+    """A strategy at work in one rank. Made by `open_exchange`.
+
+    `average` is called once for each step of the optimizer, in whatever thread the backend computes, and in all ranks in the same order; the other methods in
+    the thread that trains, between steps. All may use collectives.
+    """
+
+    averages_gradients: bool = True
+    """Whether gradients go through `average` at all."""
+
+    @abc.abstractmethod
+    def average(self, flat: npt.NDArray[Any], rows: float) -> None:
+        """Turn this rank's gradients into those of all, in place.
+
+        Args:
+            flat: All of them, and a last element that has no meaning and may be used.
+            rows: Of how many rows they are the mean; 0 if they shall not count.
+        """
+
+    @abc.abstractmethod
+    def begin(self, model: Any) -> None:
+        """Called when ``fit`` begins and the ranks' weights are equal."""
+
+    @abc.abstractmethod
+    def after_steps(self, model: Any, count: int) -> None:
+        """Called when steps are taken."""
+
+    @abc.abstractmethod
+    def synchronize(self, model: Any) -> None:
+        """Make the ranks' weights equal, where they may differ now."""
+
+
+@functools.singledispatch
+def open_exchange(settings: strategies.Strategy, joined: World) -> Exchange:
+    """Begin what a strategy describes in one rank. Registered for each that Keras has.
+
+    Raises:
+        TypeError: Keras does not have it.
+    """
+    raise TypeError(f"hocket.train.keras does not have the strategy {settings!r}. Use AllReduce() or LocalSGD(8).")

@@ -1,0 +1,18 @@
+"""TensorFlow: programs for MultiWorkerMirroredStrategy run unchanged, with tf-keras.
+
+`config` sets TF_CONFIG in the ranks; `trainer` is the entry; `loaders` and `keras` (the callback that reports) are what the training function uses.
+How gradients travel is TensorFlow's own affair; for our collectives, and for Keras 3, see `hocket.train.keras`.
+
+Importing this package does not import TensorFlow, which takes seconds: the ranks do. `hocket.train.tensorflow.keras` does.
+"""
+
+import importlib.util as _util
+
+if _util.find_spec("tensorflow") is None:
+    raise ImportError(
+        "hocket.train.tensorflow needs TensorFlow, which cannot be imported. Run pip install 'hocket[tensorflow]'."
+    )
+
+from hocket.train.tensorflow.config import TensorflowConfig as TensorflowConfig
+from hocket.train.tensorflow.loaders import prepare_dataset_shard as prepare_dataset_shard
+from hocket.train.tensorflow.trainer import TensorflowTrainer as TensorflowTrainer

@@ -1,0 +1,65 @@
+"""A model's arrays in a file that numpy alone can read: ``weights.npz`` in a checkpoint's folder, an array a variable, by its name.
+
+``numpy.load(path)["dense/kernel"]`` gives one. numpy has no bfloat16; such a variable is kept as float32, which holds each of its values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+FILE_NAME: Final = "weights.npz"
+"""The file in the checkpoint's folder."""
+
+
+def save(folder: str | os.PathLike[str], arrays: Iterable[tuple[str, npt.ArrayLike]]) -> Path:
+    """Write named arrays to a folder; return the file's path.
+
+    Args:
+        folder: It must exist.
+        arrays: Names that occur twice get a number.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket.train import weights
+        >>> folder = tempfile.mkdtemp()
+        >>> weights.save(folder, [("dense/kernel", [[1.0]]), ("dense/bias", [0.5]), ("dense/bias", [2.0])]).name
+        'weights.npz'
+        >>> {name: array.tolist() for name, array in weights.load(folder).items()}
+        {'dense/kernel': [[1.0]], 'dense/bias': [0.5], 'dense/bias.1': [2.0]}
+    """
+    path = Path(folder, FILE_NAME)
+    named: dict[str, npt.NDArray[Any]] = {}
+    for name, value in arrays:
+        array = np.asarray(value)
+        named[_find_free(name, named)] = array if array.dtype.kind in "biufcU" else array.astype(np.float32)
+    np.savez(path, **named)  # type: ignore[arg-type]  # names may be any text
+    return path
+
+
+def _find_free(name: str, taken: Mapping[str, object]) -> str:
+    number, found = 0, name
+    while found in taken:
+        number += 1
+        found = f"{name}.{number}"
+    return found
+
+
+def load(folder: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a folder, by name, in the order in which they were saved.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    path = Path(folder, FILE_NAME)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{str(folder)!r} has no {FILE_NAME}. ReportCheckpointCallback and save_weights() write it; was the checkpoint made otherwise?"
+        )
+    with np.load(path, allow_pickle=False) as found:
+        return {name: found[name] for name in found.files}

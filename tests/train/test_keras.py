@@ -1,0 +1,382 @@
+"""Keras 3 on each backend: several ranks train one model, as one process would; the rest is seen where it is quickest."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+with pytest.MonkeyPatch.context() as _patch:
+    if "KERAS_BACKEND" not in os.environ:
+        _patch.setenv("KERAS_BACKEND", "torch")  # for this process, in which torch is loaded anyway
+    import keras
+
+import hocket
+from hocket import train
+from hocket.train import keras as hocket_keras
+from hocket.train import report_callback, weights
+from hocket.train.keras import bridges, strategies
+from hocket.train.world import get_world
+from tests.train.ranks import be_rank
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings(
+        "ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"
+    ),  # Keras's own
+]
+
+ROWS = 65
+"""With 16 rows a step the last step has one row, so that one of two ranks has none in it."""
+
+
+def make_data() -> tuple[Any, Any]:
+    generator = np.random.default_rng(0)
+    return generator.normal(size=(ROWS, 8)).astype("float32"), generator.integers(0, 3, ROWS)
+
+
+def build_model(optimizer: Any = None) -> Any:
+    random.seed(7)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(3)])
+    model.compile(
+        optimizer or keras.optimizers.Adam(0.01),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)],
+    )
+    return model
+
+
+def train_loop(config: dict[str, Any]) -> dict[str, Any]:
+    """Two epochs with a callback that stops one rank's neighbours too, an evaluation, and what is asked for."""
+    x, y = make_data()
+    rank = train.get_context().get_world_rank()
+    model = build_model()
+    if rank:  # rank 0's weights are everybody's
+        model.set_weights([weight + 1 for weight in model.get_weights()])
+    model = hocket_keras.prepare_model(model)
+    data = hocket_keras.prepare_arrays(x, y, batch_size=config["batch_size"])
+    checkpoint = train.get_checkpoint()
+    if checkpoint is not None:
+        hocket_keras.load_weights(model, checkpoint.path)
+    epoch, steps_left = data.epoch, data.steps_left
+    callbacks: list[Any] = [hocket_keras.ReportCheckpointCallback(checkpoint_on=config.get("on", "epoch_end"))]
+    if config.get("kill_at") is not None and checkpoint is None:
+        callbacks.append(Kill(config["kill_at"], rank))
+    held = hocket_keras.prepare_arrays(x, y, batch_size=7, resume=False)
+    history = model.fit(
+        data, epochs=2, initial_epoch=epoch, verbose=0, callbacks=callbacks, validation_data=held
+    ).history
+    mine = [float(np.abs(weight).sum()) for weight in model.get_weights()]
+    return {
+        "backend": keras.backend.backend(),
+        "history": history,
+        "evaluated": model.evaluate(held, verbose=0, return_dict=True),
+        "weights": model.get_weights(),
+        "all": get_world("test").all_gather_object(mine),
+        "began": (epoch, steps_left),
+    }
+
+
+class Kill(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
+    """Kills rank 1's process at a step; the others go on to the next, and wait for it."""
+
+    def __init__(self, step: int, rank: int) -> None:
+        super().__init__()
+        self._step, self._rank = step, rank
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == self._step and self._rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fit(function: Any, path: Path, config: Any, num_workers: int, **options: Any) -> train.Result:
+    settings = {"name": options.pop("name", None), "failure_config": options.pop("failure_config", None)}
+    return hocket_keras.KerasTrainer(
+        function,
+        train_loop_config=config,
+        scaling_config=train.ScalingConfig(num_workers=num_workers),
+        run_config=train.RunConfig(storage_path=path, **settings),
+        **options,
+    ).fit()
+
+
+def check_equal(many: dict[str, Any], one: dict[str, Any]) -> None:
+    for weight, expected in zip(many["weights"], one["weights"], strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-5)
+    assert many["history"].keys() == one["history"].keys()
+    for name, values in one["history"].items():
+        assert many["history"][name] == pytest.approx(values, abs=1e-5), name
+    assert many["evaluated"] == pytest.approx(one["evaluated"], abs=1e-5)
+
+
+# --- two ranks are one process with twice the batch ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+@pytest.mark.usefixtures("session")
+def test_two_ranks_train_as_one_with_twice_the_batch(
+    backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if backend != "torch":
+        pytest.importorskip(backend, reason=f"needs {backend}: pip install 'hocket[{backend}]'")
+    config = hocket_keras.KerasConfig(backend=backend)
+    alone = fit(train_loop, tmp_path, {"batch_size": 16}, 1, keras_config=config).return_value
+    killed = {"batch_size": 8, "kill_at": 2, "on": "train_batch_end"}
+    result = fit(  # the second rank dies after the third step; what is saved goes on with the rows that are left
+        train_loop, tmp_path, killed, 2, keras_config=config, failure_config=train.FailureConfig(max_failures=1)
+    )
+    assert re.search(r"Rank 1 of 2 died: its process .* was killed by signal 9", caplog.text)
+    both = result.return_value
+    assert (alone["backend"], both["backend"]) == (backend, backend)
+    assert both["all"][0] == both["all"][1]
+    assert both["began"][0] == 0
+    assert 0 < both["began"][1] < 5
+    for weight, expected in zip(both["weights"], alone["weights"], strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-5)
+    assert both["evaluated"] == pytest.approx(alone["evaluated"], abs=1e-5)
+    assert {name: values[-1] for name, values in both["history"].items()} == pytest.approx(
+        {name: values[-1] for name, values in alone["history"].items()}, abs=1e-5
+    )
+    assert result.checkpoint is not None
+    with np.load(Path(result.checkpoint.path, "weights.npz")) as saved:  # numpy alone
+        assert [saved[name].shape for name in saved.files[:4]] == [(8, 16), (16,), (16, 3), (3,)]
+
+
+def test_ranks_take_turns_where_steps_run_in_their_own_threads(tmp_path: Path) -> None:
+    with hocket.init(engine="inprocess"):
+        if keras.backend.backend() != "torch":
+            with pytest.raises(ValueError, match=r"needs ranks that are processes.*KERAS_BACKEND=torch"):
+                fit(train_loop, tmp_path, {"batch_size": 8}, 2)
+            return
+        both = fit(train_loop, tmp_path, {"batch_size": 8}, 2).return_value
+        check_equal(both, fit(train_loop, tmp_path, {"batch_size": 16}, 1).return_value)
+        strategy = hocket_keras.LocalSGD(2, outer=hocket_keras.Nesterov(), begin_after=1)
+        apart = fit(train_loop, tmp_path, {"batch_size": 8}, 2, strategy=strategy).return_value
+        assert apart["all"][0] == apart["all"][1]
+        assert any(not np.allclose(*pair) for pair in zip(apart["weights"], both["weights"], strict=True))
+
+
+# --- in this process ----------------------------------------------------------------------------------------------------
+
+
+class Record(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
+    """Notes what callbacks are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.told.append("begin")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.told.append(f"epoch {epoch}")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.told.append(f"batch {batch}")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.told.append("end")
+
+
+def test_fit_goes_on_in_the_middle_of_an_epoch_and_callbacks_see_one_fit() -> None:
+    x, y = make_data()
+    with be_rank():
+        data = hocket_keras.prepare_arrays(x, y, batch_size=16)
+        whole = build_model()
+        hocket_keras.prepare_model(whole).fit(data, epochs=2, verbose=0)
+        expected = whole.get_weights()
+    with be_rank() as reports:
+        first = hocket_keras.prepare_arrays(x, y, batch_size=16)
+        model = hocket_keras.prepare_model(build_model())
+
+        class Stop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                if batch == 2:
+                    self.state = first.state_dict()
+                    self.saved = [np.array(one) for one in model.get_weights()]
+                    self.theirs = [keras.ops.convert_to_numpy(one.value) for one in model.optimizer.variables]
+                    raise KeyboardInterrupt
+
+        stop = Stop()
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(first, epochs=2, verbose=0, callbacks=[stop])
+    assert reports == []
+    with be_rank(positions={"#0": stop.state}):
+        data = hocket_keras.prepare_arrays(x, y, batch_size=16)
+        model = hocket_keras.prepare_model(build_model())
+        model.set_weights(stop.saved)
+        model.optimizer.build(model.trainable_variables)
+        for variable, value in zip(model.optimizer.variables, stop.theirs, strict=True):
+            variable.assign(value)
+        assert (data.epoch, data.steps_left) == (0, 2)
+        record = Record()
+        history = model.fit(data, epochs=2, initial_epoch=data.epoch, verbose=0, callbacks=[record])
+        assert history.epoch == [0, 1]
+        assert record.told == [
+            *("begin", "epoch 0", "batch 0", "batch 1"),
+            *("epoch 1", "batch 0", "batch 1", "batch 2", "batch 3", "batch 4", "end"),
+        ]
+        assert (data.epoch, data.steps_left) == (2, 5)
+    for weight, other in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_allclose(weight, other, atol=1e-6)
+
+
+def test_ranks_together_read_each_row_once_and_take_equal_steps() -> None:
+    x = np.arange(9)
+    read, trained = [], []
+    for rank in range(4):
+        with be_rank(rank, 4):
+            data = hocket_keras.prepare_arrays({"x": x, "other": x[:, None]}, x, batch_size=2, shuffle=True)
+            read += [batch[1].tolist() for batch in data]
+            data.begin_training()
+            assert data.begin_epoch() == (1 if rank else None)
+            trained.append([data[number][1].tolist() for number in range(data.num_batches)])
+            assert data[0][0]["other"].shape == (2, 1)
+            with pytest.raises(IndexError, match="There are 2 batches, but number 2 was asked for"):
+                data[2]
+    assert sorted(row for batch in read for row in batch) == list(range(9))
+    assert [len(steps) for steps in trained] == [2, 2, 2, 2]
+    last = trained[0][1][0]
+    assert [steps[1] for steps in trained] == [[last]] * 4  # filled in for three of them
+    assert sorted([row for steps in trained for row in steps[0]] + [last]) == list(range(9))
+
+
+def test_gradients_cross_to_the_host_and_back_on_this_backend() -> None:
+    def double(flat: Any, rows: float) -> None:
+        seen.append(rows)
+        flat[:-1] *= 2
+
+    seen: list[float] = []
+    crossing = bridges.Crossing(double)
+    gradients = [keras.ops.ones((2, 3)), None, keras.ops.ones((4,), "float16")]
+    averaged = crossing.average(gradients, 5)
+    assert averaged[1] is None
+    assert [keras.backend.standardize_dtype(averaged[number].dtype) for number in (0, 2)] == ["float32", "float16"]
+    assert keras.ops.convert_to_numpy(averaged[0]).tolist() == [[2.0] * 3] * 2
+    assert seen == [5.0]
+    assert crossing.average([None], 1) == [None]
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16", None])
+def test_an_average_counts_rows_also_in_halves(compression: str | None) -> None:
+    class Twice:
+        """Two ranks of which the other has one row and gradients of 1.0."""
+
+        rank, size = 0, 2
+
+        def all_reduce(self, array: Any, op: Any = None) -> None:
+            if len(array) == 1:
+                array += 1
+            elif compression is None:
+                array += 1.0
+            else:
+                array[:] = (array + 0.5) / 2
+
+    exchange = strategies.open_exchange(hocket_keras.AllReduce(compression=compression), Twice())  # type: ignore[arg-type]
+    flat = np.array([5.0, 9.0, 0.0], np.float32)
+    exchange.average(flat, 3.0)
+    assert flat[:2].tolist() == [4.0, 7.0]
+    flat = np.array([np.nan, np.nan, 0.0], np.float32)
+    exchange.average(flat, 0.0)
+    assert np.isfinite(flat[:2]).all()
+
+
+def test_the_outer_step_is_nesterovs() -> None:
+    class Alone:
+        rank, size = 0, 1
+
+        def all_reduce(self, array: Any, op: Any = None) -> None: ...
+
+    settings = hocket_keras.LocalSGD(1, outer=hocket_keras.Nesterov(lr=0.5, momentum=0.5))
+    exchange = strategies.open_exchange(settings, Alone())  # type: ignore[arg-type]
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.set_weights([np.array([[4.0]])])
+    exchange.begin(model)
+    found = []
+    for inner in (2.0, 1.0):
+        model.set_weights([np.array([[inner]])])
+        exchange.after_steps(model, 1)
+        found.append(float(model.get_weights()[0][0, 0]))
+    # anchor 4, gradient 2: 4 - .5 * (2 + .5 * 2); then gradient 1.5, momentum 2.5: 2.5 - .5 * (1.5 + .5 * 2.5)
+    assert found == [2.5, 1.125]
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"backend must be one of \['tensorflow', 'torch', 'jax'\], but received 'mxnet'"
+    ):
+        hocket_keras.KerasConfig(backend="mxnet")
+    with pytest.raises(ValueError, match="timeout_s must be more than 0 seconds, but received 0"):
+        hocket_keras.KerasConfig(timeout_s=0)
+    with pytest.raises(TypeError, match=r"strategy must be a Strategy, but received 'ps'\. Write strategy=AllReduce"):
+        hocket_keras.KerasTrainer(train_loop, strategy="ps")  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="was called outside a training function"):
+        hocket_keras.prepare_model(build_model())
+    with pytest.raises(ValueError, match="seed must lie between 0 and"):
+        hocket_keras.enable_reproducibility(-1)
+    for settings, message in [
+        (hocket_keras.AllReduce(bucket_mb=1), "does not have bucket_mb=1: a step's gradients travel in one buffer"),
+        (hocket_keras.AllReduce(compression=train.strategies.PowerSGD()), "does not have compression=PowerSGD"),
+        (hocket_keras.LocalSGD(2, outer=print), "does not have outer=<built-in function print>"),
+        (train.strategies.Strategy(), "does not have the strategy"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=message):
+            strategies.open_exchange(settings, None)  # type: ignore[arg-type]
+    with be_rank(0, 2), pytest.raises(RuntimeError, match=r"keras\.prepare_model\(\) needs ranks that are joined"):
+        hocket_keras.prepare_model(build_model())
+    with be_rank():
+        with pytest.raises(TypeError, match=r"takes a keras\.Model of Keras 3, but received builtins\.int"):
+            hocket_keras.prepare_model(3)
+        model = hocket_keras.prepare_model(build_model())
+        with pytest.raises(ValueError, match=r"received the model 'sequential.*' twice"):
+            hocket_keras.prepare_model(model)
+        with pytest.raises(ValueError, match="one value for each row, with one dimension, but received the shape"):
+            hocket_keras.GlobalMean().add(np.zeros((2, 2)))
+    with pytest.raises(ValueError, match=r"checkpoint_on must be of epoch_begin, .*but received 'noon'"):
+        hocket_keras.ReportCheckpointCallback(checkpoint_on="noon")
+    with pytest.raises(ValueError, match="logs at epoch_end have loss, but metrics asks for auc"):
+        report_callback._choose(["auc"], {"loss": 1.0}, "epoch_end")
+
+
+def test_bad_arrays_are_refused() -> None:
+    x = np.zeros((6, 2))
+    with be_rank(0, 8), pytest.raises(ValueError, match="got 6 rows for 8 ranks, but each needs one or more"):
+        hocket_keras.prepare_arrays(x)
+    with be_rank():
+        with pytest.raises(ValueError, match="arrays with equally many rows, but received 6 and 5"):
+            hocket_keras.prepare_arrays(x, np.zeros(5))
+        with pytest.raises(TypeError, match="a row for each sample, but received str"):
+            hocket_keras.prepare_arrays("x")
+        with pytest.raises(ValueError, match="sample_weight without y"):
+            hocket_keras.prepare_arrays(x, sample_weight=np.ones(6))
+        data = hocket_keras.prepare_arrays(x, name="train")
+        with pytest.raises(ValueError, match="a loader with name='train' before"):
+            hocket_keras.prepare_arrays(x, name="train")
+    with (
+        be_rank(positions={"train": data.state_dict()}),
+        pytest.raises(ValueError, match=r"has a position for this data \(name='train'\) that does not fit it"),
+    ):
+        hocket_keras.prepare_arrays(np.zeros((7, 2)), name="train")
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    hocket_keras.save_weights(build_model(), tmp_path)
+    small = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match="has 2 variables, but the checkpoint has 4"):
+        hocket_keras.load_weights(small, tmp_path)
+    other = keras.Sequential([keras.Input((8,)), keras.layers.Dense(9), keras.layers.Dense(3)])
+    with pytest.raises(ValueError, match=r"has the shape \(8, 9\), but the checkpoint's '.*kernel' has \(8, 16\)"):
+        hocket_keras.load_weights(other, tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"has no weights\.npz"):
+        weights.load(tmp_path / "none")

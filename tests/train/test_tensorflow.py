@@ -1,0 +1,147 @@
+"""TensorFlow: MultiWorkerMirroredStrategy programs run unchanged, in ranks that TF_CONFIG tells of each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket import train
+from hocket.train import tf_config, weights
+from hocket.train.classic import tf_config as classic_tf_config
+
+pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
+pytest.importorskip("tf_keras", reason="needs tf-keras: pip install 'hocket[tensorflow]'")
+from hocket.train import tensorflow as hocket_tensorflow
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def train_loop(config: dict[str, Any]) -> dict[str, Any]:
+    """Code for MultiWorkerMirroredStrategy, as written for Ray Train, but for one rank that may die or use the wrong Keras."""
+    import keras
+    import tensorflow as tf
+
+    from hocket.train.tensorflow.keras import ReportCheckpointCallback
+
+    library = keras if config["keras"] == 3 else tf.keras
+    rank = train.get_context().get_world_rank()
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        model = library.Sequential([library.layers.Input((4,)), library.layers.Dense(1, kernel_initializer="ones")])
+        model.compile(library.optimizers.SGD(0.1), "mse", metrics=["mae"])
+    x = np.arange(64, dtype="float32").reshape(16, 4) / 64
+    rows = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True) + 1))
+    rows = hocket_tensorflow.prepare_dataset_shard(rows.shard(2, rank).batch(4).repeat())
+
+    class Die(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if rank == 1 and batch == 1 and config.get("dies"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    own = [] if config["keras"] == 3 else [ReportCheckpointCallback(metrics={"error": "mae"}), Die()]
+    history = model.fit(rows, epochs=2, steps_per_epoch=2, verbose=0, callbacks=own)
+    return {
+        "cluster": json.loads(os.environ["TF_CONFIG"]),
+        "replicas": strategy.num_replicas_in_sync,
+        "keras": type(model).__module__,
+        "mae": history.history["mae"],
+    }
+
+
+def fit(function: Any, path: Path, config: Any) -> train.Result:
+    return hocket_tensorflow.TensorflowTrainer(
+        function,
+        train_loop_config=config,
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(storage_path=path),
+    ).fit()
+
+
+@pytest.fixture
+def with_another_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the user's environment ask for a Keras 3 that knows nothing of TensorFlow's strategies."""
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+
+
+@pytest.mark.usefixtures("with_another_keras", "session")
+def test_two_workers_train_report_and_die_by_name(tmp_path: Path) -> None:
+    result = fit(train_loop, tmp_path, {"keras": 2})
+    returned = result.return_value
+    assert returned["replicas"] == 2
+    assert returned["keras"].startswith("tf_keras.")
+    assert returned["cluster"]["task"] == {"type": "worker", "index": 0}
+    workers = returned["cluster"]["cluster"]["worker"]
+    assert len(set(workers)) == 2
+    assert all(address.startswith("127.0.0.1:") for address in workers)
+    assert result.metrics == {"error": pytest.approx(returned["mae"][-1])}
+    assert result.checkpoint is not None
+    saved = weights.load(result.checkpoint.path)
+    assert [(name, array.shape) for name, array in saved.items()] == [("dense/kernel", (4, 1)), ("dense/bias", (1,))]
+    assert _load_in_process(Path(result.checkpoint.path, "model.keras")) == pytest.approx(
+        saved["dense/kernel"].ravel().tolist()
+    )
+
+    start = time.monotonic()
+    with pytest.raises(
+        train.WorkerGroupError, match=r"Rank 1 of 2 died: its process .* was killed by signal 9"
+    ) as caught:
+        fit(train_loop, tmp_path, {"keras": 2, "dies": True})
+    assert 1 in caught.value.worker_failures
+    print(f"a fit whose rank dies in its second step took {time.monotonic() - start:.1f} s")
+
+    with pytest.raises(
+        train.WorkerGroupError, match=r"Keras 3 does not train under .*tf_keras.*prepare_model\(model\)"
+    ):
+        fit(train_loop, tmp_path, {"keras": 3})
+
+
+def _load_in_process(path: Path) -> list[float]:
+    import tf_keras
+
+    kernel = tf_keras.models.load_model(path).get_weights()[0]
+    return [float(value) for value in kernel.ravel()]
+
+
+def look(config: dict[str, Any]) -> Any:
+    return json.loads(os.environ["TF_CONFIG"])["task"], os.environ[tf_config.LEGACY_KERAS]
+
+
+@pytest.mark.usefixtures("session")
+def test_a_chief_and_the_trainer_of_2022(tmp_path: Path) -> None:
+    group = train.DataParallelTrainer(  # which loads no TensorFlow
+        look,
+        backend_config=classic_tf_config.TFConfigBackend(),
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(storage_path=tmp_path),
+    )
+    assert group.fit().return_value == ({"type": "worker", "index": 0}, "1")
+    config = hocket_tensorflow.TensorflowConfig(chief=True, num_evaluators=1, legacy_keras=False)
+    assert config.list_task_types(3) == ["chief", "worker", "evaluator"]
+
+
+def test_bad_input_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="num_evaluators must be 0 or more, but received -1"):
+        hocket_tensorflow.TensorflowConfig(num_evaluators=-1)
+    with pytest.raises(ValueError, match=r"num_evaluators=2 of num_workers=2 leave no rank to train\. .*num_workers=3"):
+        hocket_tensorflow.TensorflowTrainer(
+            train_loop,
+            tensorflow_config=hocket_tensorflow.TensorflowConfig(num_evaluators=2),
+            scaling_config=train.ScalingConfig(num_workers=2),
+        )
+    with pytest.raises(ValueError, match=r"takes no strategy=LocalSGD\(sync_every=2.*KerasTrainer, which has LocalSGD"):
+        hocket_tensorflow.TensorflowTrainer(train_loop, strategy=train.strategies.LocalSGD(2))
+    with (
+        hocket.init(engine="inprocess"),
+        pytest.raises(ValueError, match="ranks are processes, each with its TF_CONFIG"),
+    ):
+        fit(train_loop, tmp_path, {"keras": 2})
+    with pytest.raises(TypeError, match=r"takes a tf\.data\.Dataset, but received list"):
+        hocket_tensorflow.prepare_dataset_shard([1])
