@@ -52,7 +52,7 @@ test: $(VENV)/.dev  ## run the tests, and those of the core on the in-process en
 
 # Two at a time: what needs Ray mostly waits for processes to start.
 test-here:
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(STARTS_RAY)) $(ARGS)
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(STARTS_RAY) tests/matrix) $(ARGS)
 	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(INPROCESS_TESTS) $(ARGS)
 
 test-ray:

@@ -65,6 +65,7 @@ def train_torch(config: dict[str, Any]) -> dict[str, Any]:
         saved = np.load(Path(checkpoint.path, "weights.npz"))
         inner.load_state_dict({"weight": torch.from_numpy(saved["kernel"].T), "bias": torch.from_numpy(saved["bias"])})
     note_start(config, loader.epoch)
+    weights: dict[str, Any] = {}
     for epoch in range(loader.epoch, EPOCHS):
         for batch, targets in loader:
             maybe_die(config, epoch)
