@@ -98,6 +98,8 @@ def test_cells(framework: str, strategy: str, tmp_path: Path, record_property: C
     follow = Follow()
     result = fit(framework, strategy, tmp_path, follow)
     returned = result.return_value
+    assert returned is not None
+    assert result.checkpoint is not None
     [(told, text)] = follow.failures
     seconds = told - float((tmp_path / "killed").read_text())
     with np.load(Path(result.checkpoint.path, "weights.npz")) as file:
