@@ -18,7 +18,7 @@ PAGES := README.md $(wildcard docs/*.md)
 NEWS_BASE ?= origin/main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-here test-ray parity check format format-check lint types imports news docs doctest bench clean
+.PHONY: help demo test test-here test-ray parity frameworks check format format-check lint types imports news docs doctest bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,14 @@ parity: $(VENV)/.dev  ## run the suites on each engine and write docs/parity.md 
 	-$(BIN)/python -m pytest tests/engine/test_contract.py -k TestInProcess -q -o junit_family=xunit2 --junit-xml=$(RESULTS)/inprocess-contract.xml
 	-$(BIN)/python -m pytest tests/engine/ray/test_contract.py -q -o junit_family=xunit2 --junit-xml=$(RESULTS)/ray-contract.xml
 	$(BIN)/python tools/parity.py $(RESULTS) docs/parity.md
+
+frameworks: $(VENV)/.dev  ## run each framework with each strategy on both engines and write docs/frameworks.md (five minutes)
+	@mkdir -p $(RESULTS)
+	-for engine in local ray; do \
+		HOCKET_ENGINE=$$engine $(BIN)/python -m pytest tests/matrix -q -o junit_family=xunit2 \
+			--junit-xml=$(RESULTS)/$$engine-matrix.xml $(ARGS); \
+	done
+	$(BIN)/python tools/frameworks.py $(RESULTS) docs/frameworks.md
 
 check: format-check lint types imports news docs  ## everything but the tests
 

@@ -191,7 +191,7 @@ def describe_run() -> str:
 
 The same tests, on each engine. A cell says how many of a feature's tests pass there; the numbers in brackets say why the others are left
 out. Tests of what only one engine has (the local engine's guardian, segments and sockets) are not counted.
-"Not run": training starts processes, and its suites are not for the in-process engine.
+"Not run": the suites of training that kill or count processes are not for the in-process engine.
 
 `make parity` made this page from the results of commit `{commit.stdout.strip()}` with Python {platform.python_version()}, {versions} on {platform.system()}.
 It is never edited by hand."""

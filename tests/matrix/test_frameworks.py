@@ -72,7 +72,7 @@ def fit(framework: str, strategy: str, path: Path, follow: Follow) -> train.Resu
         given["keras_config"] = adapter.KerasConfig(**options)
     if module != "tensorflow":
         given["strategy"] = STRATEGIES[strategy]
-    return getattr(adapter, name)(
+    trainer: train.DataParallelTrainer = getattr(adapter, name)(
         function,
         train_loop_config={"folder": str(path)},
         scaling_config=train.ScalingConfig(num_workers=2),
@@ -80,7 +80,8 @@ def fit(framework: str, strategy: str, path: Path, follow: Follow) -> train.Resu
             storage_path=str(path), failure_config=train.FailureConfig(max_failures=1), callbacks=[follow]
         ),
         **given,
-    ).fit()
+    )
+    return trainer.fit()
 
 
 @pytest.mark.usefixtures("fresh_session")
