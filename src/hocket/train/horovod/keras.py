@@ -1,0 +1,240 @@
+"""Horovod's verbs for Keras 3 on any of its backends: ``import hocket.train.horovod.keras as hvd``, in a `KerasTrainer`'s training function.
+
+Each verb is Horovod's; `DistributedOptimizer` works inside the compiled step. On TensorFlow compile the model with ``jit_compile=False``: TensorFlow's XLA cannot leave a step to average its gradients.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from hocket.collective.arithmetic import ReduceOp
+from hocket.train import world
+from hocket.train.horovod import place
+from hocket.train.keras import bridges, rank_state, variables
+
+is_initialized = place.is_initialized
+rank = place.rank
+size = place.size
+local_rank = place.local_rank
+local_size = place.local_size
+
+Average: Final = place.Op.AVERAGE
+Sum: Final = place.Op.SUM
+Min: Final = place.Op.MIN
+Max: Final = place.Op.MAX
+Product: Final = place.Op.PRODUCT
+
+_OPS: Final = {
+    Average: ReduceOp.MEAN,
+    Sum: ReduceOp.SUM,
+    Min: ReduceOp.MIN,
+    Max: ReduceOp.MAX,
+    Product: ReduceOp.PRODUCT,
+}
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Begin.
+
+    Args:
+        comm: Must be left out, as the next.
+        process_sets: See `comm`.
+
+    Raises:
+        ValueError: An argument is given that means nothing here.
+        RuntimeError: There are several ranks, and no `KerasTrainer` has joined them.
+
+    Example:
+        >>> import hocket.train.horovod.keras as hvd
+        >>> hvd.init()
+        >>> hvd.rank(), hvd.size()
+        (0, 1)
+        >>> hvd.shutdown()
+    """
+    place.refuse("init", comm=(comm, None), process_sets=(process_sets, None))
+    found = place.enter()
+    if found.size > 1 and not found.in_trainer:
+        place.leave()
+        raise RuntimeError(
+            f"hvd.init() found {found.size} ranks that no trainer has joined; `hocket run` joins ranks for PyTorch only. Run the training function with "
+            "hocket.train.keras.KerasTrainer."
+        )
+
+
+def shutdown() -> None:
+    """End. What the trainer has joined stays."""
+    place.leave()
+
+
+def allreduce(
+    value: Any, name: str | None = None, average: bool | None = None, op: place.Op | None = None
+) -> npt.NDArray[Any]:
+    """Return the mean of all ranks' values, or what `op` makes of them, as a numpy array. Not inside a compiled step.
+
+    Args:
+        value: A number, an array or a tensor.
+        name: Not needed: calls are matched by their order.
+        average: Older programs' way to say `op`.
+        op: What to make of them. Default: `Average`.
+
+    Raises:
+        ValueError: `init` was not called, or `op` is no operation.
+        TypeError: A mean of whole numbers.
+
+    Example:
+        >>> import hocket.train.horovod.keras as hvd
+        >>> hvd.init()
+        >>> hvd.allreduce([1.0, 2.0], op=hvd.Sum).tolist()
+        [1.0, 2.0]
+        >>> hvd.shutdown()
+    """
+    chosen = place.choose_op(op, average)
+    array = np.array(_read(value))
+    if size() > 1:
+        world.get_world("horovod.keras").all_reduce(array, _OPS[chosen])
+    return array
+
+
+def allgather(value: Any, name: str | None = None) -> npt.NDArray[Any]:
+    """Return all ranks' arrays one after another, along the first dimension, which may be of another length in each rank."""
+    array = _read(value)
+    if not array.ndim:
+        raise ValueError(
+            "allgather() puts arrays one after another along their first dimension, but received a scalar. Write [value]."
+        )
+    return np.concatenate(allgather_object(array))
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> npt.NDArray[Any]:
+    """Return the root's value in all ranks, as a numpy array."""
+    array = np.array(_read(value))
+    _check_root(root_rank)
+    if size() > 1:
+        world.get_world("horovod.keras").broadcast(array, root_rank)
+    return array
+
+
+def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
+    """Give all ranks the root's weights.
+
+    Args:
+        params: A model, or a list of variables such as ``model.weights``; changed in place.
+        root_rank: Whose all shall have.
+    """
+    _check_root(root_rank)
+    given = list(params.weights if isinstance(params, keras.Model) else params)
+    if size() > 1:
+        flat = variables.read_flat(given)
+        world.get_world("horovod.keras").broadcast(flat, root_rank)
+        variables.write_flat(given, flat)
+
+
+broadcast_variables = broadcast_parameters
+
+
+def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0) -> None:
+    """Give all ranks the root's optimizer state."""
+    broadcast_parameters([one for one in optimizer.variables if keras.backend.is_float_dtype(one.dtype)], root_rank)
+
+
+def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
+    """Return the root's object, in all ranks: anything that can be pickled."""
+    _check_root(root_rank)
+    return allgather_object(obj if rank() == root_rank else None)[root_rank]
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Return all ranks' objects, by rank."""
+    if place.get_place().size == 1:
+        return [obj]
+    return world.get_world("horovod.keras").all_gather_object(obj)
+
+
+def barrier() -> None:
+    """Wait until all ranks have called it."""
+    allgather_object(None)
+
+
+def join() -> int:
+    """Wait until all ranks have called it; return the one that came last. All ranks must have taken equally many steps."""
+    came: Sequence[float] = allgather_object(time.monotonic())  # one clock for all processes of a machine
+    return came.index(max(came))
+
+
+def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any) -> Any:  # noqa: N802 (Horovod's name)
+    """Have a Keras optimizer average the gradients of all ranks before it steps. Each rank's count alike, however many rows they have.
+
+    Args:
+        optimizer: A Keras optimizer.
+        op: `Average`.
+        options: Other arguments of Horovod's; none has a meaning here.
+
+    Returns:
+        The same object.
+
+    Raises:
+        TypeError: It is no optimizer of Keras 3.
+        ValueError: It is distributed already, or a setting is not supported.
+    """
+    place.refuse("DistributedOptimizer", op=(op, Average), **{name: (value, None) for name, value in options.items()})
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            f"DistributedOptimizer() takes an optimizer of Keras 3, but received {type(optimizer).__module__}.{type(optimizer).__name__}. Write "
+            "hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))."
+        )
+    if hasattr(optimizer, "hocket_crossing"):
+        raise ValueError(f"This {type(optimizer).__name__} is distributed already. Call DistributedOptimizer() once.")
+    if not place.get_place().in_trainer or size() == 1:
+        return optimizer
+    exchange = rank_state.get_state("horovod.DistributedOptimizer").exchange
+    crossing = bridges.Crossing(exchange.average)
+    original = optimizer.apply
+
+    def apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        return original(crossing.average(list(grads), 1.0), trainable_variables)
+
+    object.__setattr__(optimizer, "hocket_crossing", crossing)
+    object.__setattr__(optimizer, "apply", apply)
+    return optimizer
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
+    """Gives all ranks the root's weights when ``fit`` begins.
+
+    Args:
+        root_rank: Whose all shall have.
+    """
+
+    def __init__(self, root_rank: int = 0) -> None:
+        super().__init__()
+        self._root_rank = root_rank
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Do it."""
+        broadcast_parameters(self.model, self._root_rank)
+
+
+class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # the same
+    """Averages the metrics of an epoch over the ranks, for callbacks behind it."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Do it."""
+        names = sorted(logs or {})
+        if names:
+            logs.update(zip(names, allreduce([float(logs[name]) for name in names]).tolist(), strict=True))
+
+
+def _read(value: Any) -> npt.NDArray[Any]:
+    return np.asarray(keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value)
+
+
+def _check_root(root_rank: int) -> None:
+    count = place.get_place().size
+    if not 0 <= root_rank < count:
+        raise ValueError(f"root_rank must be one of the {count} ranks from 0, but received {root_rank!r}.")

@@ -1,0 +1,98 @@
+"""Horovod's verbs for Keras 3: on torch here, since what differs between the backends is `hocket.train.keras`'s."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+with pytest.MonkeyPatch.context() as _patch:
+    if "KERAS_BACKEND" not in os.environ:
+        _patch.setenv("KERAS_BACKEND", "torch")
+    import keras
+
+from hocket import train
+from hocket.train.horovod import keras as hvd
+from hocket.train.keras import KerasTrainer
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings(
+        "ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"
+    ),  # Keras's own
+]
+
+
+def fit(function: Any, path: Path, num_workers: int) -> Any:
+    return (
+        KerasTrainer(
+            function,
+            scaling_config=train.ScalingConfig(num_workers=num_workers),
+            run_config=train.RunConfig(storage_path=str(path)),
+        )
+        .fit()
+        .return_value
+    )
+
+
+def call_everything() -> dict[str, Any]:
+    hvd.init()
+    rank = hvd.rank()
+    found: dict[str, Any] = {"place": [hvd.size(), hvd.local_size(), hvd.local_rank()]}
+    found["mean"] = hvd.allreduce([rank, 2.0 * rank]).tolist()
+    found["sum"] = hvd.allreduce(keras.ops.ones(2), op=hvd.Sum).tolist()
+    found["gathered"] = hvd.allgather(np.full((1 + rank, 2), rank)).tolist()
+    found["sent"] = hvd.broadcast([float(rank)], root_rank=hvd.size() - 1).tolist()
+    found["object"] = hvd.broadcast_object({"rank": rank}, root_rank=hvd.size() - 1)
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    y = x.sum(1, keepdims=True)
+    keras.utils.set_random_seed(rank)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=False)
+    callbacks = [hvd.BroadcastGlobalVariablesCallback(0), hvd.MetricAverageCallback()]
+    rows = slice(rank * 32 // hvd.size(), (rank + 1) * 32 // hvd.size())
+    history = model.fit(x[rows], y[rows], batch_size=32, epochs=3, verbose=0, shuffle=False, callbacks=callbacks)
+    found["loss"] = history.history["loss"]
+    found["weights"] = hvd.allgather_object([weight.tolist() for weight in model.get_weights()])
+    assert 0 <= hvd.join() < hvd.size()
+    hvd.shutdown()
+    return found
+
+
+@pytest.mark.usefixtures("session")
+def test_two_ranks_are_one_with_all_rows(tmp_path: Path) -> None:
+    two, one = fit(call_everything, tmp_path, 2), fit(call_everything, tmp_path, 1)
+    assert two["place"] == [2, 2, 0]
+    assert two["mean"] == [0.5, 1.0]
+    assert two["sum"] == [2.0, 2.0]
+    assert two["gathered"] == [[0, 0], [1, 1], [1, 1]]
+    assert two["sent"] == [1.0]
+    assert two["object"] == {"rank": 1}
+    assert two["loss"] == pytest.approx(one["loss"], abs=1e-5)
+    assert two["weights"][0] == two["weights"][1]
+    for mine, alone in zip(two["weights"][0], one["weights"][0], strict=True):
+        np.testing.assert_allclose(mine, alone, atol=1e-5)
+
+
+def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"need hvd\.init\(\) first"):
+        hvd.rank()
+    hvd.init()
+    try:
+        with pytest.raises(TypeError, match=r"takes an optimizer of Keras 3, but received builtins\.str"):
+            hvd.DistributedOptimizer("sgd")
+        with pytest.raises(ValueError, match=r"does not support sparse_as_dense=True"):
+            hvd.DistributedOptimizer(keras.optimizers.SGD(), sparse_as_dense=True)
+        with pytest.raises(ValueError, match="root_rank must be one of the 1 ranks from 0, but received 1"):
+            hvd.broadcast_object(1, root_rank=1)
+        with pytest.raises(ValueError, match=r"received a scalar. Write \[value\]"):
+            hvd.allgather(1.0)
+    finally:
+        hvd.shutdown()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match=r"Run the training function with hocket\.train\.keras\.KerasTrainer"):
+        hvd.init()
