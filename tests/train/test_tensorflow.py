@@ -56,6 +56,19 @@ def train_loop(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def descend_in_one_process() -> dict[str, Any]:
+    """What one process learns with batches of both ranks' rows: the same steps, with numpy. A batch is cut: each rank takes 2 rows of its 4."""
+    x = np.arange(64, dtype="float64").reshape(16, 4) / 64
+    y = x.sum(1, keepdims=True) + 1
+    kernel, bias = np.ones((4, 1)), np.zeros(1)
+    for step in range(4):
+        mine = [np.arange(16)[rank::2][2 * step :][:2] for rank in range(2)]
+        rows = np.concatenate(mine)
+        slope = 2 * (x[rows] @ kernel + bias - y[rows]) / len(rows)
+        kernel, bias = kernel - 0.1 * x[rows].T @ slope, bias - 0.1 * slope.sum(0)
+    return {"kernel": kernel, "bias": bias}
+
+
 def fit(function: Any, path: Path, config: Any) -> train.Result:
     return hocket_tensorflow.TensorflowTrainer(
         function,
@@ -85,6 +98,8 @@ def test_two_workers_train_report_and_die_by_name(tmp_path: Path) -> None:
     assert result.checkpoint is not None
     saved = weights.load(result.checkpoint.path)
     assert [(name, array.shape) for name, array in saved.items()] == [("dense/kernel", (4, 1)), ("dense/bias", (1,))]
+    for name, expected in descend_in_one_process().items():
+        np.testing.assert_allclose(saved[f"dense/{name}"], expected, atol=1e-5)
     assert _load_in_process(Path(result.checkpoint.path, "model.keras")) == pytest.approx(
         saved["dense/kernel"].ravel().tolist()
     )
