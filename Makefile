@@ -48,7 +48,7 @@ demo: $(VENV)/.demo  ## train a real model on two workers
 	$(BIN)/hocket demo $(ARGS)
 
 test: $(VENV)/.dev  ## run the tests, and those of the core on the in-process engine and on Ray
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=line --keep-going test-here test-ray
+	$(MAKE) --no-print-directory --jobs=2 --keep-going test-here test-ray
 
 # Two at a time: what needs Ray mostly waits for processes to start.
 test-here:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import types
+
+import pytest
 
 import hocket
 import hocket.dag
@@ -63,3 +67,11 @@ def test_every_public_name_has_a_docstring() -> None:
         if (inspect.isclass(value) or inspect.isfunction(value)) and not inspect.getdoc(value)
     ]
     assert missing == []
+
+
+def test_rooms_come_when_they_are_asked_for():
+    code = "import hocket, sys; print('hocket.data' in sys.modules, hocket.data.range(3).count(), hocket.train.ScalingConfig().num_workers)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("False 3 1\n", "")
+    with pytest.raises(AttributeError, match="module 'hocket' has no attribute 'dta'"):
+        _ = hocket.dta  # type: ignore[attr-defined]

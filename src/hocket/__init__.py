@@ -1,8 +1,12 @@
 """Hocket: tasks, actors, shared objects and training loops over many processes.
 
 Layout: `kernel` decides and does no IO; `engine` carries out (one contract, several engines); `core` is the programming
-model; `train` stands on it. This module only gives the public names their place.
+model; `data` and `train` stand on it. This module only gives the public names their place.
 """
+
+import importlib as _importlib
+from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from hocket import actor as actor
 from hocket import dag as dag
@@ -36,3 +40,13 @@ from hocket.core.session import shutdown as shutdown
 from hocket.core.timeline import timeline as timeline
 from hocket.engine.contract import ObjectRef as ObjectRef
 from hocket.version import __version__ as __version__
+
+_LATER = ("data", "train")
+
+if not _TYPE_CHECKING:  # else no wrong name would be found
+
+    def __getattr__(name: str) -> _ModuleType:
+        """Import a room when it is first asked for: ``hocket.data``, as programs for Ray have it, costs nothing where it is not used."""
+        if name in _LATER:
+            return _importlib.import_module(f"hocket.{name}")
+        raise AttributeError(f"module 'hocket' has no attribute {name!r}")
