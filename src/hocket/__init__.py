@@ -5,8 +5,8 @@ model; `data` and `train` stand on it. This module only gives the public names t
 """
 
 import importlib as _importlib
+import typing as _typing
 from types import ModuleType as _ModuleType
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from hocket import actor as actor
 from hocket import dag as dag
@@ -43,7 +43,7 @@ from hocket.version import __version__ as __version__
 
 _LATER = ("data", "train")
 
-if not _TYPE_CHECKING:  # else no wrong name would be found
+if not _typing.TYPE_CHECKING:  # else no wrong name would be found
 
     def __getattr__(name: str) -> _ModuleType:
         """Import a room when it is first asked for: ``hocket.data``, as programs for Ray have it, costs nothing where it is not used."""
