@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,3 +69,32 @@ def test_random_numbers_are_not_shared() -> None:
     drawers = [hocket.remote(num_cpus=0)(Drawer).remote() for _ in range(3)]
     drawn = hocket.get([drawer.draw.remote() for drawer in drawers])
     assert len({number for pair in drawn for number in pair}) == 6
+
+
+def test_a_program_that_is_called_like_a_library_starts_no_chain_of_sessions(tmp_path: Path) -> None:
+    """It is imported instead of the library, where workers are forked from, and opens a session again."""
+    program = tmp_path / "library.py"
+    program.write_text(
+        """
+import hocket
+from hocket.core import session
+
+hocket.init(num_cpus=1)
+session.get_engine().expect_work(["library"])
+
+@hocket.remote
+def look():
+    import os
+    return os.environ.get("HOCKET_LOADING")
+
+print(hocket.get(look.remote()))
+"""
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "None\n", "")
+
+
+def test_a_session_that_an_import_opens_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_LOADING", "keras")
+    with pytest.raises(RuntimeError, match=r"while 'keras' was loaded for workers\. Is a program"):
+        hocket.get(hocket.remote(int).remote())

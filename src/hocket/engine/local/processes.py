@@ -37,6 +37,12 @@ class GuardianProcess:
     """Starts the guardian, tells it what to do, and waits for its end. Called with the hub's lock held."""
 
     def __init__(self) -> None:
+        loading = os.environ.get(messages.LOADING)
+        if loading is not None:  # else each session would start the next
+            raise RuntimeError(
+                f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours called like a library? Call it something else, or put "
+                "what it does under `if __name__ == '__main__':`."
+            )
         self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
         os.ftruncate(self._status_fd, messages.STATUS_BYTES)
         self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
