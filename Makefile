@@ -10,15 +10,15 @@ ARGS ?=
 BIN := $(VENV)/bin
 INPROCESS_TRAIN := $(addprefix tests/train/test_,strategies.py loaders.py train_collective.py)
 INPROCESS_TESTS := tests/core tests/kernel tests/util $(INPROCESS_TRAIN)
-RAY_TESTS := tests/core
-STARTS_RAY := tests/engine/ray tests/train/test_cluster.py tests/train/test_demo.py
+# All of the core on Ray is a part of `make parity`.
+RAY_TESTS := $(addprefix tests/core/test_,ray_program.py options.py dag.py)
 PARITY_TESTS := tests/core tests/util tests/train
 RESULTS ?= build/parity
 PAGES := README.md $(wildcard docs/*.md)
 NEWS_BASE ?= origin/main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-here test-ray parity frameworks check format format-check lint types imports news docs doctest bench clean
+.PHONY: help demo test parity frameworks check format format-check lint types imports news docs doctest bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,16 +47,9 @@ $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
 demo: $(VENV)/.demo  ## train a real model on two workers
 	$(BIN)/hocket demo $(ARGS)
 
-test: $(VENV)/.dev  ## run the tests, and those of the core on the in-process engine and on Ray
-	$(MAKE) --no-print-directory --jobs=2 --keep-going test-here test-ray
-
-# Two at a time: what needs Ray mostly waits for processes to start.
-test-here:
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(STARTS_RAY) tests/matrix) $(ARGS)
+test: $(VENV)/.dev  ## run the tests, then those of the core on the in-process engine, and a part of them on Ray
+	$(BIN)/python -m pytest --ignore=tests/matrix $(ARGS)
 	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(INPROCESS_TESTS) $(ARGS)
-
-test-ray:
-	$(BIN)/python -m pytest $(STARTS_RAY) $(ARGS)
 	HOCKET_ENGINE=ray $(BIN)/python -m pytest $(RAY_TESTS) $(ARGS)
 
 parity: $(VENV)/.dev  ## run the suites on each engine and write docs/parity.md (half an hour)

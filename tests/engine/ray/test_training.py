@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hocket
+from tests.conftest import SharedRay
 from tests.engine.ray.conftest import UNTIDY
 from tests.train import test_turns
 
 pytestmark = [pytest.mark.timeout(180), UNTIDY]
 
 
-def test_weights_are_those_of_one_process(tmp_path: Path) -> None:
+def learn(path: Path) -> list[Any]:
+    found = []
+    for size in (1, 2, 4):
+        result = test_turns.fit(test_turns.learn, path, size, {"shards": False})
+        found.append((size, result.return_value, result.metrics["loss"]))
+    return found
+
+
+def test_weights_are_those_of_one_process(shared_ray: SharedRay, tmp_path: Path) -> None:
     """Those of the local engine are too: `tests/train/test_turns.py`, and with the command `tests/train/test_demo.py`."""
-    learned = []
-    for engine in ("inprocess", "ray"):
-        with hocket.init(engine=engine, num_cpus=2):
-            for size in (1, 2, 4):
-                result = test_turns.fit(test_turns.learn, tmp_path / engine, size, {"shards": False})
-                learned.append((size, result.return_value, result.metrics["loss"]))
-    assert learned[:3] == learned[3:]
+    with hocket.init(engine="inprocess", num_cpus=2):
+        expected = learn(tmp_path / "inprocess")
+    with shared_ray.lend(), hocket.init(engine="ray", num_cpus=2):
+        assert learn(tmp_path / "ray") == expected
