@@ -69,7 +69,7 @@ parity: $(VENV)/.dev  ## run the suites on each engine and write docs/parity.md 
 frameworks: $(VENV)/.dev  ## run each framework with each strategy on both engines and write docs/frameworks.md (five minutes)
 	@mkdir -p $(RESULTS)
 	-for engine in local ray; do \
-		HOCKET_ENGINE=$$engine $(BIN)/python -m pytest tests/matrix -q -o junit_family=xunit2 \
+		HOCKET_ENGINE=$$engine $(BIN)/python -m pytest tests/matrix -q -o junit_family=xunit1 \
 			--junit-xml=$(RESULTS)/$$engine-matrix.xml $(ARGS); \
 	done
 	$(BIN)/python tools/frameworks.py $(RESULTS) docs/frameworks.md
