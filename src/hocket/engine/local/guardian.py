@@ -172,11 +172,11 @@ class Guardian:
         gc.disable()  # measured: looking for garbage takes a fifth of the time that torch takes to load
         try:
             for name in modules:
-                os.environ[messages.LOADING] = name
+                os.environ[late.LOADING] = name
                 with contextlib.suppress(BaseException):  # a worker that imports it will say it better
                     importlib.import_module(name)
         finally:
-            os.environ.pop(messages.LOADING, None)
+            os.environ.pop(late.LOADING, None)
             sys.path[:] = usual
             gc.enable()
             gc.freeze()

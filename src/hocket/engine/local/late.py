@@ -20,6 +20,9 @@ import sys
 import threading
 import types
 
+LOADING = "HOCKET_LOADING"
+"""The environment variable that names what the guardian imports just now for its workers."""
+
 _PACKAGE = __name__.partition(".")[0]
 
 _running = threading.local()

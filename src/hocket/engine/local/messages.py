@@ -12,9 +12,6 @@ once are out of reach of one machine."""
 STATUS_BYTES = STATUS_SLOTS * 16
 """Size of the table in bytes."""
 
-LOADING = "HOCKET_LOADING"
-"""The environment variable that names what the guardian imports just now."""
-
 # hub -> worker
 SETUP = 1
 """``(SETUP, facts)``: the first message to each worker; the keys are those of `processes.build_setup`."""

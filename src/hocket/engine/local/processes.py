@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from hocket import exceptions
-from hocket.engine.local import channel, messages
+from hocket.engine.local import channel, late, messages
 
 END_SECONDS = 10.0
 """How long the guardian may take to end everything; it takes milliseconds unless a process cannot be killed."""
@@ -37,7 +37,7 @@ class GuardianProcess:
     """Starts the guardian, tells it what to do, and waits for its end. Called with the hub's lock held."""
 
     def __init__(self) -> None:
-        loading = os.environ.get(messages.LOADING)
+        loading = os.environ.get(late.LOADING)
         if loading is not None:  # else each session would start the next
             raise RuntimeError(
                 f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours called like a library? Call it something else, or put "
