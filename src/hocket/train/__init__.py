@@ -3,7 +3,8 @@
 `data_parallel_trainer` is the entry; `controller` starts a `worker_group`, has a `follower` take its reports, and applies the failure policy;
 `context` and `collective` are what the training function calls, `questions` and `desk` how it is answered; `checkpoint_manager` and `storage` keep what it saved, `parcels` and `copies` bring it
 there from other machines, and back, `uploads` while training goes on; `validation_queue` validates it. `budget` counts failures, and
-`notices` and `drain` see to ranks that are told to end. `classic` is the trainer of 2022, `progress` and `loggers` show and keep metrics, by `tracking`. Adapters for
+`notices` and `drain` see to ranks that are told to end. `classic` is the trainer of 2022, `progress` and `loggers` show and keep metrics, by `tracking`. `local_mode` and `turn_group` run
+ranks in this process, `datasets` gives ranks their rows, `strategies` says how updates travel, and `world` joins ranks for frameworks that cannot themselves. Adapters for
 frameworks are folders of their own, such as `hocket.train.torch`; nothing here imports a framework.
 """
 
