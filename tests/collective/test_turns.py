@@ -137,5 +137,8 @@ except KeyboardInterrupt:
         assert process.stdout is not None
         assert process.stdout.readline() == "runs\n"
         process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "ended\n"
+        try:
+            assert process.communicate(timeout=20)[0] == "ended\n"
+        finally:
+            process.kill()
     assert process.returncode == 0

@@ -25,6 +25,9 @@ from hocket import exceptions
 REST_SECONDS = 0.0005
 """How long the process rests when no rank can go on before a thread that is none has done something. A guess."""
 
+LOOK_SECONDS = 0.2
+"""How often one who waits for its turn looks for Ctrl-C: Python does not see a signal that comes just before it goes to sleep."""
+
 
 @final
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ class Turns:
         """Sleep until it is this rank's turn. Ctrl-C arrives in rank 0 at any time: then the others are ended, and it waits on."""
         while self._now != rank or (until_all_done and self._running):
             try:
-                self._gates[rank].acquire()
+                self._gates[rank].acquire(timeout=LOOK_SECONDS)
             except BaseException as error:  # noqa: BLE001 (`run` raises it)
                 if self._error is None:
                     self._error = error
