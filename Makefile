@@ -10,6 +10,8 @@ ARGS ?=
 BIN := $(VENV)/bin
 INPROCESS_TRAIN := $(addprefix tests/train/test_,strategies.py loaders.py train_collective.py)
 INPROCESS_TESTS := tests/core tests/kernel tests/util $(INPROCESS_TRAIN)
+# Clusters of several nodes, Ray's client, other people's trainers, each framework with each strategy: minutes each.
+LONG_TESTS := tests/matrix tests/engine/ray/test_client.py tests/train/test_cluster.py tests/train/test_frameworks.py tests/train/test_horovod.py
 # All of the core on Ray is a part of `make parity`.
 RAY_TESTS := $(addprefix tests/core/test_,ray_program.py options.py dag.py)
 PARITY_TESTS := tests/core tests/util tests/train
@@ -18,7 +20,7 @@ PAGES := README.md $(wildcard docs/*.md)
 NEWS_BASE ?= origin/main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test parity frameworks check format format-check lint types imports news docs doctest bench clean
+.PHONY: help demo test test-long parity frameworks check format format-check lint types imports news docs doctest bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,9 +49,12 @@ $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
 demo: $(VENV)/.demo  ## train a real model on two workers
 	$(BIN)/hocket demo $(ARGS)
 
-test: $(VENV)/.dev  ## run the tests, then those of the core on the in-process engine, and a part of them on Ray
-	$(BIN)/python -m pytest --ignore=tests/matrix $(ARGS)
+test: $(VENV)/.dev  ## run the tests, then those of the core on the in-process engine
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
 	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(INPROCESS_TESTS) $(ARGS)
+
+test-long: $(VENV)/.dev  ## run what `make test` leaves out because it takes long, and a part of the core on Ray
+	$(BIN)/python -m pytest $(LONG_TESTS) $(ARGS)
 	HOCKET_ENGINE=ray $(BIN)/python -m pytest $(RAY_TESTS) $(ARGS)
 
 parity: $(VENV)/.dev  ## run the suites on each engine and write docs/parity.md (half an hour)
