@@ -1,0 +1,55 @@
+"""What numbers that a user gives must be."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+
+
+def require_number(
+    name: str, value: object, rule: str, remedy: str, *, low: float, high: float, open_low: bool = False
+) -> float:
+    """Return a number as a float, if it lies in a range.
+
+    Args:
+        name: What the number is called where it was given.
+        value: What was given.
+        rule: The range in words: "must be ...".
+        remedy: What to write instead, as a sentence.
+        low: The least that is allowed.
+        high: What it must be below.
+        open_low: Whether `low` itself is not allowed.
+
+    Raises:
+        ValueError: It is not a number, or out of the range.
+
+    Example:
+        >>> require_number("momentum", 0, "must be from 0 to less than 1", "Write 0.9.", low=0, high=1)
+        0.0
+    """
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
+        number = float(value)
+        if (number > low if open_low else number >= low) and number < high:
+            return number
+    raise ValueError(f"{name} {rule}, but received {value!r}. {remedy}")
+
+
+def require_count(name: str, value: object, remedy: str, *, least: int = 1) -> int:
+    """Return a whole number as an int, if it is large enough.
+
+    Raises:
+        ValueError: It is not a whole number, or less than `least`.
+
+    Example:
+        >>> require_count("num_shards", 3, "Write 1 for no shards.")
+        3
+    """
+    if not isinstance(value, bool):
+        try:
+            count = operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+        else:
+            if count >= least:
+                return count
+    raise ValueError(f"{name} must be a whole number from {least}, but received {value!r}. {remedy}")

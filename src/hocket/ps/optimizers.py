@@ -1,0 +1,499 @@
+"""How servers turn gradients into new values.
+
+Each optimizer is a rule for one element: from its value, its gradient, and what is kept for it in *slots* (momentum, sums of squares), come its new
+value and new slots. So one loop serves a whole variable, a shard of it, and rows that were gathered from a table.
+
+**The cost is memory's.** A push of a million floats reads and writes some 12 MB (SGD) to 28 MB (Adam). A line of numpy over all of it would move as much
+again for each operation, so `Optimizer.apply` goes through blocks that stay in the cache, with scratch that each thread makes once.
+
+**Rows are lazy.** `Optimizer.apply_rows` moves only the rows it is given, as TensorFlow's sparse updates and ``torch.optim.SparseAdam`` do. A row that
+is not pushed keeps its value and its slots: its momentum does not carry it on, its averages do not decay, weight decay does not touch it.
+
+What is not finite is not looked for here, and spreads as in any arithmetic, without a warning: whether a push with a NaN is dropped is a question that
+comes before.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket.ps import checks
+
+Array: TypeAlias = npt.NDArray[np.floating[Any]]
+
+BLOCK: Final = 32768
+"""How many elements are worked on at once. Measured for a million floats, on a core with 48 KiB and 2 MiB of cache: 65,536 gains 5 % more, which a core
+with half the cache would lose; 16,384 takes a quarter longer, as each line of numpy costs half a microsecond; all at once takes half as long again."""
+
+_TINY: Final = 1.2e-38
+"""The least epsilon: a smaller one would be 0 as a float32, and 0 / 0 where a gradient has always been 0."""
+
+
+class Optimizer(abc.ABC):
+    """A rule that makes new values from old ones and a gradient.
+
+    It is immutable, holds no arrays and can be pickled: variables, slots and the number of the step belong to whoever calls. Any number of threads may
+    call one optimizer at once, for arrays that do not overlap.
+
+    There are four of them: `SGD`, `Adagrad`, `Adam` and `FTRL`. To write another, give `slots`, `slot_initial` and `_update`.
+    """
+
+    @property
+    @abc.abstractmethod
+    def slots(self) -> tuple[str, ...]:
+        """The names of what is kept for each element. A slot has the variable's shape and its dtype: float32, or float64."""
+
+    @abc.abstractmethod
+    def slot_initial(self, name: str) -> float:
+        """Return what each element of a slot is before the first update.
+
+        Raises:
+            ValueError: There is no such slot.
+        """
+
+    @abc.abstractmethod
+    def _update(self, block: _Block, step: int, scale: float) -> None:
+        """Write the new values and slots of one block.
+
+        What is written may be the same memory as what is read, so nothing may be read after it has been written. The gradient and, where they are other
+        arrays, the old values and slots stay as they are.
+        """
+
+    @final
+    def apply(
+        self,
+        value: Array,
+        slots: Sequence[Array],
+        gradient: Array,
+        step: int,
+        out: Array,
+        out_slots: Sequence[Array],
+        scale: float = 1.0,
+    ) -> None:
+        """Write a variable's new values and slots.
+
+        Args:
+            value: The old values. This and all other arrays are flat, contiguous, and of one length and dtype.
+            slots: The old slots, in the order of `slots`.
+            gradient: The gradient. It is not changed.
+            step: The number of this update, 1 for the first.
+            out: Where the new values go: `value` itself, or an array that does not overlap it.
+            out_slots: Where the new slots go: those of `slots`, or others.
+            scale: What the learning rate is multiplied by, for this update.
+
+        Example:
+            >>> import numpy as np
+            >>> from hocket import ps
+            >>> value, gradient = np.array([1.0, 2.0], np.float32), np.array([0.5, -1.0], np.float32)
+            >>> ps.SGD(lr=0.5).apply(value, [], gradient, 1, value, [])
+            >>> value.tolist()
+            [0.75, 2.5]
+        """
+        assert step >= 1, step
+        assert len(slots) == len(out_slots) == len(self.slots), (len(slots), len(out_slots), self.slots)
+        arrays = (value, gradient, out, *slots, *out_slots)
+        assert all(a.shape == (value.size,) and a.dtype == value.dtype for a in arrays), [
+            (a.shape, a.dtype) for a in arrays
+        ]
+        with np.errstate(all="ignore"):
+            for start in range(0, value.size, BLOCK):
+                part = slice(start, start + BLOCK)
+                block = _Block(
+                    value[part], [a[part] for a in slots], gradient[part], out[part], [a[part] for a in out_slots]
+                )
+                self._update(block, step, scale)
+
+    @final
+    def apply_rows(self, rows: Array, slots: Sequence[Array], gradient: Array, step: int, scale: float = 1.0) -> None:
+        """Change rows of a table, and their slots, in place. Rows that are not given do not move.
+
+        Args:
+            rows: Copies of the rows, each of them once: contiguous, [how many, columns].
+            slots: The same of each slot, in the order of `slots`.
+            gradient: The rows' gradients.
+            step: The number of this update of the table, 1 for the first. It is the table's, not a row's: as in ``torch.optim.SparseAdam``.
+            scale: What the learning rate is multiplied by, for this update.
+
+        Example:
+            >>> import numpy as np
+            >>> from hocket import ps
+            >>> table, ids = np.zeros([4, 2], np.float32), np.array([1, 3])
+            >>> rows = table[ids]
+            >>> ps.SGD(lr=0.5).apply_rows(rows, [], np.ones([2, 2], np.float32), step=1)
+            >>> table[ids] = rows
+            >>> table.tolist()
+            [[0.0, 0.0], [-0.5, -0.5], [0.0, 0.0], [-0.5, -0.5]]
+        """
+        assert all(a.flags.c_contiguous for a in (rows, *slots)), "a copy would be changed in their place"
+        flat = [slot.reshape(-1) for slot in slots]
+        self.apply(rows.reshape(-1), flat, gradient.reshape(-1), step, rows.reshape(-1), flat, scale)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SGD(Optimizer):
+    """Steps along the gradient, with momentum if asked: ``torch.optim.SGD``.
+
+    Args:
+        lr: The learning rate.
+        momentum: How much of the last step's direction is kept. 0 keeps nothing, and needs no slot.
+        nesterov: Whether the step looks ahead along the momentum.
+        weight_decay: How much of the value is added to the gradient.
+
+    Raises:
+        ValueError: A number is out of its range, or there is nesterov without momentum.
+
+    Example:
+        >>> from hocket import ps
+        >>> ps.SGD(lr=0.1, momentum=0.9).slots
+        ('momentum',)
+    """
+
+    lr: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _set(self, "lr", _require_lr(self.lr))
+        _set(self, "momentum", _require_decay("momentum", self.momentum, "Leave it out for none; 0.9 is usual."))
+        _set(self, "weight_decay", _require_weight("weight_decay", self.weight_decay))
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov=True needs momentum, but received momentum=0.0. Give momentum=0.9, say.")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """``momentum``, if there is any."""
+        return ("momentum",) if self.momentum else ()
+
+    def slot_initial(self, name: str) -> float:
+        """Return 0."""
+        return _find_initial(self, name, {"momentum": 0.0})
+
+    def _update(self, block: _Block, step: int, scale: float) -> None:
+        (work,) = _take_scratch(block, 1)
+        gradient, rate = block.gradient, self.lr * scale
+        if not self.momentum:
+            if self.weight_decay:
+                np.multiply(block.value, rate * self.weight_decay, out=work)
+                np.subtract(block.value, work, out=block.out)
+                np.multiply(gradient, rate, out=work)
+                np.subtract(block.out, work, out=block.out)
+                return
+            np.multiply(gradient, rate, out=work)
+            np.subtract(block.value, work, out=block.out)
+            return
+        if self.weight_decay:
+            np.multiply(block.value, self.weight_decay, out=work)
+            gradient = np.add(gradient, work, out=work)
+        (momentum,), (new,) = block.slots, block.out_slots
+        np.multiply(momentum, self.momentum, out=new)
+        np.add(new, gradient, out=new)
+        if self.nesterov:
+            (ahead,) = _take_scratch(block, 2)[1:]
+            np.multiply(new, self.momentum, out=ahead)
+            np.add(ahead, gradient, out=ahead)
+            np.multiply(ahead, rate, out=work)
+        else:
+            np.multiply(new, rate, out=work)
+        np.subtract(block.value, work, out=block.out)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Adagrad(Optimizer):
+    """Steps divided by the root of the sum of all squared gradients: J. Duchi, E. Hazan and Y. Singer, "Adaptive Subgradient Methods for Online
+    Learning and Stochastic Optimization" (JMLR 12, 2011), the diagonal form, as ``torch.optim.Adagrad`` computes it.
+
+    Args:
+        lr: The learning rate.
+        initial_accumulator: What the sums begin with. 0 as in PyTorch and the paper; TensorFlow has 0.1, so that the first steps are smaller.
+        eps: What is added to the root. 1e-10 as in PyTorch; TensorFlow adds 1e-7 under the root.
+        weight_decay: How much of the value is added to the gradient.
+
+    Raises:
+        ValueError: A number is out of its range.
+
+    Example:
+        >>> from hocket import ps
+        >>> ps.Adagrad(lr=0.1, initial_accumulator=0.1).slot_initial("sum")
+        0.1
+    """
+
+    lr: float
+    initial_accumulator: float = 0.0
+    eps: float = 1e-10
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _set(self, "lr", _require_lr(self.lr))
+        _set(self, "initial_accumulator", _require_weight("initial_accumulator", self.initial_accumulator))
+        _set(self, "eps", _require_eps(self.eps, "1e-10"))
+        _set(self, "weight_decay", _require_weight("weight_decay", self.weight_decay))
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """``sum``, of squared gradients."""
+        return ("sum",)
+
+    def slot_initial(self, name: str) -> float:
+        """Return `initial_accumulator`."""
+        return _find_initial(self, name, {"sum": self.initial_accumulator})
+
+    def _update(self, block: _Block, step: int, scale: float) -> None:
+        work, decayed = _take_scratch(block, 2)
+        gradient = block.gradient
+        if self.weight_decay:
+            np.multiply(block.value, self.weight_decay, out=decayed)
+            gradient = np.add(gradient, decayed, out=decayed)
+        (total,), (new,) = block.slots, block.out_slots
+        np.multiply(gradient, gradient, out=work)
+        np.add(total, work, out=new)
+        np.sqrt(new, out=work)
+        np.add(work, self.eps, out=work)
+        np.divide(gradient, work, out=work)
+        np.multiply(work, self.lr * scale, out=work)
+        np.subtract(block.value, work, out=block.out)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Adam(Optimizer):
+    """Steps along an average gradient, divided by the root of an average square: D. Kingma and J. Ba, "Adam: A Method for Stochastic Optimization"
+    (ICLR 2015), algorithm 1, with both averages corrected for their start at 0.
+
+    Args:
+        lr: The learning rate.
+        beta1: How much of the average gradient is kept. 0.9 is the paper's, as the next two are.
+        beta2: How much of the average square is kept.
+        eps: What is added to the root.
+        weight_decay: How much of the value is added to the gradient; or, if `decoupled`, taken off the value.
+        decoupled: False for ``torch.optim.Adam``. True for AdamW, where decay does not pass through the averages: I. Loshchilov and F. Hutter,
+            "Decoupled Weight Decay Regularization" (ICLR 2019), with the decay multiplied by the learning rate as in PyTorch and Keras.
+
+    Raises:
+        ValueError: A number is out of its range.
+
+    Example:
+        >>> from hocket import ps
+        >>> ps.Adam(lr=1e-3, weight_decay=0.01, decoupled=True).slots
+        ('average', 'square')
+    """
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+
+    def __post_init__(self) -> None:
+        _set(self, "lr", _require_lr(self.lr))
+        _set(self, "beta1", _require_decay("beta1", self.beta1, "Leave it out for 0.9."))
+        _set(self, "beta2", _require_decay("beta2", self.beta2, "Leave it out for 0.999."))
+        _set(self, "eps", _require_eps(self.eps, "1e-8"))
+        _set(self, "weight_decay", _require_weight("weight_decay", self.weight_decay))
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """``average`` of gradients, and of their ``square``: m and v in the paper."""
+        return ("average", "square")
+
+    def slot_initial(self, name: str) -> float:
+        """Return 0."""
+        return _find_initial(self, name, {"average": 0.0, "square": 0.0})
+
+    def _update(self, block: _Block, step: int, scale: float) -> None:
+        work, decayed = _take_scratch(block, 2)
+        gradient, rate = block.gradient, self.lr * scale
+        if self.weight_decay and not self.decoupled:
+            np.multiply(block.value, self.weight_decay, out=decayed)
+            gradient = np.add(gradient, decayed, out=decayed)
+        (average, square), (new_average, new_square) = block.slots, block.out_slots
+        np.multiply(gradient, 1 - self.beta1, out=work)
+        np.multiply(average, self.beta1, out=new_average)
+        np.add(new_average, work, out=new_average)
+        np.multiply(gradient, gradient, out=work)
+        np.multiply(work, 1 - self.beta2, out=work)
+        np.multiply(square, self.beta2, out=new_square)
+        np.add(new_square, work, out=new_square)
+        # m / b1 / (sqrt(v / b2) + eps) = root / b1 * m / (sqrt(v) + root * eps), with one pass less.
+        root = (1 - self.beta2**step) ** 0.5
+        np.sqrt(new_square, out=work)
+        np.add(work, max(root * self.eps, _TINY), out=work)
+        np.divide(new_average, work, out=work)
+        np.multiply(work, rate * root / (1 - self.beta1**step), out=work)
+        if self.weight_decay and self.decoupled:
+            np.multiply(block.value, rate * self.weight_decay, out=decayed)
+            np.add(work, decayed, out=work)
+        np.subtract(block.value, work, out=block.out)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FTRL(Optimizer):
+    """Follows the regularised leader: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013), algorithm 1, with the power that
+    TensorFlow adds. Steps are Adagrad's, but an element whose evidence is weaker than `l1` is exactly 0.
+
+    A value is computed from its slots, and the one it began with is forgotten at the first update: begin with zeros.
+
+    Args:
+        lr: The learning rate; alpha in the paper.
+        lr_power: Minus the power of the sum of squares that divides the step, 0 for steps of one size. -0.5 is the paper's.
+        initial_accumulator: What the sums of squares begin with. 0.1 as in TensorFlow; the paper has 0.
+        l1: How strong evidence must be for a value that is not 0.
+        l2: How strongly values are pulled towards 0, as TensorFlow counts: twice of it is added to what divides.
+        beta: What is added to the power of the sum, as the paper does; 0 as in TensorFlow.
+
+    Raises:
+        ValueError: A number is out of its range, or `initial_accumulator`, `l2` and `beta` are all 0.
+
+    Note:
+        A step's `scale` multiplies its gradient where the gradient moves the value, and neither the sum of squares nor `lr` in the formula: without
+        regularisation that is a step with the learning rate scaled. TensorFlow puts a changed `lr` into the formula, which also rescales each value.
+
+    Example:
+        >>> from hocket import ps
+        >>> ps.FTRL(lr=0.1, l1=0.01).slots
+        ('sum', 'linear')
+    """
+
+    lr: float
+    lr_power: float = -0.5
+    initial_accumulator: float = 0.1
+    l1: float = 0.0
+    l2: float = 0.0
+    beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        _set(self, "lr", _require_lr(self.lr))
+        rule, remedy = "must be a finite number of at most 0", "Leave it out for -0.5, the paper's."
+        power = checks.require_number(
+            "lr_power", self.lr_power, rule, remedy, low=-math.inf, open_low=True, high=math.nextafter(0, 1)
+        )
+        _set(self, "lr_power", power)
+        for name in ("initial_accumulator", "l1", "l2", "beta"):
+            _set(self, name, _require_weight(name, getattr(self, name)))
+        if not (self.initial_accumulator or self.l2 or self.beta):
+            raise ValueError(
+                "initial_accumulator, l2 and beta are all 0, and one must be above 0: where a gradient is 0, a value would be 0 / 0. "
+                "Give beta=1.0, as the paper does, or initial_accumulator=0.1, as TensorFlow does."
+            )
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """``sum`` of squared gradients, and ``linear``: n and z in the paper."""
+        return ("sum", "linear")
+
+    def slot_initial(self, name: str) -> float:
+        """Return `initial_accumulator` for ``sum``, and 0 for ``linear``."""
+        return _find_initial(self, name, {"sum": self.initial_accumulator, "linear": 0.0})
+
+    def _update(self, block: _Block, step: int, scale: float) -> None:
+        before, after = _take_scratch(block, 2)
+        (total, linear), (new_total, new_linear) = block.slots, block.out_slots
+        self._raise_to_power(total, before)
+        np.multiply(block.gradient, block.gradient, out=after)
+        np.add(total, after, out=new_total)
+        self._raise_to_power(new_total, after)
+        # The paper's z, to which is added the gradient less sigma times the value.
+        np.subtract(after, before, out=before)
+        np.multiply(before, 1 / self.lr, out=before)
+        np.multiply(before, block.value, out=before)
+        np.subtract(linear, before, out=new_linear)
+        if scale != 1.0:
+            np.multiply(block.gradient, scale, out=before)
+            np.add(new_linear, before, out=new_linear)
+        else:
+            np.add(new_linear, block.gradient, out=new_linear)
+        # The value is minus z, moved towards 0 by l1, divided by the inverse of the rate.
+        np.multiply(after, 1 / self.lr, out=after)
+        np.add(after, self.beta / self.lr + 2 * self.l2, out=after)
+        if self.l1:
+            np.clip(new_linear, -self.l1, self.l1, out=before)
+            np.subtract(before, new_linear, out=before)
+        else:
+            np.negative(new_linear, out=before)
+        np.divide(before, after, out=block.out)
+
+    def _raise_to_power(self, total: Array, out: Array) -> None:
+        if self.lr_power == -0.5:
+            np.sqrt(total, out=out)
+        else:
+            np.power(total, -self.lr_power, out=out)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class _Block:
+    """A part of the arrays that `Optimizer.apply` was given, short enough for the cache."""
+
+    __slots__ = ("gradient", "out", "out_slots", "slots", "value")
+
+    def __init__(self, value: Array, slots: list[Array], gradient: Array, out: Array, out_slots: list[Array]) -> None:
+        self.value = value
+        self.slots = slots
+        self.gradient = gradient
+        self.out = out
+        self.out_slots = out_slots
+
+
+class _Scratch(threading.local):
+    """Each thread's own memory for what is between the lines."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[np.dtype[Any], list[Array]] = {}
+
+
+_scratch = _Scratch()
+
+
+def _take_scratch(block: _Block, count: int) -> list[Array]:
+    """Return arrays of the block's length and dtype, with anything in them. The first ones are the same in each call of a thread."""
+    dtype, length = block.value.dtype, block.value.size
+    arrays = _scratch.arrays.setdefault(dtype, [])
+    while len(arrays) < count:
+        arrays.append(np.empty(BLOCK, dtype))
+    return [array[:length] for array in arrays[:count]]
+
+
+def _set(optimizer: Optimizer, name: str, value: float) -> None:
+    """Set a field of a frozen optimizer that is being made. A float, because an array's scalar would widen float32."""
+    object.__setattr__(optimizer, name, value)
+
+
+def _find_initial(optimizer: Optimizer, name: str, initial: dict[str, float]) -> float:
+    if name not in optimizer.slots:
+        kept = ", ".join(optimizer.slots) or "none"
+        raise ValueError(f"{optimizer!r} has no slot {name!r}. Its slots: {kept}.")
+    return initial[name]
+
+
+def _require_lr(value: object) -> float:
+    return checks.require_number(
+        "lr", value, "must be a finite number above 0", "Give lr=0.01, say.", low=0, high=math.inf, open_low=True
+    )
+
+
+def _require_decay(name: str, value: object, remedy: str) -> float:
+    return checks.require_number(name, value, "must be from 0 to less than 1", remedy, low=0, high=1)
+
+
+def _require_weight(name: str, value: object) -> float:
+    return checks.require_number(
+        name, value, "must be a finite number from 0", "Leave it out for the default.", low=0, high=math.inf
+    )
+
+
+def _require_eps(value: object, default: str) -> float:
+    rule = f"must be a finite number from {_TINY:g}, the least that float32 can hold"
+    return checks.require_number("eps", value, rule, f"Leave it out for {default}.", low=_TINY, high=math.inf)
