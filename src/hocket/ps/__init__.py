@@ -1,6 +1,7 @@
 """Parameter servers: servers hold variables, workers compute, a coordinator schedules.
 
-`optimizers` says how a gradient changes a variable, and `initializers` what it begins with.
+`optimizers` says how a gradient changes a variable, and `initializers` what it begins with. `partitioners` say into how many shards it
+is cut.
 """
 
 from hocket.ps.initializers import Constant as Constant
@@ -13,3 +14,7 @@ from hocket.ps.optimizers import SGD as SGD
 from hocket.ps.optimizers import Adagrad as Adagrad
 from hocket.ps.optimizers import Adam as Adam
 from hocket.ps.optimizers import Optimizer as Optimizer
+from hocket.ps.partitioners import FixedShards as FixedShards
+from hocket.ps.partitioners import MaxSize as MaxSize
+from hocket.ps.partitioners import MinSize as MinSize
+from hocket.ps.partitioners import Partitioner as Partitioner
