@@ -5,8 +5,7 @@ others, by whom, or on which shard: a table whose rows appear as they are asked 
 start, also when it is loaded into another number of shards.
 
 For that, random numbers are not drawn from a stream: they are hashes of where they go (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
-SC 2011). The hash is splitmix64 (G. Steele, D. Lea and C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014): a row's id and the seed
-make the state of a generator, whose k-th output has the bits of columns 2k and 2k + 1. `Normal` makes them into two numbers of a bell curve as
+SC 2011). A row's id and the seed make the state of a splitmix64 generator (see `hashing`), whose k-th output has the bits of columns 2k and 2k + 1. `Normal` makes them into two numbers of a bell curve as
 G. Box and M. Muller did in "A Note on the Generation of Random Normal Deviates" (1958).
 
 Values are computed as float32 and have 24 random bits; a float64 variable begins with the same numbers. Those of `Uniform` are the same on every
@@ -24,12 +23,11 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket.ps import checks
+from hocket.ps import checks, hashing
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
 Floats: TypeAlias = npt.NDArray[np.float32]
 Ids: TypeAlias = npt.NDArray[np.int64]
-Words: TypeAlias = npt.NDArray[np.uint64]
 
 VERSION: Final = 1
 """Which numbers these are. Golden values in the tests hold it: whoever changes a result here raises it."""
@@ -39,10 +37,6 @@ BLOCK: Final = 32768
 
 MAX_SEED: Final = (1 << 64) - 1
 
-_MASK: Final = (1 << 64) - 1
-_GOLDEN: Final = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio, the step of splitmix64
-_FIRST: Final = 0xBF58476D1CE4E5B9  # the multipliers of its finaliser
-_SECOND: Final = 0x94D049BB133111EB
 _UNIT: Final = 2.0**-24
 
 
@@ -241,14 +235,14 @@ def _fill(self: Uniform | Normal, ids: Ids, out: Array) -> None:
     at_once = min(count, max(1, BLOCK // 2 // pairs))
     words, work = np.empty(at_once * pairs, np.uint64), np.empty(at_once * pairs, np.uint64)
     halves = np.empty((2, at_once * pairs), np.float32)
-    steps = np.arange(1, (columns + 1) // 2 + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    steps = np.arange(1, (columns + 1) // 2 + 1, dtype=np.uint64) * np.uint64(hashing.GOLDEN)
     for start in range(0, count, at_once):
         states = _find_states(ids[start : start + at_once], self.seed)
         for pair in range(0, len(steps), pairs):
             some = steps[pair : pair + pairs]
             shape, size = (len(states), len(some)), len(states) * len(some)
             block = np.add(states[:, None], some, out=words[:size].reshape(shape))
-            _mix(block, work[:size].reshape(shape))
+            hashing.mix(block, work[:size].reshape(shape))
             even, odd = halves[0, :size].reshape(shape), halves[1, :size].reshape(shape)
             _split(block, even, odd)
             self._shape(even, odd)
@@ -257,30 +251,18 @@ def _fill(self: Uniform | Normal, ids: Ids, out: Array) -> None:
             target[:, 1::2] = odd[:, : target.shape[1] // 2]
 
 
-def _find_states(ids: Ids, seed: int) -> Words:
+def _find_states(ids: Ids, seed: int) -> hashing.Words:
     """Return the state of each row's generator."""
-    key = np.array([seed ^ _GOLDEN], np.uint64)
-    _mix(key, np.empty_like(key))
+    key = np.array([seed ^ hashing.GOLDEN], np.uint64)
+    hashing.mix(key)
     states = ids.astype(np.uint64)  # negative ones wrap around
-    states *= np.uint64(_GOLDEN)
+    states *= np.uint64(hashing.GOLDEN)
     states += key
-    _mix(states, np.empty_like(states))
+    hashing.mix(states)
     return states
 
 
-def _mix(x: Words, work: Words) -> None:
-    """Make each bit depend on all bits, in place: the finaliser of splitmix64, a bijection."""
-    np.right_shift(x, 30, out=work)
-    np.bitwise_xor(x, work, out=x)
-    np.multiply(x, np.uint64(_FIRST), out=x)
-    np.right_shift(x, 27, out=work)
-    np.bitwise_xor(x, work, out=x)
-    np.multiply(x, np.uint64(_SECOND), out=x)
-    np.right_shift(x, 31, out=work)
-    np.bitwise_xor(x, work, out=x)
-
-
-def _split(words: Words, even: Floats, odd: Floats) -> None:
+def _split(words: hashing.Words, even: Floats, odd: Floats) -> None:
     """Write the upper 24 bits of each half of words, as floats."""
     numbers = words.view(np.uint32)
     np.right_shift(numbers, 8, out=numbers)
