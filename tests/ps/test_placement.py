@@ -89,7 +89,7 @@ def test_traffic_decides_where_bytes_allow_it():
     assert placer.place(100, traffic=5_000) == 0
     assert [placer.place(100, traffic=1_000) for _ in range(5)] == [1, 1, 1, 1, 1]
     found = placer.statistics()
-    assert found.traffic == (5_000, 5_000)
+    assert found.traffic == (5_000.0, 5_000.0)
     assert found.bytes_imbalance < 1.02
     for _ in range(30):
         placer.place(1_000, traffic=0 if placer.statistics().num_bytes[0] < 30_000 else 1)

@@ -1,9 +1,11 @@
 """Parameter servers: servers hold variables, workers compute, a coordinator schedules.
 
-`optimizers` says how a gradient changes a variable, and `initializers` what it begins with. `partitioners` say into how many shards it
-is cut.
+`cluster` says who takes part. `initializers` say what a variable begins with, and `optimizers` how a gradient changes it. `partitioners` say into how
+many shards it is cut, and `placement` which server holds which. These need numpy alone.
 """
 
+from hocket.ps.cluster import Cluster as Cluster
+from hocket.ps.cluster import ClusterTask as ClusterTask
 from hocket.ps.initializers import Constant as Constant
 from hocket.ps.initializers import Initializer as Initializer
 from hocket.ps.initializers import Normal as Normal
