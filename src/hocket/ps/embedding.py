@@ -1,0 +1,274 @@
+"""Tables: rows that are looked up by id, and of which a step touches few. They are what parameter servers are for.
+
+Ids are either row numbers, 0 to ``rows - 1``, or any whole numbers of 64 bits (``rows=None``), which are hashed. A row comes into being when it is first
+looked up. Rows are dealt out over all servers, ``id % servers`` or by a hash, so that the often used ones (usually with small numbers) are spread, too.
+
+A lookup moves each different row once, however often its id was asked for; a gradient is added up over equal ids before it moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from hocket.ps import links, placement, records, scope
+from hocket.ps.memory import Array
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class IndexedSlices:
+    """The gradient of a table: for each of some ids, the gradient of its row. Ids may repeat; then they add up. The name is TensorFlow's.
+
+    Attributes:
+        values: [..., dim]
+        indices: [...], the ids.
+
+    Example:
+        >>> import numpy as np
+        >>> from hocket import ps
+        >>> ids, values = ps.IndexedSlices(np.ones((3, 2)), np.array([7, 5, 7])).combine()
+        >>> ids.tolist(), values.tolist()
+        ([5, 7], [[1.0, 1.0], [2.0, 2.0]])
+    """
+
+    values: Any
+    indices: Any
+
+    def combine(self) -> tuple[Array, Array]:
+        """Return each id once, in rising order, and the sum of its gradients.
+
+        Raises:
+            ValueError: There are more or fewer rows than ids.
+        """
+        ids = np.asarray(self.indices).reshape(-1)
+        values = np.asarray(self.values)
+        if values.ndim < 1 or values.shape[:-1] != np.shape(self.indices):
+            raise ValueError(
+                f"IndexedSlices needs a row for each id: values of the shape {(*np.shape(self.indices), 'dim')}, but received {values.shape}."
+            )
+        values = values.reshape(-1, values.shape[-1])
+        if len(ids) < 2 or (ids[1:] > ids[:-1]).all():
+            return ids, values
+        order = np.argsort(ids, kind="stable")
+        ordered = ids[order]
+        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+        return ordered[starts], np.add.reduceat(values[order], starts, axis=0)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a pull of ids brought: each row once.
+
+    Attributes:
+        ids: [unique], rising.
+        rows: [unique, dim]
+        places: Of the shape of the ids asked for: which row each of them is.
+    """
+
+    ids: Array
+    rows: Array
+    places: Array
+
+    def expand(self) -> Array:
+        """Return a row for each id asked for: [..., dim]."""
+        result: Array = self.rows[self.places]
+        return result
+
+
+@final
+class Embedding:
+    """A table on the servers. Made under ``strategy.scope()``.
+
+    Args:
+        rows: How many ids there are, from 0. None: ids are any 64-bit numbers.
+        dim: How long a row is.
+        **settings: ``name``, ``dtype``, ``initializer``, ``optimizer``, ``capacity``, ``eviction``: see `ParameterServerStrategy.make_embedding`.
+
+    Raises:
+        RuntimeError: It is made outside a scope.
+        ValueError: A setting breaks its rule.
+        CapacityError: It does not fit into memory.
+
+    Example:
+        >>> import hocket
+        >>> from hocket import ps
+        >>> context = hocket.init(engine="inprocess")
+        >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 2})
+        >>> with strategy.scope():
+        ...     words = ps.Embedding(None, 2, capacity=1000, initializer=ps.Zeros())
+        >>> words.add_rows([2**40, 7, 7], [[1, 2], [3, 4], [3, 4]])
+        >>> words.lookup([7, 2**40, 5]).tolist()
+        [[6.0, 8.0], [1.0, 2.0], [0.0, 0.0]]
+        >>> strategy.close()
+        >>> hocket.shutdown()
+    """
+
+    name: str
+    rows: int | None
+    dim: int
+    dtype: np.dtype[Any]
+    _address: links.Address
+    _parts: tuple[records.TableSpec, ...]
+    """Its shards, by server."""
+
+    def __new__(cls, rows: int | None, dim: int, **settings: Any) -> Embedding:
+        """Make it on the servers in scope."""
+        made: Embedding = scope.get_strategy("ps.Embedding").make_embedding(rows, dim, **settings)
+        return made
+
+    def __init__(self, rows: int | None, dim: int, **settings: Any) -> None:
+        """Do nothing: it is made."""
+
+    def __repr__(self) -> str:
+        return f"<Embedding {self.name!r} rows={self.rows if self.rows is not None else 'hashed'} dim={self.dim} dtype={self.dtype}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return build, (self._address, self.name, self.rows, self.dim, self._parts)
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Which server holds each shard."""
+        return tuple(part.server for part in self._parts)
+
+    @property
+    def optimizer(self) -> Any:
+        """What turns its gradients into updates; None if it takes none."""
+        return self._parts[0].optimizer
+
+    def pull(self, ids: Any) -> Lookup:
+        """Return the rows of ids, each once.
+
+        Args:
+            ids: Whole numbers, of any shape.
+
+        Raises:
+            IndexError: An id is out of range.
+            TypeError: They are no whole numbers.
+            CapacityError: A table of hashed ids is full.
+        """
+        asked = self._check(ids)
+        unique, places = _find_unique(asked.reshape(-1))
+        return Lookup(unique, self.read_rows(unique), places.reshape(asked.shape))
+
+    def lookup(self, ids: Any) -> Array:
+        """Return a row for each id: [..., dim]. See `pull`, which does not repeat rows."""
+        return self.pull(ids).expand()
+
+    def read_rows(self, ids: Array) -> Array:
+        """Return the rows of ids, int64, that are in range."""
+        link = links.open_link(self._address)
+        link.enter()
+        if len(self._parts) == 1:
+            part = self._parts[0]
+            return link.stores[part.server].read_rows(part.number, ids)
+        result = np.empty((len(ids), self.dim), self.dtype)
+        for part, mine, local in self._deal(ids):
+            result[mine] = link.stores[part.server].read_rows(part.number, local)
+        return result
+
+    def assign_rows(self, ids: Any, values: Any) -> None:
+        """Set rows; each id once.
+
+        Raises:
+            IndexError: An id is out of range.
+            ValueError: The values do not fit, or an id is named twice.
+        """
+        self._write("rows_assign", ids, values)
+
+    def add_rows(self, ids: Any, values: Any) -> None:
+        """Add to rows; equal ids add up.
+
+        Raises:
+            IndexError: An id is out of range.
+            ValueError: The values do not fit.
+        """
+        unique, sums = IndexedSlices(values, self._check(ids)).combine()
+        self._write("rows_add", unique, sums)
+
+    def build_operations(self, gradient: IndexedSlices) -> dict[int, list[records.Operation]]:
+        """Return what a gradient does on each server.
+
+        Raises:
+            ValueError: The table takes no gradients, or the rows have another length.
+            IndexError: An id is out of range.
+        """
+        if self.optimizer is None:
+            raise ValueError(
+                f"`{self.name}` has no optimizer, so it takes no gradients. Write ps.Embedding(..., optimizer=ps.Adagrad(lr=0.1))."
+            )
+        self._check(gradient.indices)
+        ids, values = gradient.combine()
+        if values.shape[-1] != self.dim:
+            raise ValueError(
+                f"A gradient of `{self.name}` has rows of {values.shape[-1]}, but the table's have {self.dim}."
+            )
+        return self._build("rows_gradient", ids.astype(np.int64, copy=False), values)
+
+    def _write(self, kind: str, ids: Any, values: Any) -> None:
+        which = self._check(ids).reshape(-1)
+        rows = np.broadcast_to(np.asarray(values, self.dtype), (len(which), self.dim))
+        if len(np.unique(which)) < len(which):
+            raise ValueError(f"An id of `{self.name}` is named twice. Name each once.")
+        link = links.open_link(self._address)
+        for server, operations in self._build(kind, which, rows).items():
+            link.update(server, operations)
+
+    def _build(self, kind: str, ids: Array, values: Array) -> dict[int, list[records.Operation]]:
+        if len(self._parts) == 1:
+            part = self._parts[0]
+            return {part.server: [records.Operation(part.number, kind, values, ids)]}
+        return {
+            part.server: [records.Operation(part.number, kind, values[mine], local)]
+            for part, mine, local in self._deal(ids)
+        }
+
+    def _deal(self, ids: Array) -> list[tuple[records.TableSpec, Array, Array]]:
+        """Return, for each shard that is concerned, which of the ids are its, and what they are called there."""
+        count = len(self._parts)
+        owners = placement.hash_shard(ids, count) if self.rows is None else ids % count
+        found = []
+        for shard, part in enumerate(self._parts):
+            mine = np.flatnonzero(owners == shard)
+            if len(mine):
+                found.append((part, mine, ids[mine] if self.rows is None else ids[mine] // count))
+        return found
+
+    def _check(self, ids: Any) -> Array:
+        given = np.asarray(ids)
+        if given.dtype.kind not in "iu":
+            raise TypeError(f"Ids of `{self.name}` are whole numbers, but received {given.dtype}.")
+        if self.rows is not None and given.size and (given.min() < 0 or given.max() >= self.rows):
+            bad = given[(given < 0) | (given >= self.rows)]
+            raise IndexError(
+                f"`{self.name}` has the ids 0 to {self.rows - 1}, but received {bad.flat[0]}. For ids of any size write ps.Embedding(None, {self.dim}, capacity=...)."
+            )
+        return given.astype(np.int64, copy=False)
+
+
+def build(
+    address: links.Address, name: str, rows: int | None, dim: int, parts: Sequence[records.TableSpec]
+) -> Embedding:
+    """Return a table whose shards are there.
+
+    Args:
+        address: Where the servers are.
+        name: What it is called in messages and checkpoints.
+        rows: How many ids there are; None: any.
+        dim: How long a row is.
+        parts: Its shards, by server.
+    """
+    made = object.__new__(Embedding)
+    made._address, made.name, made.rows, made.dim = address, name, rows, dim
+    made._parts, made.dtype = tuple(parts), np.dtype(parts[0].dtype)
+    return made
+
+
+def _find_unique(ids: Array) -> tuple[Array, Array]:
+    """Return the different ids, rising, and where each of the given ones is among them."""
+    unique, places = np.unique(ids, return_inverse=True)
+    return unique, places

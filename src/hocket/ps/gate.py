@@ -1,0 +1,235 @@
+"""How far workers may run ahead of each other: the gate that pulls and pushes go through.
+
+A worker *enters* when it pulls, which notes the version that it reads, and *leaves* when its push was applied, which counts the version. A push's **staleness** is
+how many other pushes were applied between the two. It is counted for each push; with a bound it is never more than `max_staleness`.
+
+To hold the bound without ever getting stuck is a matter of deadlines. A worker that read version v must be applied when at most ``v + max_staleness`` pushes
+were; call that its deadline. The gate admits a pull, and grants a push, only if all others can still make theirs, one after the other in the order of
+deadlines (Jackson's rule: if any order keeps all deadlines, that one does). The worker with the earliest deadline can always be granted, so somebody
+always can go on. With ``max_staleness=0`` one worker at a time is inside.
+
+This bounds what the stale synchronous parallel model bounds (Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013),
+counted in pushes instead of in each worker's clock: what a gradient misses, whoever computed it.
+
+The state is a memory of its own with a robust mutex. A worker that dies inside is forgotten by the coordinator.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final, final
+
+import numpy as np
+
+from hocket.collective import futex
+from hocket.ps import errors, memory, mutex
+from hocket.ps.memory import Array
+
+MAX_WORKERS: Final = 1024
+
+UNBOUNDED: Final = -1
+
+_OUTSIDE: Final = -1
+
+_HISTOGRAM: Final = 1024
+"""Stalenesses counted one by one; the last counts all beyond."""
+
+LOG_ROWS: Final = 1 << 22
+"""How many pushes the log holds; the newest. 32 bytes each, that cost what is used."""
+
+VERSION, BOUND, HIGHEST, LOGGED, IS_LOGGING = range(5)
+
+_SLICE_SECONDS: Final = 0.5
+"""How long a sleep lasts at most: a waiter looks again even if nobody wakes it. A guess."""
+
+
+def _plan() -> memory.Plan:
+    layout = memory.Plan()
+    layout.add("mutex", (mutex.MUTEX_BYTES,), np.uint8)
+    layout.add("words", (8,), np.int64)
+    layout.add("bell", (16,), np.uint32)
+    layout.add("readings", (MAX_WORKERS,), np.int64)
+    layout.add("is_granted", (MAX_WORKERS,), np.uint8)
+    layout.add("histogram", (_HISTOGRAM,), np.int64)
+    layout.add("log", (LOG_ROWS, 4), np.int64)
+    return layout
+
+
+def build(kept: memory.Memory, max_staleness: int | None, *, is_logging: bool) -> None:
+    """Begin a gate in new memory. Called once, by who made it."""
+    arrays = _plan().view(kept)
+    mutex.build(int(arrays["mutex"].ctypes.data))
+    arrays["words"][BOUND] = UNBOUNDED if max_staleness is None else max_staleness
+    arrays["words"][IS_LOGGING] = is_logging
+    arrays["readings"].fill(_OUTSIDE)
+
+
+def count_bytes() -> int:
+    """Return how much memory a gate takes; most of it is never touched."""
+    return _plan().nbytes
+
+
+@final
+class Gate:
+    """The gate, as one process sees it.
+
+    Args:
+        ref: Its memory.
+        timeout_s: How long a pull or a push may wait.
+
+    Raises:
+        OSError: This process does not share memory with the keeper.
+    """
+
+    def __init__(self, ref: memory.MemoryRef, timeout_s: float) -> None:
+        arrays = _plan().view(memory.open_memory(ref))
+        self._words = arrays["words"]
+        self._bell = arrays["bell"]
+        self._bell_address = int(self._bell.ctypes.data)
+        self._readings = arrays["readings"]
+        self._is_granted = arrays["is_granted"].view(np.bool_)
+        self._histogram = arrays["histogram"]
+        self._log = arrays["log"]
+        self._timeout_s = timeout_s
+        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s, lambda: None)
+
+    @property
+    def version(self) -> int:
+        """How many pushes have left."""
+        return int(self._words[VERSION])
+
+    def enter(self, worker: int) -> int:
+        """Wait until this worker may pull; return the version that it reads.
+
+        Raises:
+            PushTimeoutError: Others are inside, and do not leave in time.
+        """
+        return self._wait(worker, self._try_enter)
+
+    def grant(self, worker: int) -> None:
+        """Wait until this worker's push may be applied.
+
+        Raises:
+            PushTimeoutError: Another must be applied first, and does not come in time.
+        """
+        self._wait(worker, self._try_grant)
+
+    def leave(self, worker: int) -> int:
+        """Say that the push was applied; return its staleness."""
+        with self._mutex:
+            words = self._words
+            version = int(words[VERSION])
+            reading = int(self._readings[worker])
+            staleness = version - reading if reading >= 0 else 0
+            self._histogram[min(staleness, _HISTOGRAM - 1)] += 1
+            if words[IS_LOGGING]:
+                self._log[int(words[LOGGED]) % LOG_ROWS] = worker, reading, version, time.monotonic_ns()
+                words[LOGGED] += 1
+            self._readings[worker] = _OUTSIDE
+            self._is_granted[worker] = False
+            words[VERSION] = version + 1
+            self._bell[0] += 1
+        self._wake()
+        return staleness
+
+    def forget(self, worker: int) -> None:
+        """Let the others go on without a worker that is dead, or does not push after all."""
+        with self._mutex:
+            self._readings[worker] = _OUTSIDE
+            self._is_granted[worker] = False
+            self._bell[0] += 1
+        self._wake()
+
+    def get_reading(self, worker: int) -> int:
+        """Return the version that a worker inside has read; that of now if it is outside."""
+        reading = int(self._readings[worker])
+        return reading if reading != _OUTSIDE else self.version
+
+    def get_histogram(self) -> dict[int, int]:
+        """Return how many pushes had each staleness."""
+        return {int(staleness): int(self._histogram[staleness]) for staleness in np.flatnonzero(self._histogram)}
+
+    def get_log(self) -> Array:
+        """Return the newest pushes, oldest first: worker, version read, version applied at, nanoseconds. Empty without ``log_pushes``."""
+        with self._mutex:
+            count = int(self._words[LOGGED])
+            if count <= LOG_ROWS:
+                return self._log[:count].copy()
+            return np.roll(self._log, -(count % LOG_ROWS), axis=0)
+
+    # -- under the mutex --
+
+    def _try_enter(self, worker: int) -> bool:
+        words = self._words
+        words[HIGHEST] = max(int(words[HIGHEST]), worker + 1)
+        if words[BOUND] != UNBOUNDED and self._readings[worker] == _OUTSIDE:
+            waiting, granted = self._list_deadlines(worker)
+            waiting.append(int(words[VERSION]) + int(words[BOUND]))
+            if not _can_keep(int(words[VERSION]), sorted(waiting), granted):
+                return False
+        self._readings[worker] = words[VERSION]  # who pulls again before it pushes reads anew
+        return True
+
+    def _try_grant(self, worker: int) -> bool:
+        words = self._words
+        if words[BOUND] != UNBOUNDED and self._readings[worker] != _OUTSIDE:
+            waiting, granted = self._list_deadlines(worker)
+            granted.append(int(self._readings[worker]) + int(words[BOUND]))
+            if not _can_keep(int(words[VERSION]), sorted(waiting), granted):
+                return False
+        self._is_granted[worker] = True
+        return True
+
+    def _list_deadlines(self, but: int) -> tuple[list[int], list[int]]:
+        """Return those of the other workers that are inside: who computes, and whose push is being applied."""
+        words = self._words
+        readings = self._readings[: int(words[HIGHEST])]
+        waiting: list[int] = []
+        granted: list[int] = []
+        for worker in np.flatnonzero(readings != _OUTSIDE):
+            if worker != but:
+                (granted if self._is_granted[worker] else waiting).append(int(readings[worker]) + int(words[BOUND]))
+        return waiting, granted
+
+    # -- waiting --
+
+    def _wait(self, worker: int, attempt: Any) -> int:
+        end = time.monotonic() + self._timeout_s
+        while True:
+            heard = int(self._bell[0])
+            futex.fence()
+            with self._mutex:
+                if attempt(worker):
+                    return int(self._readings[worker])
+            left = end - time.monotonic()
+            if left <= 0:
+                raise errors.PushTimeoutError(self._explain(worker))
+            futex.wait(self._bell_address, heard, min(left, _SLICE_SECONDS))
+
+    def _wake(self) -> None:
+        if self._words[BOUND] != UNBOUNDED:
+            futex.wake(self._bell_address)
+
+    def _explain(self, worker: int) -> str:
+        readings = self._readings[: int(self._words[HIGHEST])]
+        inside = [int(other) for other in np.flatnonzero(readings != _OUTSIDE) if other != worker]
+        slowest = min(inside, key=lambda other: int(readings[other]), default=None)
+        return (
+            f"Worker {worker} has waited for {self._timeout_s:.0f} s: with max_staleness={int(self._words[BOUND])} it may not run further ahead of worker {slowest}, "
+            f"which pulled at version {int(readings[slowest]) if slowest is not None else '?'} of {self.version} and has not pushed since. Is that worker stopped, or much "
+            "slower? Use a larger max_staleness, or a larger timeout_s."
+        )
+
+
+def _can_keep(version: int, waiting: list[int], granted: list[int]) -> bool:
+    """Tell whether all can be applied by their deadlines.
+
+    Args:
+        version: How many pushes were applied.
+        waiting: Deadlines of those not granted yet, sorted.
+        granted: Deadlines of those that are being applied, in whatever order.
+    """
+    last = version + len(granted)
+    return all(deadline >= last - 1 for deadline in granted) and all(
+        deadline >= last + place for place, deadline in enumerate(waiting)
+    )

@@ -1,0 +1,151 @@
+"""Memory that processes of one machine share, without a name.
+
+It is a memfd of whoever made it (the *keeper*: the driver, or on another machine an actor that does nothing else), which the others open below ``/proc``. All
+that must outlive a server or a worker lies in such memory, so a process can be killed at any time without taking a number with it: the memory is gone only
+when the keeper and all who opened it are.
+
+Pages that nobody has touched cost nothing, so memory is asked for generously: a table has room for a before-image of all of its rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket.collective import segment
+from hocket.ps import errors
+
+Array: TypeAlias = npt.NDArray[Any]
+
+LINE: Final = 64
+"""Bytes that processors hand to each other at once. Each array begins on a line of its own."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MemoryRef:
+    """Where to find a memory. It can travel."""
+
+    path: str
+    """Below ``/proc``: the keeper's descriptor."""
+    identity: str
+    """What tells it from all other files of all machines."""
+    nbytes: int
+
+
+MakeMemory: TypeAlias = Callable[[int, str], MemoryRef]
+"""Makes a memory of so many bytes for a purpose; the keeper's."""
+
+
+@final
+class Memory:
+    """A memory, as this process sees it. Made by `create` or `open_memory`; gone with its last array.
+
+    Args:
+        descriptor: Of the memfd; taken over.
+        nbytes: How long it is.
+    """
+
+    def __init__(self, descriptor: int, nbytes: int) -> None:
+        self._map = mmap.mmap(descriptor, nbytes)
+        self._bytes: Array = np.frombuffer(self._map, np.uint8)
+        self.ref: Final = MemoryRef(f"/proc/{os.getpid()}/fd/{descriptor}", segment.identify(descriptor), nbytes)
+        self._end = weakref.finalize(self, os.close, descriptor)
+        self._end.atexit = False
+
+    @property
+    def address(self) -> int:
+        """Where it begins in this process."""
+        return int(self._bytes.ctypes.data)
+
+    def view(self, offset: int, shape: Sequence[int], dtype: Any) -> Array:
+        """Return a part as an array that is the memory."""
+        kind = np.dtype(dtype)
+        count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        part: Array = self._bytes[offset : offset + count].view(kind).reshape(tuple(shape))
+        return part
+
+    def close(self) -> None:
+        """Give up the descriptor: nobody can open it here any more. Arrays go on."""
+        self._end()
+
+
+def create(nbytes: int, purpose: str) -> Memory:
+    """Make a memory full of zeros, none of which costs anything yet."""
+    descriptor = os.memfd_create(f"hocket-ps-{purpose}"[:200])
+    try:
+        os.ftruncate(descriptor, nbytes)
+        return Memory(descriptor, nbytes)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def open_memory(ref: MemoryRef) -> Memory:
+    """Open a memory that another process keeps.
+
+    Raises:
+        ServerLostError: Its keeper is gone.
+        OSError: It is another file here: a path below ``/proc`` may mean something else in another container.
+    """
+    try:
+        descriptor = os.open(ref.path, os.O_RDWR)
+    except FileNotFoundError as error:
+        raise errors.ServerLostError(
+            f"{ref.path} is gone: the process that kept the variables has ended. Make a new ParameterServerStrategy and restore a checkpoint."
+        ) from error
+    try:
+        if segment.identify(descriptor) != ref.identity:
+            raise FileNotFoundError(f"{ref.path} is another file here.")
+        opened = Memory(descriptor, ref.nbytes)
+        opened.close()  # the mapping is enough: others come to the keeper
+        return opened
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def is_reachable(ref: MemoryRef) -> bool:
+    """Tell whether this process shares memory with the keeper."""
+    with contextlib.suppress(OSError):
+        found = Path(ref.path).stat()
+        return ref.identity == f"{segment.identify_host()}/{found.st_dev}/{found.st_ino}"
+    return False
+
+
+@final
+class Plan:
+    """Lays out arrays one behind the other: `add` each, then make `nbytes` of memory, then `view` them.
+
+    Example:
+        >>> from hocket.ps import memory
+        >>> plan = memory.Plan()
+        >>> plan.add("counts", (2,), "int64")
+        >>> plan.add("values", (2, 3), "float32")
+        >>> kept = memory.create(plan.nbytes, "example")
+        >>> {name: array.shape for name, array in plan.view(kept).items()}
+        {'counts': (2,), 'values': (2, 3)}
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[str, int, tuple[int, ...], Any]] = []
+        self.nbytes = 0
+
+    def add(self, name: str, shape: Sequence[int], dtype: Any) -> None:
+        """Reserve room for an array."""
+        self._parts.append((name, self.nbytes, tuple(shape), dtype))
+        count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        self.nbytes = -(-(self.nbytes + max(count, 1)) // LINE) * LINE
+
+    def view(self, kept: Memory) -> dict[str, Array]:
+        """Return the arrays, as parts of a memory."""
+        return {name: kept.view(offset, shape, dtype) for name, offset, shape, dtype in self._parts}

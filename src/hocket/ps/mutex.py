@@ -1,0 +1,122 @@
+"""A lock in shared memory that survives its holder.
+
+It is the C library's robust mutex (POSIX 2008, ``pthread_mutexattr_setrobust``): when a thread ends, or its process is killed, while it holds the lock, the
+kernel hands the lock to the next who asks, and tells it. That one then puts right what the dead one left half done (see `store`), and goes on. So there is no
+owner to be found dead, no time-out to be tuned, and no moment in which nobody notices.
+
+A holder that is only *stopped* keeps the lock. Whoever waits then waits for as long as its own time-out allows.
+
+Linux only, as the shared memory is. A lock is taken by a thread, and must be given back by the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import time
+from types import TracebackType
+from typing import Any, Final, final
+
+from hocket.ps import errors
+
+MUTEX_BYTES: Final = 64
+"""Room for one. The largest `pthread_mutex_t` of glibc and musl on a 64-bit machine has 48 bytes."""
+
+_SHARED: Final = 1
+_ROBUST: Final = 1
+
+_SLICE_SECONDS: Final = 0.25
+"""How long a wait stays inside the C library at once: a Ctrl-C is noticed after so long. A guess."""
+
+_CLOCK_REALTIME: Final = 0
+
+_library: Any = ctypes.CDLL(None)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def is_available() -> bool:
+    """Tell whether this system's C library has such locks."""
+    return hasattr(_library, "pthread_mutex_consistent") and hasattr(_library, "pthread_mutex_timedlock")
+
+
+def build(address: int) -> None:
+    """Make a lock, free, at an address of shared memory. Called once, by who made the memory.
+
+    Raises:
+        OSError: The C library refuses.
+    """
+    attributes = ctypes.create_string_buffer(64)
+    _check(_library.pthread_mutexattr_init(attributes))
+    _check(_library.pthread_mutexattr_setpshared(attributes, _SHARED))
+    _check(_library.pthread_mutexattr_setrobust(attributes, _ROBUST))
+    _check(_library.pthread_mutex_init(ctypes.c_void_p(address), attributes))
+    _library.pthread_mutexattr_destroy(attributes)
+
+
+@final
+class Mutex:
+    """The lock, as one process sees it; to be used in a ``with`` statement.
+
+    Args:
+        address: Where it is in this process.
+        name: What it guards, for messages.
+        timeout_s: How many seconds to wait for it.
+        recover: Called by who gets it from a dead holder, while it holds it.
+    """
+
+    def __init__(self, address: int, name: str, timeout_s: float, recover: Any) -> None:
+        self._pointer = ctypes.c_void_p(address)
+        self._name = name
+        self._timeout_s = timeout_s
+        self._recover = recover
+        self._try = _library.pthread_mutex_trylock
+        self._unlock = _library.pthread_mutex_unlock
+
+    def __enter__(self) -> None:
+        code = self._try(self._pointer)
+        if code == errno.EBUSY:
+            code = self._wait()
+        if code == 0:
+            return
+        if code == errno.EOWNERDEAD:
+            try:
+                self._recover()
+            except BaseException:
+                self._unlock(self._pointer)  # never made consistent: everybody after us is told, too
+                raise
+            _check(_library.pthread_mutex_consistent(self._pointer))
+            return
+        if code == errno.ENOTRECOVERABLE:
+            raise errors.ParameterServerError(
+                f"The memory of {self._name} could not be put right after a process died in the middle of an update. Start again from a checkpoint."
+            )
+        _check(code)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _check(self._unlock(self._pointer))
+
+    def _wait(self) -> int:
+        end = time.monotonic() + self._timeout_s
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise errors.PushTimeoutError(
+                    f"{self._name} has been locked by another process for {self._timeout_s:.0f} s. A worker that was stopped in the middle of an update "
+                    "keeps the lock: continue it (SIGCONT) or kill it. A longer wait: ParameterServerStrategy(timeout_s=...)."
+                )
+            until = time.time() + min(left, _SLICE_SECONDS)
+            limit = _Timespec(int(until), int(until % 1 * 1e9))
+            code: int = _library.pthread_mutex_timedlock(self._pointer, ctypes.byref(limit))
+            if code != errno.ETIMEDOUT:
+                return code
+
+
+def _check(code: int) -> None:
+    if code:
+        raise OSError(code, f"{os.strerror(code)} (in a mutex of shared memory)")

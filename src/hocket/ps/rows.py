@@ -1,0 +1,373 @@
+"""A table's shard in memory: rows that come into being when they are first asked for.
+
+An update touches few rows, so they are changed in place, after a *before-image* of them was put beside: gathering the rows is needed anyway, so what it
+costs is one copy of them. A writer that is killed in the middle leaves the image, and whoever gets the mutex next puts it back.
+
+**Rows.** With ids that are row numbers, row and id are the same. With hashed ids a row is given to each new id in turn, and found again through an index:
+open addressing with linear probing (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm L), at most two thirds full, looked up for all ids of a
+request at once. A row's numbers before its first update depend on its id only (`initializers`), so it does not matter who asks first.
+
+**Reading** takes the mutex only to make rows that nobody has asked for before. Otherwise rows are copied while others may write: a row can be read between
+two of its numbers being written, as in any asynchronous training (Hogwild: Niu, Recht, Re and Wright, 2011).
+
+All else happens under the server's mutex (`store`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Final, final
+
+import numpy as np
+
+from hocket.collective import futex
+from hocket.ps import errors, memory, records
+from hocket.ps.memory import Array
+
+COUNT, STEP, UNDO, UNDO_STEP, IS_INDEX_BROKEN, MADE, EVICTED, MOVES = range(8)
+"""Words of the header: rows given away (hashed), updates applied, rows with a before-image, the step before, whether the index is being changed, rows
+brought into being, rows evicted, how often rows began and ended to change places."""
+
+_FREE: Final = -1
+
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+"""2**64 divided by the golden ratio, odd: Knuth's multiplicative hashing."""
+
+
+def plan(spec: records.TableSpec) -> memory.Plan:
+    """Lay out a shard."""
+    layout = memory.Plan()
+    layout.add("header", (8,), np.int64)
+    layout.add("is_made", (spec.rows,), np.uint8)
+    layout.add("last_steps", (spec.rows,), np.int64)
+    layout.add("hits", (spec.rows,), np.int64)
+    parts = 1 + len(spec.slots)
+    for part in range(parts):
+        layout.add(f"rows{part}", (spec.rows, spec.dim), spec.dtype)
+    layout.add("undo_rows", (spec.rows,), np.int64)
+    for part in range(parts):
+        layout.add(f"undo{part}", (spec.rows, spec.dim), spec.dtype)
+    if spec.is_hashed:
+        layout.add("keys", (spec.rows,), np.int64)
+        layout.add("index", (_count_places(spec.rows),), np.int64)
+    return layout
+
+
+def _count_places(rows: int) -> int:
+    return 1 << int(rows * 3 // 2).bit_length()
+
+
+@final
+class TableShard:
+    """A shard, as this process sees it.
+
+    Args:
+        spec: Which it is.
+        kept: Its memory.
+    """
+
+    def __init__(self, spec: records.TableSpec, kept: memory.Memory) -> None:
+        self.spec: Final = spec
+        arrays = plan(spec).view(kept)
+        self._header = arrays["header"]
+        self._is_made = arrays["is_made"].view(np.bool_)
+        self._last_steps = arrays["last_steps"]
+        self._hits = arrays["hits"]
+        parts = range(1 + len(spec.slots))
+        self._parts = [arrays[f"rows{part}"] for part in parts]
+        self._undo_rows = arrays["undo_rows"]
+        self._undo_parts = [arrays[f"undo{part}"] for part in parts]
+        if spec.is_hashed:
+            self._keys = arrays["keys"]
+            self._index = arrays["index"]  # 0: free; else 1 + the row
+            self._shift = np.uint64(64 - len(self._index).bit_length() + 1)
+
+    def build(self) -> None:
+        """Begin. Memory that is zero is an empty table already."""
+
+    # -- reading, without the mutex --
+
+    def read(self, ids: Array, out: Array | None = None) -> Array | None:
+        """Return copies of rows; None if one of them was never made, or rows are changing places: then call `make` under the mutex, and read again.
+
+        Args:
+            ids: Of this shard (row numbers), or any (hashed). int64.
+            out: Where to put them. Default: a new array.
+        """
+        moves = int(self._header[MOVES])
+        rows = self._find(ids)
+        if rows is None or not self._is_made[rows].all():
+            return None
+        result = np.take(self._parts[0], rows, axis=0, out=out, mode="clip")
+        futex.fence()
+        return result if self._header[MOVES] == moves and not moves & 1 else None
+
+    # -- changing, under the mutex --
+
+    def make(self, ids: Array) -> None:
+        """Bring the rows of ids into being that are not yet.
+
+        Raises:
+            CapacityError: The table is full.
+        """
+        rows = self._place(ids) if self.spec.is_hashed else ids
+        fresh = ~self._is_made[rows]
+        if not fresh.any():
+            return
+        which, first = np.unique(rows[fresh], return_index=True)
+        optimizer = self.spec.optimizer
+        for part, name in zip(self._parts[1:], self.spec.slots, strict=True):
+            assert optimizer is not None, "slots are an optimizer's"
+            initial = optimizer.slot_initial(name)
+            part[which] = initial
+        start = np.empty((len(which), self.spec.dim), self.spec.dtype)
+        self.spec.initializer.fill(self._name(ids[fresh][first]), start)
+        self._parts[0][which] = start
+        self._hits[which] = 0
+        self._last_steps[which] = self._header[STEP]
+        self._header[MADE] += len(which)
+        futex.fence()
+        self._is_made[which] = True
+
+    def prepare(self, operation: records.Operation) -> None:
+        """Change rows, after a before-image of them was put beside.
+
+        Raises:
+            CapacityError: The table is full.
+        """
+        ids = operation.ids
+        if operation.kind == "restore":
+            self._restore(operation.value)
+            return
+        self.make(ids)
+        rows = self._find(ids)
+        assert rows is not None, "just made"
+        header, count = self._header, len(rows)
+        step = int(header[STEP]) + 1
+        header[UNDO_STEP] = step - 1
+        self._undo_rows[:count] = rows
+        for part, image in zip(self._parts, self._undo_parts, strict=True):
+            np.take(part, rows, axis=0, out=image[:count], mode="clip")
+        futex.fence()
+        header[UNDO] = count
+        new = [image[:count].copy() for image in self._undo_parts]
+        if operation.kind == "rows_gradient":
+            optimizer = self.spec.optimizer
+            assert optimizer is not None, "checked by who sends it"
+            gradient = np.ascontiguousarray(operation.value, self.spec.dtype)
+            optimizer.apply_rows(new[0], new[1:], gradient, step, operation.scale)
+        elif operation.kind == "rows_add":
+            np.add(new[0], operation.value, out=new[0], casting="same_kind")
+        else:
+            np.copyto(new[0], operation.value)
+        for part, values in zip(self._parts, new, strict=True):
+            part[rows] = values
+        self._hits[rows] += 1
+        self._last_steps[rows] = step
+        header[STEP] = step
+
+    def commit(self) -> None:
+        """Drop the before-image. Doing it twice does no harm."""
+        futex.fence()
+        self._header[UNDO] = 0
+
+    def undo(self) -> None:
+        """Put the before-image back. Doing it twice does no harm."""
+        count = int(self._header[UNDO])
+        if not count:
+            return
+        rows = self._undo_rows[:count]
+        for part, image in zip(self._parts, self._undo_parts, strict=True):
+            part[rows] = image[:count]
+        self._header[STEP] = self._header[UNDO_STEP]
+        futex.fence()
+        self._header[UNDO] = 0
+
+    def mend(self) -> None:
+        """Make the index again if its writer died."""
+        if self.spec.is_hashed and self._header[IS_INDEX_BROKEN]:
+            self._header[MOVES] += int(self._header[MOVES]) & 1
+            self._rebuild_index()
+
+    def evict(self, count: int, by: str, stay: Array | None = None) -> int:
+        """Give up rows of a hashed table; return how many.
+
+        Args:
+            count: How many, at most.
+            by: See `Eviction`.
+            stay: Rows that go last.
+        """
+        used = int(self._header[COUNT])
+        count = min(count, used)
+        if not count:
+            return 0
+        order = (self._last_steps if by == "age" else self._hits)[:used].copy()
+        if stay is not None:
+            order[stay] = np.iinfo(np.int64).max
+        gone = np.zeros(used, np.bool_)
+        gone[np.argpartition(order, count - 1)[:count]] = True
+        return self._drop(gone)
+
+    def evict_older(self, before_step: int) -> int:
+        """Give up rows of a hashed table that no update since a step has touched; return how many."""
+        used = int(self._header[COUNT])
+        return self._drop(self._last_steps[:used] < before_step)
+
+    # -- the whole --
+
+    def export(self) -> dict[str, Any]:
+        """Return all rows that are made: ids, values, slots, the step. Called under the mutex."""
+        rows = np.flatnonzero(self._is_made[: self._count_used()])
+        ids = self._keys[rows] if self.spec.is_hashed else self._name(rows)
+        return {
+            "ids": ids,
+            "value": self._parts[0][rows],
+            "slots": [part[rows] for part in self._parts[1:]],
+            "hits": self._hits[rows],
+            "last_steps": self._last_steps[rows],
+            "step": int(self._header[STEP]),
+        }
+
+    def statistics(self) -> dict[str, int]:
+        """Return how many rows are made, were evicted, and how many updates were applied."""
+        return {
+            "rows": int(np.count_nonzero(self._is_made[: self._count_used()])),
+            "evicted": int(self._header[EVICTED]),
+            "updates": int(self._header[STEP]),
+        }
+
+    # -- inside --
+
+    def _count_used(self) -> int:
+        return int(self._header[COUNT]) if self.spec.is_hashed else self.spec.rows
+
+    def _name(self, rows: Array) -> Array:
+        """Return the table's ids of this shard's: what initial values depend on."""
+        return rows if self.spec.is_hashed else rows * self.spec.stride + self.spec.offset
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Replace everything. Not undone if it is interrupted: who restores does so before anybody trains, and may do it again."""
+        self._is_made[: self._count_used()] = False
+        if self.spec.is_hashed:
+            self._header[IS_INDEX_BROKEN] = 1
+            self._header[COUNT] = 0
+            self._rebuild_index()
+            rows = self._place(state["ids"])
+        else:
+            rows = (state["ids"] - self.spec.offset) // self.spec.stride
+        self._parts[0][rows] = state["value"]
+        for part, given in zip(self._parts[1:], state["slots"], strict=True):
+            part[rows] = given
+        self._hits[rows] = state["hits"]
+        self._last_steps[rows] = state["last_steps"]
+        self._header[STEP] = state["step"]
+        self._is_made[rows] = True
+
+    def _find(self, ids: Array) -> Array | None:
+        """Return the rows of ids; None if one has none."""
+        if not self.spec.is_hashed:
+            return ids
+        rows = self._look_up(ids)
+        return None if (rows < 0).any() else rows
+
+    def _look_up(self, ids: Array) -> Array:
+        """Return the rows of hashed ids, -1 for those that have none."""
+        mask = len(self._index) - 1
+        place = self._hash(ids)
+        rows = np.full(len(ids), _FREE, np.int64)
+        open_ones = np.arange(len(ids))
+        for _ in itertools.count():
+            entries = self._index[place]
+            is_used = entries > 0
+            candidates = entries[is_used] - 1
+            is_hit = self._keys[candidates] == ids[open_ones[is_used]]
+            rows[open_ones[is_used][is_hit]] = candidates[is_hit]
+            left = np.flatnonzero(is_used)[~is_hit]
+            if not len(left):
+                return rows
+            open_ones = open_ones[left]
+            place = (place[left] + 1) & mask
+        raise AssertionError("an index is never full")
+
+    def _hash(self, ids: Array) -> Array:
+        return ((ids.view(np.uint64) * _GOLDEN) >> self._shift).astype(np.int64)
+
+    def _place(self, ids: Array) -> Array:
+        """Return the rows of hashed ids, giving rows to new ones.
+
+        Raises:
+            CapacityError: The table is full, and may not evict.
+        """
+        rows = self._look_up(ids)
+        new = np.unique(ids[rows < 0])
+        if not len(new):
+            return rows
+        if int(self._header[COUNT]) + len(new) > self.spec.rows:
+            self._make_room(len(new), rows[rows >= 0])
+            rows = self._look_up(ids)  # rows have changed places
+        used = int(self._header[COUNT])
+        given = np.arange(used, used + len(new))
+        self._is_made[given] = False
+        self._keys[given] = new
+        self._header[IS_INDEX_BROKEN] = 1
+        futex.fence()
+        self._header[COUNT] = used + len(new)
+        self._enter(new, given)
+        futex.fence()
+        self._header[IS_INDEX_BROKEN] = 0
+        return self._look_up(ids)
+
+    def _enter(self, ids: Array, rows: Array) -> None:
+        """Put ids into the index that are not in it, all different."""
+        mask = len(self._index) - 1
+        place = self._hash(ids)
+        while len(ids):
+            free = np.flatnonzero(self._index[place] == 0)
+            _, first = np.unique(place[free], return_index=True)  # of several that want a place, one gets it
+            winners = free[first]
+            self._index[place[winners]] = rows[winners] + 1
+            left = np.ones(len(ids), np.bool_)
+            left[winners] = False
+            ids, rows, place = ids[left], rows[left], (place[left] + 1) & mask
+
+    def _rebuild_index(self) -> None:
+        self._index.fill(0)
+        used = int(self._header[COUNT])
+        self._enter(self._keys[:used], np.arange(used))
+        futex.fence()
+        self._header[IS_INDEX_BROKEN] = 0
+
+    def _make_room(self, count: int, stay: Array) -> None:
+        """Give up rows, so that there is room for so many new ones beside those that stay."""
+        policy, capacity = self.spec.eviction, self.spec.rows
+        if policy is None or count + len(np.unique(stay)) > capacity:
+            raise errors.CapacityError(
+                f"The table `{self.spec.name}` has room for {capacity} ids on server {self.spec.server}, and {count} new ones were asked for when "
+                f"{int(self._header[COUNT])} were there. Use a larger capacity, or Embedding(..., eviction=Eviction(by='age'))."
+            )
+        missing = count - (capacity - int(self._header[COUNT]))
+        most = capacity - len(np.unique(stay))
+        self.evict(min(max(missing, int(capacity * policy.fraction)), most), policy.by, stay)
+
+    def _drop(self, gone: Array) -> int:
+        """Give up rows: the last ones move into their places, so that rows stay without gaps."""
+        used = len(gone)
+        count = int(gone.sum())
+        if not count:
+            return 0
+        kept = used - count
+        holes = np.flatnonzero(gone[:kept])
+        movers = kept + np.flatnonzero(~gone[kept:])
+        self._header[IS_INDEX_BROKEN] = (
+            1  # a death from here on costs rows, not the table: the index is made again from the keys
+        )
+        self._header[MOVES] += 1
+        futex.fence()
+        for array in (*self._parts, self._keys, self._hits, self._last_steps, self._is_made):
+            array[holes] = array[movers]
+        self._is_made[kept:used] = False
+        self._header[COUNT] = kept
+        self._header[EVICTED] += count
+        self._rebuild_index()
+        self._header[MOVES] += 1
+        return count

@@ -1,0 +1,328 @@
+"""Variables that live on servers.
+
+A `Variable` is one array on one server; a `ShardedVariable` is one array whose rows are split over several. Both read and write as numpy arrays do, and both are
+small: what is pickled is where they are. Names are TensorFlow's.
+
+Reading copies: ``v + 1``, ``v[3]`` and ``numpy.asarray(v)`` each read the variable. To read several at once, and note that a gradient will be pushed for
+them, use ``strategy.pull``; in a closure each reading notes it, too.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, NoReturn, final
+
+import numpy as np
+import numpy.lib.mixins
+
+from hocket.ps import links, records, scope
+from hocket.ps.memory import Array
+
+
+class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
+    """What `Variable` and `ShardedVariable` have in common.
+
+    Attributes:
+        name: What it is called in messages and checkpoints.
+        shape: The shape of the whole.
+        dtype: Of its elements.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    _address: links.Address
+    _parts: tuple[records.DenseSpec, ...]
+    """Its shards, in the order of their rows."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} shape={self.shape} dtype={self.dtype}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return build, (type(self), self._address, self.name, self.shape, str(self.dtype), self._parts)
+
+    # -- reading --
+
+    def read_value(self, out: Array | None = None) -> Array:
+        """Return a copy of the value.
+
+        Args:
+            out: Where to put it; contiguous, of the variable's shape and dtype. Default: a new array.
+        """
+        link = links.open_link(self._address)
+        link.enter()
+        if len(self._parts) == 1:
+            part = self._parts[0]
+            return link.stores[part.server].read(part.number, out)
+        result = np.empty(self.shape, self.dtype) if out is None else out
+        for part, rows in zip(self._parts, self.list_rows(), strict=True):
+            link.stores[part.server].read(part.number, result[rows])
+        return result
+
+    numpy = value = read_value
+
+    def list_rows(self) -> list[slice]:
+        """Return which rows each shard holds."""
+        if not self.shape:
+            return [slice(None)]
+        ends = np.cumsum([part.shape[0] for part in self._parts]).tolist()
+        return [slice(end - part.shape[0], end) for part, end in zip(self._parts, ends, strict=True)]
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Which server holds each shard."""
+        return tuple(part.server for part in self._parts)
+
+    @property
+    def optimizer(self) -> Any:
+        """What turns its gradients into updates; None if it takes none."""
+        return self._parts[0].optimizer
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        value = self.read_value()
+        return value if dtype is None else value.astype(dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if any(isinstance(out, BaseVariable) for out in kwargs.get("out") or ()):
+            return NotImplemented
+        return getattr(ufunc, method)(*(_read(given) for given in inputs), **kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.read_value()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise TypeError(
+            f"`{self.name}` is a variable on a server, and is not assigned to by parts. Use {self.name}.scatter_update(rows, values), or assign(value) for the whole."
+        )
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"`{self.name}` has no length: it is one number.")
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        return bool(self.read_value())
+
+    def __float__(self) -> float:
+        return float(self.read_value())
+
+    def __int__(self) -> int:
+        return int(self.read_value())
+
+    __hash__ = object.__hash__
+
+    def sparse_read(self, indices: Any) -> Array:
+        """Return rows by number; of a sharded variable each shard is asked for its own.
+
+        Raises:
+            IndexError: A number is out of range.
+        """
+        ids = self._check_ids(indices)
+        result: Array = self.read_value()[ids]
+        return result
+
+    # -- writing --
+
+    def assign(self, value: Any) -> Any:
+        """Set the value; return the variable.
+
+        Raises:
+            ValueError: The shape is another.
+        """
+        return self._update("assign", value)
+
+    def assign_add(self, delta: Any) -> Any:
+        """Add to the value, at once for all of a shard; return the variable.
+
+        Raises:
+            ValueError: The shape does not fit.
+        """
+        return self._update("add", delta)
+
+    def assign_sub(self, delta: Any) -> Any:
+        """Subtract from the value; return the variable.
+
+        Raises:
+            ValueError: The shape does not fit.
+        """
+        return self._update("add", np.negative(np.asarray(delta, self.dtype)))
+
+    def scatter_update(self, indices: Any, updates: Any) -> Any:
+        """Set rows by number; return the variable."""
+        return self._scatter("update", indices, updates)
+
+    def scatter_add(self, indices: Any, updates: Any) -> Any:
+        """Add to rows by number; a row named twice counts twice. Return the variable."""
+        return self._scatter("add", indices, updates)
+
+    def scatter_sub(self, indices: Any, updates: Any) -> Any:
+        """Subtract from rows by number; return the variable."""
+        return self._scatter("sub", indices, updates)
+
+    def scatter_mul(self, indices: Any, updates: Any) -> Any:
+        """Multiply rows by number; return the variable."""
+        return self._scatter("mul", indices, updates)
+
+    def scatter_div(self, indices: Any, updates: Any) -> Any:
+        """Divide rows by number; return the variable."""
+        return self._scatter("div", indices, updates)
+
+    def scatter_min(self, indices: Any, updates: Any) -> Any:
+        """Take the smaller of each element, in rows by number; return the variable."""
+        return self._scatter("min", indices, updates)
+
+    def scatter_max(self, indices: Any, updates: Any) -> Any:
+        """Take the larger of each element, in rows by number; return the variable."""
+        return self._scatter("max", indices, updates)
+
+    def build_operations(self, gradient: Array) -> dict[int, list[records.Operation]]:
+        """Return what a gradient does on each server.
+
+        Raises:
+            ValueError: The variable takes no gradients, or the shape is another.
+        """
+        if self.optimizer is None:
+            raise ValueError(
+                f"`{self.name}` has no optimizer, so it takes no gradients. Write ps.Variable(..., optimizer=ps.SGD(lr=0.1)), or "
+                "ParameterServerStrategy(..., optimizer=...) for all."
+            )
+        if gradient.shape != self.shape:
+            raise ValueError(
+                f"The gradient of `{self.name}` has the shape {gradient.shape}, but the variable has {self.shape}."
+            )
+        found: dict[int, list[records.Operation]] = {}
+        for part, rows in zip(self._parts, self.list_rows(), strict=True):
+            piece = gradient if not self.shape else gradient[rows]
+            found.setdefault(part.server, []).append(records.Operation(part.number, "gradient", piece))
+        return found
+
+    def _update(self, kind: str, value: Any) -> Any:
+        given = np.asarray(value)
+        if kind == "assign" and given.shape != self.shape:
+            raise ValueError(f"`{self.name}` has the shape {self.shape}, but was assigned {given.shape}.")
+        if not np.can_cast(given.dtype, self.dtype, "same_kind"):
+            raise TypeError(
+                f"`{self.name}` holds {self.dtype}, which {given.dtype} does not fit into. Convert it: value.astype({str(self.dtype)!r})."
+            )
+        if np.broadcast_shapes(given.shape, self.shape) != self.shape:
+            raise ValueError(f"`{self.name}` has the shape {self.shape}, which {given.shape} cannot be added to.")
+        given = given.astype(self.dtype, copy=False)
+        link = links.open_link(self._address)
+        if len(self._parts) == 1:
+            part = self._parts[0]
+            link.update(part.server, [records.Operation(part.number, kind, given)])
+            return self
+        whole = np.broadcast_to(given, self.shape)
+        for part, rows in zip(self._parts, self.list_rows(), strict=True):
+            link.update(part.server, [records.Operation(part.number, kind, np.ascontiguousarray(whole[rows]))])
+        return self
+
+    def _scatter(self, kind: str, indices: Any, updates: Any) -> Any:
+        ids = self._check_ids(indices)
+        values = np.broadcast_to(np.asarray(updates, self.dtype), (*ids.shape, *self.shape[1:]))
+        link = links.open_link(self._address)
+        for part, rows in zip(self._parts, self.list_rows(), strict=True):
+            mine = (ids >= rows.start) & (ids < rows.stop)
+            if mine.any():
+                link.update(
+                    part.server,
+                    [records.Operation(part.number, f"scatter_{kind}", values[mine], ids[mine] - rows.start)],
+                )
+        return self
+
+    def _check_ids(self, indices: Any) -> Array:
+        ids = np.asarray(indices)
+        if ids.dtype.kind not in "iu":
+            raise TypeError(f"Rows of `{self.name}` are named by whole numbers, but received {ids.dtype}.")
+        if not self.shape:
+            raise ValueError(f"`{self.name}` is one number, and has no rows. Use assign, assign_add or assign_sub.")
+        if ids.size and (ids.min() < 0 or ids.max() >= self.shape[0]):
+            bad = ids[(ids < 0) | (ids >= self.shape[0])]
+            raise IndexError(f"`{self.name}` has the rows 0 to {self.shape[0] - 1}, but received {bad.flat[0]}.")
+        return ids.astype(np.int64)
+
+
+@final
+class Variable(BaseVariable):
+    """An array on one server. Made under ``strategy.scope()``; with a partitioner, a `ShardedVariable` may come of it.
+
+    Args:
+        initial_value: An array; or a function of a shape, which is called for each shard.
+        **settings: ``name``, ``shape``, ``dtype``, ``optimizer``, ``partitioner``, ``colocate_with``: see `ParameterServerStrategy.make_variable`.
+
+    Raises:
+        RuntimeError: It is made outside a scope.
+        ValueError: A setting breaks its rule.
+        CapacityError: It does not fit into memory.
+
+    Example:
+        >>> import hocket
+        >>> from hocket import ps
+        >>> context = hocket.init(engine="inprocess")
+        >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
+        >>> with strategy.scope():
+        ...     weights = ps.Variable([1.0, 2.0], name="weights")
+        >>> weights.assign_add([1.0, 1.0]) * 10
+        array([20., 30.], dtype=float32)
+        >>> strategy.close()
+        >>> hocket.shutdown()
+    """
+
+    def __new__(cls, initial_value: Any, **settings: Any) -> Any:  # a ShardedVariable is not one
+        """Make it on the servers in scope."""
+        return scope.get_strategy("ps.Variable").make_variable(initial_value, **settings)
+
+    def __init__(self, initial_value: Any, **settings: Any) -> None:
+        """Do nothing: it is made."""
+
+
+@final
+class ShardedVariable(BaseVariable):
+    """An array whose rows are split over several servers. Made where a partitioner says so."""
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The shards, each as a variable of its own."""
+        return [build(Variable, self._address, part.name, part.shape, part.dtype, [part]) for part in self._parts]
+
+    def sparse_read(self, indices: Any) -> Array:
+        """Return rows by number; only they move.
+
+        Raises:
+            IndexError: A number is out of range.
+        """
+        ids = self._check_ids(indices)
+        result = np.empty((*ids.shape, *self.shape[1:]), self.dtype)
+        for shard, rows in zip(self.variables, self.list_rows(), strict=True):
+            mine = (ids >= rows.start) & (ids < rows.stop)
+            if mine.any():
+                result[mine] = shard.read_value()[ids[mine] - rows.start]
+        return result
+
+
+def build(
+    cls: type[BaseVariable],
+    address: links.Address,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    parts: Sequence[records.DenseSpec],
+) -> Any:
+    """Return a variable whose shards are there.
+
+    Args:
+        cls: Which of the two.
+        address: Where the servers are.
+        name: See `BaseVariable`.
+        shape: See there.
+        dtype: See there.
+        parts: Its shards, in the order of their rows.
+    """
+    made = object.__new__(cls)
+    made._address, made.name, made.shape, made.dtype, made._parts = address, name, shape, np.dtype(dtype), tuple(parts)
+    return made
+
+
+def _read(given: Any) -> Any:
+    return given.read_value() if isinstance(given, BaseVariable) else given
