@@ -45,6 +45,7 @@ def train(
     size: int = 1,
 ) -> Any:
     """Run the training function in so many ranks, and return what it returns in rank 0."""
+    size = len(run.backend_config.list_roles(run.scaling)) or size
     ranks = _Ranks(run, manager, book, validation_config, size)
     if size == 1:
         return ranks.call(0)
