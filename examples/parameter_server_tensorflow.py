@@ -3,11 +3,11 @@
 Workers add what their data sets give to a variable that a server holds; the chief schedules the additions. It is the program that introduces
 ``tf.distribute.ParameterServerStrategy``, unchanged: chief, workers and servers are started here by the trainer, each with its TF_CONFIG.
 
-    python examples/parameter_server_tensorflow.py                                # 2 workers, 1 server
-    python examples/parameter_server_tensorflow.py --workers 1 --steps 5 --servers 2
+    python examples/parameter_server_tensorflow.py                             # 1 worker, 1 server
+    python examples/parameter_server_tensorflow.py --workers 2 --servers 2
 
-With one worker five steps take the numbers 1 to 5. With several each has a data set of its own, so what five steps add up to depends on who
-takes them; the program then has each worker's numbers all be 3, and the sum is 15 again.
+One worker's five steps take the numbers 1 to 5. Each of several workers has a data set of its own, so what five steps add up to depends on who takes them;
+there all numbers are 3, and the sum is 15 again.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ def count(config: dict[str, Any]) -> None:
         counter = tf.Variable(0.0)
 
     @tf.function  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
-    def worker_fn(iterator: Any) -> Any:
-        counter.assign_add(next(iterator))
+    def worker_fn(
+        iterator: object,
+    ) -> object:  # TensorFlow wants to find what an annotation names, and Any is not sent along
+        counter.assign_add(next(iterator))  # type: ignore[call-overload]
         return counter.read_value()
 
-    def dataset_fn() -> Any:
+    def dataset_fn() -> object:
         numbers = [1.0, 2.0, 3.0, 4.0, 5.0] if config["workers"] == 1 else [3.0]
         return tf.data.Dataset.from_tensor_slices(numbers).repeat()
 
@@ -49,7 +51,7 @@ def count(config: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--engine", default="local", help="local, or ray")

@@ -170,17 +170,6 @@ class ParameterServerBackend(backend.BackendConfig):
         """Return the roles."""
         return self.cluster.list_roles(scaling)
 
-    def share_process(self) -> Any:
-        """Refuse: a process is one task of a cluster.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(
-            "The chief, the workers and the servers of ParameterServerStrategy are processes, but the in-process engine has one. Open the session with "
-            "hocket.init(engine='local')."
-        )
-
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Set TF_CONFIG in each rank, and start the servers."""
         num_workers = group.scaling.max_workers
