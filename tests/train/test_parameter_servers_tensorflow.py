@@ -14,6 +14,7 @@ import pytest
 
 import hocket
 from hocket import train
+from hocket.train import weights
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
 from hocket.train import tensorflow as hocket_tensorflow
@@ -109,6 +110,26 @@ def find_listener(address: str) -> int:
     raise LookupError(f"Nobody listens on {address}.")
 
 
+def fit_keras(config: dict[str, Any]) -> Any:
+    """A program of Keras 2: ``fit`` is the coordinator."""
+    import tensorflow as tf
+
+    from hocket.train.tensorflow.keras import ReportCheckpointCallback
+
+    strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+
+    def dataset_fn(context: object) -> object:
+        x = tf.reshape(tf.linspace(-1.0, 1.0, 64), (64, 1))
+        return tf.data.Dataset.from_tensor_slices((x, 3 * x)).repeat().batch(16)
+
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Input((1,)), tf.keras.layers.Dense(1)])
+        model.compile(tf.keras.optimizers.SGD(0.2), "mse")
+    rows = tf.keras.utils.experimental.DatasetCreator(dataset_fn)
+    history = model.fit(rows, epochs=2, steps_per_epoch=20, verbose=0, callbacks=[ReportCheckpointCallback()])
+    return history.history["loss"]
+
+
 class Failures(train.UserCallback):
     """Keeps who failed."""
 
@@ -120,15 +141,15 @@ class Failures(train.UserCallback):
 
 
 def fit(
-    strategy: Any, folder: Path, num_workers: int = 1, max_failures: int = 0, **config: Any
+    strategy: Any, folder: Path, max_failures: int = 0, *, function: Any = follow_tutorial, **config: Any
 ) -> tuple[train.Result, Failures]:
     folder.mkdir()
     failed = Failures()
     result = hocket_tensorflow.TensorflowTrainer(
-        follow_tutorial,
+        function,
         train_loop_config={"folder": str(folder), **config},
         strategy=strategy,
-        scaling_config=train.ScalingConfig(num_workers=num_workers, resources_per_worker={"CPU": 0.25}),
+        scaling_config=train.ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.25}),
         run_config=train.RunConfig(
             storage_path=folder / "results",
             failure_config=train.FailureConfig(max_failures=max_failures),
@@ -179,7 +200,13 @@ def test_a_program_for_all_roles_and_what_dies_in_it(tmp_path: Path, caplog: pyt
     assert result.metrics == {"counter": 30}
     assert [2 in ranks for ranks in failed.ranks] == [True]
 
-    with pytest.raises(train.WorkerGroupError, match=r"Rank 1 of 3 \(worker 0\) died: its process .* by signal 9"):
+    result, failed = fit("parameter_server", tmp_path / "keras", function=fit_keras)
+    assert result.return_value[1] < result.return_value[0] / 10
+    assert result.metrics == {"loss": result.return_value[1]}
+    assert result.checkpoint is not None
+    assert weights.load(result.checkpoint.path)["dense/kernel"].item() == pytest.approx(3, abs=0.3)
+
+    with pytest.raises(train.WorkerGroupError, match=r"Rank 1 of 3 \(worker 0\) died: its process"):
         fit(ParameterServers(max_worker_restarts=0), tmp_path / "worker ends", kills="worker")
 
 

@@ -122,14 +122,12 @@ def test_ranks_beside_the_one_that_trains(tmp_path: Path, caplog: pytest.LogCapt
     told = [record.getMessage() for record in caplog.records if "is started again" in record.getMessage()]
     assert len(told) == 2
     for name in ("1 of 4 (idler)", "2 of 4 (server)"):
-        assert sum(f"Rank {name} died: its process" in text and "signal 9" in text for text in told) == 1
+        assert sum(f"Rank {name} died: its process" in text for text in told) == 1
     refused, metrics = json.loads((tmp_path / "quiet" / "evaluated").read_text())
     assert refused == ["report", "get_dataset_shard", "barrier"]
     assert metrics == [{"rows": [0, 1, 2, 3]}]
 
-    with pytest.raises(
-        train.WorkerGroupError, match=r"Rank 1 of 4 \(idler\) died: its process .* was killed by signal 9"
-    ):
+    with pytest.raises(train.WorkerGroupError, match=r"Rank 1 of 4 \(idler\) died: its process"):
         fit(tmp_path / "again", idler_dies_again=True)
 
 
@@ -140,7 +138,7 @@ def test_roles_need_processes_and_resources(tmp_path: Path) -> None:
     ):
         fit(tmp_path / "here")
     with (
-        hocket.init(num_cpus=0.5),
+        hocket.init(engine="local", num_cpus=0.5),
         pytest.raises(
             hocket.exceptions.InfeasibleResourcesError,
             match=r"chief, idler, server, evaluator together need \{'CPU': 1\.0\}, but the session has",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hocket import exceptions
 from hocket.core import api, generators
 from hocket.engine import contract
 from hocket.train import (
@@ -24,7 +25,6 @@ from hocket.train import (
     desk,
     drain,
     errors,
-    failures,
     notices,
     parcels,
     questions,
@@ -249,9 +249,10 @@ class Follower:
             self._restart(rank, error)
 
     def _can_replace(self, rank: int, error: errors.WorkerGroupError) -> bool:
-        """Tell whether a rank has died, and no other, and its process may be started again."""
+        """Tell whether a rank's process has died, and no other's, nor its node, and may be started again."""
         most = self._group.roles[rank].max_restarts
-        has_died = list(error.worker_failures) == [rank] and isinstance(error.worker_failures[rank], failures.DEATHS)
+        failed = error.worker_failures
+        has_died = list(failed) == [rank] and isinstance(failed[rank], exceptions.ActorDiedError)
         return has_died and (most == roles.ALWAYS or self._restarts[rank] < most)
 
     def _restart(self, rank: int, error: errors.WorkerGroupError) -> None:
