@@ -106,6 +106,7 @@ def test_the_example_of_datasets_runs(tmp_path):
                 "the chart: chart.png",
             ],
         ),
+        ("parameter_server_tensorflow", [], ["5 steps of 1 workers: the counter is 15"]),
     ],
 )
 def test_a_keras_example_runs(name, options, lines, tmp_path):

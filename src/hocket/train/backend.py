@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 from hocket.collective import turns
-from hocket.train import worker_group
+from hocket.train import configs, roles, worker_group
 
 
 class BackendConfig(abc.ABC):
@@ -27,6 +27,10 @@ class BackendConfig(abc.ABC):
         """
         return ()
 
+    def list_roles(self, scaling: configs.ScalingConfig) -> Sequence[roles.Role]:
+        """Return what each rank is, if they are not alike, those that report first: as many as the group then has. Default: all are alike."""
+        return ()
+
     @contextlib.contextmanager
     def share_process(self) -> Iterator[Sequence[turns.Local]]:
         """Let several ranks be threads of this process that take turns, for the duration of a block, on the in-process engine.
@@ -38,6 +42,9 @@ class BackendConfig(abc.ABC):
     @abc.abstractmethod
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Called when all ranks live, before any runs the training function."""
+
+    def on_replace(self, group: worker_group.WorkerGroup, rank: int) -> None:  # noqa: B027 (there is mostly nothing to do)
+        """Called when a rank that had died, and whose role allows it, has a new process. Default: nothing."""
 
     @abc.abstractmethod
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:

@@ -25,6 +25,7 @@ from hocket.train import (
     notices,
     places,
     report_book,
+    roles,
     storage,
     validation_queue,
     worker_group,
@@ -150,22 +151,31 @@ class Controller:
         if attempt:
             self._manager.pass_over_damaged()
         self._is_starting = True
-        group = worker_group.start(run.scaling, run.config.worker_runtime_env, self._size_before)
+        ranks_roles = run.backend_config.list_roles(run.scaling)
+        group = worker_group.start(run.scaling, run.config.worker_runtime_env, self._size_before, ranks_roles)
         self._is_starting, self._size_before = False, len(group)
         try:
             run.backend_config.on_start(group)
-            self._book.begin_attempt(len(group))
+            num_reporting = roles.count_reporting(group.roles, len(group))
+            self._book.begin_attempt(num_reporting)
             token = storage.leave_token(run.run_storage)
-            shown = "" if ALWAYS_SENDS else token
-            runs = [
-                handle.run.remote(work, self._build_info(group, rank, place, shown, token))
-                for rank, (handle, place) in enumerate(zip(group.actors, group.places, strict=True))
-            ]
-            obstacle = self._validations.find_obstacle(run.scaling.multiply(len(group))) if self._validations else ""
+
+            def begin(rank: int) -> contract.ObjectRef[Any] | None:
+                return self._begin(group, rank, work, token)
+
+            runs = [begin(rank) for rank in range(len(group))]
+            held = roles.sum_bundles([role.bundle for role in group.roles]) or run.scaling.multiply(len(group))
+            obstacle = self._validations.find_obstacle(held) if self._validations else ""
             told = drain.Drain(self._book, group.places, run.config.failure_config.preemption_grace_s)
-            front = desk.Desk(self._manager, self._book, len(group), obstacle, told)
+            front = desk.Desk(self._manager, self._book, num_reporting, obstacle, told)
+
+            def replace(rank: int) -> contract.ObjectRef[Any] | None:
+                group.replace(rank)
+                run.backend_config.on_replace(group, rank)
+                return begin(rank)
+
             following = follower.Follower(
-                group, runs, self._book, front, told, self._validations, run.run_storage, attempt, token
+                group, runs, self._book, front, told, self._validations, run.run_storage, attempt, token, replace
             )
             returned = self._follow(group, following, told)
             run.backend_config.on_shutdown(group)
@@ -191,21 +201,34 @@ class Controller:
         finally:
             self._is_ending = told.is_drivers
 
+    def _begin(
+        self, group: worker_group.WorkerGroup, rank: int, work: contract.ObjectRef[Any], token: str
+    ) -> contract.ObjectRef[Any] | None:
+        """Call the training function in a rank; return None if it does not run there."""
+        if group.roles and not group.roles[rank].runs:
+            return None
+        info = self._build_info(group, rank, group.places[rank], "" if ALWAYS_SENDS else token, token)
+        ref: contract.ObjectRef[Any] = group.actors[rank].run.remote(work, info)
+        return ref
+
     def _build_info(
         self, group: worker_group.WorkerGroup, rank: int, place: places.Place, shown: str, token: str
     ) -> worker_session.RankInfo:
         scaling = self._run.scaling
+        role = group.roles[rank] if group.roles else None
+        bundle = scaling.bundle if role is None else role.bundle
         return worker_session.RankInfo(
             rank=rank,
-            world_size=len(group),
+            world_size=roles.count_reporting(group.roles, len(group)),
+            bystander="" if role is None or role.reports else role.name,
             local_rank=place.local_rank,
             local_world_size=place.local_world_size,
             node_rank=place.node_rank,
             attempt=self._attempts,
             token=shown,
             run_storage=self._run.run_storage,
-            use_gpu=scaling.use_gpu,
-            num_cpus=scaling.bundle.get("CPU", 0.0),
+            use_gpu=scaling.use_gpu and bundle.get("GPU", 0.0) > 0,
+            num_cpus=bundle.get("CPU", 0.0),
             start_checkpoint=self._manager.latest,
             start_positions=self._manager.latest_positions,
             name_prefix=f"checkpoint_{self._manager.next_number:06d}_{token[:6]}",

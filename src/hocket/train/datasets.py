@@ -157,6 +157,7 @@ def get_dataset_shard(dataset_name: str | None = None) -> shard.DataIterator:
         {'sum': 22}
     """
     session = worker_session.get_session("get_dataset_shard")
+    session.refuse_bystander("get_dataset_shard")
     supplies = session.info.datasets
     if not supplies:
         raise RuntimeError(

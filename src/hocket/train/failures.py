@@ -26,7 +26,11 @@ after some 15 seconds, by itself; this is a guess that leaves room for it."""
 
 
 def explain(
-    rank: int, error: Exception, actors: Sequence[actor.ActorHandle], ranks_places: Sequence[places.Place]
+    rank: int,
+    error: Exception,
+    actors: Sequence[actor.ActorHandle],
+    ranks_places: Sequence[places.Place],
+    titles: Sequence[str] = (),
 ) -> errors.WorkerGroupError:
     """Return the error of the group, after a call on a rank failed with `error`.
 
@@ -35,13 +39,16 @@ def explain(
         error: What it raised.
         actors: The ranks.
         ranks_places: Where they are; empty if that is not known yet.
+        titles: What each is, if they are not alike.
     """
     if isinstance(error, errors.WorkerGroupError):
         return error
     failed = {rank: error}
     if not isinstance(error, DEATHS):
         failed = {**_find_dead(rank, actors, len({place.node_id for place in ranks_places})), **failed}
-    return errors.WorkerGroupError(_build_message(failed, len(actors), _name_nodes(ranks_places)), failed)
+    nodes = _name_nodes(ranks_places)
+    names = {other: (f" ({titles[other]})" if titles else "") + nodes.get(other, "") for other in failed}
+    return errors.WorkerGroupError(_build_message(failed, len(actors), names), failed)
 
 
 def _find_dead(asking: int, actors: Sequence[actor.ActorHandle], num_nodes: int) -> dict[int, Exception]:
@@ -81,8 +88,8 @@ def _name_node(node_id: str, node: dict[str, Any] | None) -> str:
     return f" ({where})" if node["Alive"] else f" ({where}, which is dead)"
 
 
-def _build_message(failed: dict[int, Exception], world_size: int, nodes: dict[int, str]) -> str:
-    parts = [_describe(f"Rank {rank} of {world_size}{nodes.get(rank, '')}", error) for rank, error in failed.items()]
+def _build_message(failed: dict[int, Exception], world_size: int, names: dict[int, str]) -> str:
+    parts = [_describe(f"Rank {rank} of {world_size}{names[rank]}", error) for rank, error in failed.items()]
     return "\n\nAfter it, also:\n".join([parts[0], *parts[1:]])
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hocket import exceptions
 from hocket.core import api, generators
 from hocket.engine import contract
 from hocket.train import (
@@ -28,11 +30,14 @@ from hocket.train import (
     questions,
     report_book,
     reports,
+    roles,
     storage,
     validation_queue,
     worker_group,
     worker_session,
 )
+
+_log = logging.getLogger("hocket.train")
 
 Source = contract.ObjectRef[Any] | generators.ObjectRefGenerator
 """What can be waited for."""
@@ -136,7 +141,7 @@ class Follower:
 
     Args:
         group: The ranks.
-        runs: The training function's call in each.
+        runs: The training function's call in each; None in one where it does not run.
         book: Takes the reports.
         front: Answers the ranks' questions.
         told: Who was told to end.
@@ -144,12 +149,13 @@ class Follower:
         run_storage: Where the run is kept.
         attempt: How often the group had been started before.
         token: What the attempt's nodes name their folders by.
+        replace: Gives a rank that died a new process, and returns the function's call there.
     """
 
     def __init__(
         self,
         group: worker_group.WorkerGroup,
-        runs: list[contract.ObjectRef[Any]],
+        runs: list[contract.ObjectRef[Any] | None],
         book: report_book.ReportBook,
         front: desk.Desk,
         told: drain.Drain,
@@ -157,9 +163,15 @@ class Follower:
         run_storage: storage.Storage,
         attempt: int,
         token: str,
+        replace: Callable[[int], contract.ObjectRef[Any] | None],
     ) -> None:
         self._group = group
         self._runs = runs
+        self._replace = replace
+        self._num_reporting = roles.count_reporting(group.roles, len(group))
+        self._restarts = [0] * len(runs)
+        self._aside: dict[Source, int] = {}
+        """What is in `_waiting`, but not waited for at the end, with the rank that it is of."""
         self._book = book
         self._desk = front
         self._drain = told
@@ -184,15 +196,30 @@ class Follower:
             ResizeWanted: The group can be larger.
             PreemptionError: A rank was told to end, and has had its time.
         """
-        for rank, ref in enumerate(self._runs):
-            self._waiting[ref] = functools.partial(self._group.get, rank)
-            self._poll(rank)
+        for rank in range(len(self._runs)):
+            self._attend(rank)
         with contextlib.ExitStack() as stack:
             for line in self._lines:
                 stack.callback(self._close, line)
-            while self._waiting:
+            while len(self._waiting) > len(self._aside):
                 self._wait_once()
-        return self._group.get(0, self._runs[0])
+        return self._read_return(0)
+
+    def _attend(self, rank: int) -> None:
+        """Wait for what comes from a rank from now on."""
+        run = self._runs[rank]
+        if run is not None:
+            self._wait_for(rank, run, functools.partial(self._group.get, rank))
+        self._poll(rank)
+
+    def _wait_for(self, rank: int, ref: contract.ObjectRef[Any], serve: Callable[[Any], None]) -> None:
+        self._waiting[ref] = serve
+        if self._group.roles and not self._group.roles[rank].is_awaited:
+            self._aside[ref] = rank
+
+    def _read_return(self, rank: int) -> Any:
+        run = self._runs[rank]
+        return None if run is None else self._group.get(rank, run)
 
     def _wait_once(self) -> None:
         """Wait for the next thing to happen, and see to it. A validation that still runs when all else is done is not waited for here."""
@@ -204,13 +231,38 @@ class Follower:
         seconds = min((limit for limit in limits if limit is not None), default=None)
         ready = api.wait(sources, num_returns=1, timeout=seconds)[0]
         if ready and ready[0] in self._waiting:
-            self._waiting.pop(ready[0])(ready[0])
+            self._serve(ready[0])
         elif self._validations is not None:
             self._validations.settle()
             self._reply()
         self._drain.look()
         if self._drain.info is None:
             self._watch.look()
+
+    def _serve(self, source: Source) -> None:
+        serve, rank = self._waiting.pop(source), self._aside.pop(source, None)
+        try:
+            serve(source)
+        except errors.WorkerGroupError as error:
+            if rank is None or not self._can_replace(rank, error):
+                raise
+            self._restart(rank, error)
+
+    def _can_replace(self, rank: int, error: errors.WorkerGroupError) -> bool:
+        """Tell whether a rank's process has died, and no other's, nor its node, and may be started again."""
+        most = self._group.roles[rank].max_restarts
+        failed = error.worker_failures
+        has_died = list(failed) == [rank] and isinstance(failed[rank], exceptions.ActorDiedError)
+        return has_died and (most == roles.ALWAYS or self._restarts[rank] < most)
+
+    def _restart(self, rank: int, error: errors.WorkerGroupError) -> None:
+        """Start a rank's process again, while the others go on."""
+        for ref in [ref for ref, owner in self._aside.items() if owner == rank]:
+            del self._waiting[ref], self._aside[ref]
+        self._restarts[rank] += 1
+        _log.warning("%s\n\nIts process is started again, for the %d. time.", error, self._restarts[rank])
+        self._runs[rank] = self._replace(rank)
+        self._attend(rank)
 
     def _reply(self) -> None:
         """Answer the questions that can be answered by now."""
@@ -226,12 +278,12 @@ class Follower:
 
     def _poll(self, rank: int) -> None:
         ref = self._group.actors[rank].take_reports.remote()
-        self._waiting[ref] = functools.partial(self._take_batch, rank)
+        self._wait_for(rank, ref, functools.partial(self._take_batch, rank))
 
     def _take_batch(self, rank: int, ref: contract.ObjectRef[Any]) -> None:
         batch, has_ended = self._group.get(rank, ref)
         if has_ended:
-            self._group.get(rank, self._runs[rank])
+            self._read_return(rank)
         else:
             self._poll(rank)
         line = self._lines[rank]
@@ -245,9 +297,9 @@ class Follower:
                 self._drain.take(rank, item)
             else:
                 line.reports.append(item)
-        if has_ended:
+        if has_ended and rank < self._num_reporting:
             self._desk.end(rank)
-        if line.unpacker is None:
+        if line.unpacker is None and rank < self._num_reporting:
             self._enter(rank)
         self._reply()
 

@@ -45,6 +45,11 @@ def train(
     size: int = 1,
 ) -> Any:
     """Run the training function in so many ranks, and return what it returns in rank 0."""
+    if ranks_roles := run.backend_config.list_roles(run.scaling):
+        raise ValueError(
+            f"{', '.join(role.name for role in ranks_roles)} are processes, each with a task of its own, but the in-process engine has one process. Open "
+            "the session with hocket.init(engine='local'), and use ScalingConfig(num_workers=1) or more."
+        )
     ranks = _Ranks(run, manager, book, validation_config, size)
     if size == 1:
         return ranks.call(0)

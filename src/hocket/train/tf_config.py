@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, final
 
 from hocket.core import api
 from hocket.train import worker_group
@@ -28,27 +30,74 @@ _LOG_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
 _ERRORS_ONLY: Final = "2"
 
 
-def arrange(group: worker_group.WorkerGroup, task_types: list[str], *, legacy_keras: bool | None) -> None:
-    """Pick a port in each rank, and give all of them the list. Called by the controller.
+EVALUATOR: Final = "evaluator"
+"""The task type of what is no part of the cluster: nobody connects to it, and it connects to nobody."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a rank's environment gets."""
+
+    tf_config: str
+    """TF_CONFIG."""
+    legacy_keras: bool | None
+    """Whether ``tf.keras`` shall be tf-keras; None leaves it to the user's environment."""
+    num_threads: int
+    """How many threads an operation may use."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """What is set too, unless the user's environment has it."""
+
+    def apply(self) -> None:
+        """Set it in this process."""
+        os.environ["TF_CONFIG"] = self.tf_config
+        os.environ["KERAS_BACKEND"] = (
+            "tensorflow"  # a Keras 3 on another one would not notice the strategy, and train each rank alone
+        )
+        if self.legacy_keras is not None:
+            os.environ[LEGACY_KERAS] = "1" if self.legacy_keras else "0"
+        for name, value in self.defaults.items():
+            os.environ.setdefault(name, value)
+        set_threads(self.num_threads)
+        be_quiet()
+
+
+def arrange(
+    group: worker_group.WorkerGroup,
+    task_types: Sequence[str],
+    *,
+    legacy_keras: bool | None,
+    defaults: Mapping[str, str] | None = None,
+) -> list[Setting]:
+    """Pick a port in each rank, and give all of them the list; return what each got. Called by the controller.
 
     Args:
         group: The ranks.
-        task_types: What each rank is, by rank: ``"worker"``, ``"chief"``, ``"evaluator"``.
-        legacy_keras: Whether ``tf.keras`` shall be tf-keras; None leaves it to the user's environment.
+        task_types: What each rank is, by rank: ``"worker"``, ``"chief"``, ``"ps"``, ``"evaluator"``.
+        legacy_keras: See `Setting`, as for the next.
+        defaults: See `Setting`.
     """
     addresses = find_addresses(group)
     ports = group.execute(_pick_port, [(address,) for address in addresses])
-    cluster: dict[str, list[str]] = {}
+    members: dict[str, list[str]] = {}
     tasks = []
     for kind, address, port in zip(task_types, addresses, ports, strict=True):
-        members = cluster.setdefault(kind, [])
-        tasks.append({"type": kind, "index": len(members)})
-        members.append(f"{address}:{port}")
-    num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
-    group.execute(
-        _configure,
-        [(json.dumps({"cluster": cluster, "task": task}), legacy_keras, num_threads) for task in tasks],
-    )
+        same = members.setdefault(kind, [])
+        tasks.append({"type": kind, "index": len(same)})
+        same.append(f"{address}:{port}")
+    cluster = {kind: same for kind, same in members.items() if kind != EVALUATOR}
+    bundles = [role.bundle for role in group.roles] or [group.scaling.bundle] * len(group)
+    settings = [
+        Setting(
+            tf_config=json.dumps({"cluster": cluster, "task": task}),
+            legacy_keras=legacy_keras,
+            num_threads=max(1, int(bundle.get("CPU", 1))),
+            defaults=defaults or {},
+        )
+        for task, bundle in zip(tasks, bundles, strict=True)
+    ]
+    group.execute(Setting.apply, [(setting,) for setting in settings])
+    return settings
 
 
 def find_addresses(group: worker_group.WorkerGroup) -> list[str]:
@@ -64,17 +113,6 @@ def _pick_port(address: str) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
-
-
-def _configure(tf_config: str, legacy_keras: bool | None, num_threads: int) -> None:
-    os.environ["TF_CONFIG"] = tf_config
-    os.environ["KERAS_BACKEND"] = (
-        "tensorflow"  # a Keras 3 on another one would not notice the strategy, and train each rank alone
-    )
-    if legacy_keras is not None:
-        os.environ[LEGACY_KERAS] = "1" if legacy_keras else "0"
-    set_threads(num_threads)
-    be_quiet()
 
 
 def set_threads(num_threads: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from hocket import exceptions
 from hocket.core import actor, api, placement, remote_function, session
 from hocket.engine import contract
-from hocket.train import configs, copies, errors, failures, places, rank_actor
+from hocket.train import configs, copies, errors, failures, places, rank_actor, roles
 
 GROW_SECONDS = 5.0
 """How long an elastic group waits for more ranks than it must have, when the resources seemed to be free. A guess."""
@@ -36,6 +36,8 @@ class WorkerGroup:
         actors: By rank.
         ranks_places: Where each of them is; none as long as it is not known.
         scaling: What they were started from.
+        ranks_roles: What each of them is; empty if they are alike.
+        runtime_env: The environment of their processes.
     """
 
     def __init__(
@@ -44,11 +46,17 @@ class WorkerGroup:
         actors: Sequence[actor.ActorHandle],
         ranks_places: Sequence[places.Place],
         scaling: configs.ScalingConfig,
+        ranks_roles: Sequence[roles.Role] = (),
+        runtime_env: Mapping[str, Any] | None = None,
     ) -> None:
         self._reservation = reservation
+        self._runtime_env = runtime_env or {}
         self.actors = tuple(actors)
         self.places = tuple(ranks_places)
         self.scaling = scaling
+        self.roles = tuple(ranks_roles)
+        self.notes: dict[str, Any] = {}
+        """What backends keep of the group."""
         self._folders: set[tuple[str, str]] = set()
         self.resources = contextlib.ExitStack()
         """What `shutdown` closes after the ranks have ended; backends add to it."""
@@ -103,7 +111,25 @@ class WorkerGroup:
 
     def explain(self, rank: int, error: Exception) -> errors.WorkerGroupError:
         """Return the group's error, after something of a rank's failed with `error`."""
-        return failures.explain(rank, error, self.actors, self.places)
+        return failures.explain(rank, error, self.actors, self.places, [role.name for role in self.roles])
+
+    def replace(self, rank: int) -> None:
+        """Start a new process for a rank whose own has died, with what that held and on its node. Only in groups with roles.
+
+        Raises:
+            WorkerGroupError: It could not be started, or died too.
+        """
+        handle = _start_rank(self.roles[rank].bundle, self._runtime_env, self._reservation, rank)
+        self.actors = (*self.actors[:rank], handle, *self.actors[rank + 1 :])
+        ref = handle.introduce.remote()
+        if not api.wait([ref], timeout=START_SECONDS)[0]:
+            error = errors.TrainingFailedError(
+                f"It died, and its next process had not started after {START_SECONDS:.0f} s."
+            )
+            raise self.explain(rank, error)
+        found = [place.introduction for place in self.places]
+        found[rank] = self.get(rank, ref)
+        self.places = places.assign(found)
 
     def claim_folder(self, rank: int, token: str) -> str:
         """Return the path of a folder among the temporary files of a rank's node; `shutdown` removes it, if it was made."""
@@ -136,28 +162,36 @@ class WorkerGroup:
             api.wait(refs, num_returns=len(refs), timeout=REMOVE_SECONDS)
 
 
-def start(scaling: configs.ScalingConfig, runtime_env: Mapping[str, Any], size_before: int = 0) -> WorkerGroup:
+def start(
+    scaling: configs.ScalingConfig,
+    runtime_env: Mapping[str, Any],
+    size_before: int = 0,
+    ranks_roles: Sequence[roles.Role] = (),
+) -> WorkerGroup:
     """Start all ranks, or none.
 
     Args:
         scaling: How many, and what each holds.
         runtime_env: The environment of their processes.
         size_before: How many there were before, if the group is started again.
+        ranks_roles: What each is, and holds, if they are not alike; they then keep this order, whatever their nodes.
 
     Raises:
         InfeasibleResourcesError: They ask for more than the session can ever have.
         TrainingFailedError: What they ask for was held by others for too long.
         WorkerGroupError: A rank died while it started.
     """
-    reservation, size = _reserve(scaling, size_before)
+    reservation, size = _reserve(scaling, size_before, ranks_roles)
     group = WorkerGroup(reservation, (), (), scaling)
     try:
-        actors = [_start_rank(scaling, runtime_env, reservation, number) for number in range(size)]
-        group = WorkerGroup(reservation, actors, (), scaling)
+        bundles = _list_bundles(scaling, size, ranks_roles)
+        actors = [_start_rank(bundle, runtime_env, reservation, number) for number, bundle in enumerate(bundles)]
+        group = WorkerGroup(reservation, actors, (), scaling, ranks_roles)
         found: list[places.Introduction] = group.gather([handle.introduce.remote() for handle in actors])
-        order = places.sort_by_node(found)
+        order = list(range(size)) if ranks_roles else places.sort_by_node(found)
         ranks_places = places.assign([found[number] for number in order])
-        group = WorkerGroup(reservation, [actors[number] for number in order], ranks_places, scaling)
+        ordered = [actors[number] for number in order]
+        group = WorkerGroup(reservation, ordered, ranks_places, scaling, ranks_roles, runtime_env)
     except BaseException:
         group.shutdown()
         raise
@@ -170,21 +204,30 @@ def count_fitting(scaling: configs.ScalingConfig) -> int:
     return min(int(free.get(name, 0.0) / amount + 1e-6) for name, amount in scaling.bundle.items())
 
 
-def _reserve(scaling: configs.ScalingConfig, size_before: int) -> tuple[placement.PlacementGroup, int]:
+def _list_bundles(
+    scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]
+) -> list[Mapping[str, float]]:
+    return [role.bundle for role in ranks_roles] or [scaling.bundle] * size
+
+
+def _reserve(
+    scaling: configs.ScalingConfig, size_before: int, ranks_roles: Sequence[roles.Role]
+) -> tuple[placement.PlacementGroup, int]:
     """Reserve what the ranks hold; return it with their number."""
-    size = _choose_size(scaling, size_before)
+    size = len(ranks_roles) or _choose_size(scaling, size_before)
+    least = len(ranks_roles) or scaling.min_workers
     while True:
-        reservation = _request(scaling, size)
+        reservation = _request(scaling, size, ranks_roles)
         try:
-            if reservation.wait(START_SECONDS if size == scaling.min_workers else GROW_SECONDS):
+            if reservation.wait(START_SECONDS if size == least else GROW_SECONDS):
                 return reservation, size
         except BaseException:
             placement.remove_placement_group(reservation)
             raise
         placement.remove_placement_group(reservation)
-        if size == scaling.min_workers:
+        if size == least:
             raise errors.TrainingFailedError(
-                f"{_describe(scaling, size)} were not free for {START_SECONDS:.0f} s: of {api.cluster_resources()} there are "
+                f"{_describe(scaling, size, ranks_roles)} were not free for {START_SECONDS:.0f} s: of {api.cluster_resources()} there are "
                 f"{api.available_resources()} left. End the tasks and actors that hold the rest, or use fewer workers."
             )
         size -= 1
@@ -199,33 +242,40 @@ def _choose_size(scaling: configs.ScalingConfig, size_before: int) -> int:
     return min(max(fitting, scaling.min_workers), scaling.max_workers)
 
 
-def _request(scaling: configs.ScalingConfig, size: int) -> placement.PlacementGroup:
+def _request(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> placement.PlacementGroup:
     try:
-        return placement.placement_group([scaling.bundle] * size, scaling.placement_strategy, name="")
+        bundles = _list_bundles(scaling, size, ranks_roles)
+        return placement.placement_group(bundles, scaling.placement_strategy, name="")
     except exceptions.InfeasibleResourcesError as error:
         num_nodes = sum(node["Alive"] for node in api.nodes())
         if scaling.placement_strategy == "STRICT_SPREAD" and num_nodes < size:
             raise exceptions.InfeasibleResourcesError(
-                f"num_workers={size} need STRICT_SPREAD on {size} nodes, but the session has {num_nodes}. "
+                f"{_name(size, ranks_roles)} need STRICT_SPREAD on {size} nodes, but the session has {num_nodes}. "
                 "Use fewer workers, or placement_strategy='SPREAD', which uses as many nodes as there are."
             ) from error
         raise exceptions.InfeasibleResourcesError(
-            f"{_describe(scaling, size)}, but the session has {api.cluster_resources()}. Use fewer workers, give each less with "
+            f"{_describe(scaling, size, ranks_roles)}, but the session has {api.cluster_resources()}. Use fewer workers, give each less with "
             "ScalingConfig(resources_per_worker={'CPU': 0.5}), or open the session with more: hocket.init(num_cpus=...)."
         ) from error
 
 
-def _describe(scaling: configs.ScalingConfig, size: int) -> str:
+def _name(size: int, ranks_roles: Sequence[roles.Role]) -> str:
+    return ", ".join(role.name for role in ranks_roles) or f"num_workers={size}"
+
+
+def _describe(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> str:
+    if ranks_roles:
+        return f"{_name(size, ranks_roles)} together need {roles.sum_bundles([role.bundle for role in ranks_roles])}"
     return f"num_workers={size} with {scaling.bundle} each need {scaling.multiply(size)}"
 
 
 def _start_rank(
-    scaling: configs.ScalingConfig, runtime_env: Mapping[str, Any], reservation: placement.PlacementGroup, rank: int
+    bundle: Mapping[str, float], runtime_env: Mapping[str, Any], reservation: placement.PlacementGroup, rank: int
 ) -> actor.ActorHandle:
-    others = {name: amount for name, amount in scaling.bundle.items() if name not in ("CPU", "GPU")}
+    others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
     options = {
-        "num_cpus": scaling.bundle.get("CPU", 0),
-        "num_gpus": scaling.bundle.get("GPU", 0),
+        "num_cpus": bundle.get("CPU", 0),
+        "num_gpus": bundle.get("GPU", 0),
         "resources": others,
         "max_concurrency": rank_actor.MAX_CONCURRENCY,
         "scheduling_strategy": placement.PlacementGroupSchedulingStrategy(reservation, rank),

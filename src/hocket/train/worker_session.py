@@ -53,6 +53,8 @@ class RankInfo:
     """Whether the trainer was given a `ValidationConfig`."""
     datasets: Mapping[str, Any] = field(default_factory=dict)
     """The trainer's datasets, by name (`datasets.Supply`)."""
+    bystander: str = ""
+    """The name of the rank's role, if it does not report, as an evaluator; else empty."""
 
 
 class WorkerSession:
@@ -107,6 +109,7 @@ class WorkerSession:
 
         A report behind one whose files are still being staged waits for its turn, in the thread that stages them.
         """
+        self.refuse_bystander("report")
         blob = reports.encode_metrics(metrics)
         _check_checkpoint(checkpoint, checkpoint_dir_name)
         self._check_validation(checkpoint, asked)
@@ -235,6 +238,7 @@ class WorkerSession:
 
     def meet(self, call: str, data: object) -> Any:
         """Wait for all ranks to call the same; return what rank 0 brought."""
+        self.refuse_bystander(call)
         blob = _encode(call, data) if self.info.rank == 0 else None
         with self._lock:
             count = self._count
@@ -245,6 +249,18 @@ class WorkerSession:
     ) -> Any:
         self._raise_failure()
         return self._inquiry.ask(about, report_count, timeout_s)
+
+    def refuse_bystander(self, call: str) -> None:
+        """Raise in a rank that does not take part in what the ranks do together.
+
+        Raises:
+            RuntimeError: This is one.
+        """
+        if self.info.bystander:
+            raise RuntimeError(
+                f"{call}() is for the ranks that train, but was called in rank {self.info.rank}, which is {self.info.bystander}: nothing waits for it, and "
+                "its numbers are in no result. Call it in the chief only; write a file into get_context().get_storage().path from here."
+            )
 
     def track(self, name: str | None, get_state: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
         """Have the state of a loader travel with checkpoints from now on; return its state at the one that the attempt starts from.

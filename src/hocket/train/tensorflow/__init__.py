@@ -1,6 +1,6 @@
-"""TensorFlow: programs for MultiWorkerMirroredStrategy run unchanged, with tf-keras.
+"""TensorFlow: programs for MultiWorkerMirroredStrategy, with tf-keras, and for ParameterServerStrategy run unchanged.
 
-`config` sets TF_CONFIG in the ranks; `trainer` is the entry; `loaders` and `keras` (the callback that reports) are what the training function uses.
+`config` sets TF_CONFIG in the ranks, and `parameter_servers` in those of a cluster with servers; `trainer` is the entry; `loaders` and `keras` (the callback that reports) are what the training function uses.
 How gradients travel is TensorFlow's own affair; for our collectives, and for Keras 3, see `hocket.train.keras`.
 
 Importing this package does not import TensorFlow, which takes seconds: the ranks do. `hocket.train.tensorflow.keras` does.
@@ -15,4 +15,5 @@ if _util.find_spec("tensorflow") is None:
 
 from hocket.train.tensorflow.config import TensorflowConfig as TensorflowConfig
 from hocket.train.tensorflow.loaders import prepare_dataset_shard as prepare_dataset_shard
+from hocket.train.tensorflow.parameter_servers import ParameterServers as ParameterServers
 from hocket.train.tensorflow.trainer import TensorflowTrainer as TensorflowTrainer

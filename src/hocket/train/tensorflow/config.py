@@ -10,7 +10,8 @@ from typing import Any, Final, final
 from hocket.collective import turns
 from hocket.train import backend, tf_config, worker_group
 
-_PRELOADED: Final = "hocket.train.tensorflow.preload"
+PRELOADED: Final = "hocket.train.tensorflow.preload"
+"""What imports TensorFlow with both of its Keras: once on a machine."""
 
 
 @final
@@ -44,8 +45,8 @@ class TensorflowConfig(backend.BackendConfig):
             )
 
     def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
-        """Return what imports TensorFlow with both of its Keras: once on a machine."""
-        return (_PRELOADED,)
+        """Return what imports TensorFlow."""
+        return (PRELOADED,)
 
     def list_task_types(self, num_workers: int) -> list[str]:
         """Return what each rank is, by rank.

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from hocket import data
-from hocket.train import configs, data_parallel_trainer, strategies, validation
+from hocket.train import backend, configs, data_parallel_trainer, strategies, validation
 from hocket.train import datasets as datasets_module
-from hocket.train.tensorflow import config
+from hocket.train.tensorflow import config, parameter_servers
 
 
 @final
@@ -19,11 +19,13 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
 
     Args:
         train_loop_per_worker: The training function: takes no argument, or one, the configuration. It makes its model under
-            ``tf.distribute.MultiWorkerMirroredStrategy().scope()``, and reports with `hocket.train.report` or `ReportCheckpointCallback`.
+            ``tf.distribute.MultiWorkerMirroredStrategy().scope()``, and reports with `hocket.train.report` or `ReportCheckpointCallback`. With
+            parameter servers it is the chief's program: ``tf.distribute.ParameterServerStrategy`` and ``ClusterCoordinator``.
         train_loop_config: What it is given, if it takes an argument.
-        strategy: For the other trainers' sake; must be None or ``AllReduce()``: how gradients travel is TensorFlow's affair.
+        strategy: ``"parameter_server"`` or a `ParameterServers` adds a chief and servers to the workers. None, or ``AllReduce()`` for the other
+            trainers' sake: all ranks are workers, and how gradients travel is TensorFlow's affair.
         tensorflow_config: What each rank is, and which Keras ``tf.keras`` is.
-        scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
+        scaling_config: How many workers, and what each holds. Default: one, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
         validation_config: How checkpoints are validated whose report asks for it.
         datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part.
@@ -56,7 +58,7 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
         train_loop_per_worker: Callable[..., Any],
         *,
         train_loop_config: dict[str, Any] | None = None,
-        strategy: strategies.Strategy | None = None,
+        strategy: strategies.Strategy | parameter_servers.ParameterServers | str | None = None,
         tensorflow_config: config.TensorflowConfig | None = None,
         scaling_config: configs.ScalingConfig | None = None,
         run_config: configs.RunConfig | None = None,
@@ -66,19 +68,23 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
         metadata: None = None,
         resume_from_checkpoint: None = None,
     ) -> None:
-        if strategy is not None and strategy != strategies.AllReduce():
+        cluster = parameter_servers.parse(strategy)
+        if cluster is None and strategy is not None and strategy != strategies.AllReduce():
             raise ValueError(
-                f"TensorflowTrainer takes no strategy={strategy!r}: how gradients travel is up to tf.distribute in the training function. Leave it out, or "
-                "use hocket.train.keras.KerasTrainer, which has LocalSGD."
+                f"TensorflowTrainer takes no strategy={strategy!r}: how gradients travel is up to tf.distribute in the training function. Leave it out, write "
+                f"strategy={parameter_servers.NAME!r} for servers of variables, or use hocket.train.keras.KerasTrainer, which has LocalSGD."
             )
-        if tensorflow_config is not None and scaling_config is not None and scaling_config.num_workers:
+        settings: backend.BackendConfig = tensorflow_config or config.TensorflowConfig()
+        if cluster is not None:
+            settings = _build_backend(cluster, tensorflow_config or config.TensorflowConfig(), scaling_config)
+        elif tensorflow_config is not None and scaling_config is not None and scaling_config.num_workers:
             tensorflow_config.list_task_types(scaling_config.max_workers)  # refuses before anything starts
         if callable(train_loop_per_worker):
             train_loop_per_worker = ExplainKeras3(train_loop_per_worker)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
-            backend_config=tensorflow_config or config.TensorflowConfig(),
+            backend_config=settings,
             scaling_config=scaling_config,
             run_config=run_config,
             validation_config=validation_config,
@@ -87,6 +93,25 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
             metadata=metadata,
             resume_from_checkpoint=resume_from_checkpoint,
         )
+
+
+def _build_backend(
+    cluster: parameter_servers.ParameterServers,
+    given: config.TensorflowConfig,
+    scaling: configs.ScalingConfig | None,
+) -> parameter_servers.ParameterServerBackend:
+    """Check what was given beside a cluster with servers, before anything starts."""
+    if given.chief:
+        raise ValueError(
+            "TensorflowConfig(chief=True) would be a second chief: with parameter servers there is one already, besides the workers. Leave chief out."
+        )
+    if given.num_evaluators:
+        raise ValueError(
+            f"TensorflowConfig(num_evaluators={given.num_evaluators}) takes ranks from the workers, but with parameter servers an evaluator comes on top. "
+            "Write strategy=ParameterServers(num_evaluators=1)."
+        )
+    parameter_servers.check_scaling(scaling or configs.ScalingConfig())
+    return parameter_servers.ParameterServerBackend(cluster=cluster, legacy_keras=given.legacy_keras)
 
 
 @final
