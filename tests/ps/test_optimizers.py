@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import itertools
 import math
 import pickle
+import tracemalloc
 from typing import Any
 
 import hypothesis
@@ -280,6 +282,30 @@ def test_a_gradient_that_is_always_zero_moves_nothing():
     zero = [np.zeros(10, np.float32)] * 3
     for optimizer in (ps.SGD(lr=0.1, momentum=0.9), ps.Adagrad(lr=0.1, eps=1.2e-38), ps.Adam(eps=1.2e-38)):
         np.testing.assert_array_equal(run_dense(optimizer, value, zero)[0], value)
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=repr)
+def test_nothing_of_full_length_is_made(optimizer):
+    size = 8 * optimizers.BLOCK
+    value, (gradient,) = draw(8, (size,), 1, "float32")
+    slots = make_slots(optimizer, value)
+    optimizer.apply(value, slots, gradient, 1, value, slots)  # makes the thread's scratch
+    tracemalloc.start()
+    try:
+        optimizer.apply(value, slots, gradient, 2, value, slots)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < optimizers.BLOCK  # bytes; a block has four times as many
+
+
+def test_threads_do_not_share_scratch():
+    value, gradients = draw(9, (4 * optimizers.BLOCK,), 2, "float32")
+    expected = [run_dense(optimizer, value, gradients)[0] for optimizer in ALL]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda optimizer: run_dense(optimizer, value, gradients)[0], ALL * 3))
+    for a, b in zip(found, expected * 3, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 # -- what they are ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,9 @@ value and new slots. So one loop serves a whole variable, a shard of it, and row
 **The cost is memory's.** A push of a million floats reads and writes some 12 MB (SGD) to 28 MB (Adam). A line of numpy over all of it would move as much
 again for each operation, so `Optimizer.apply` goes through blocks that stay in the cache, with scratch that each thread makes once.
 
+Measured for a million floats in place, where adding two arrays takes 0.48 ms: SGD 0.41 ms, with momentum 0.71, Adagrad 1.3, Adam 1.9, FTRL 2.3. Into
+other arrays it is up to half as much more. Ten floats take 8 to 18 microseconds.
+
 **Rows are lazy.** `Optimizer.apply_rows` moves only the rows it is given, as TensorFlow's sparse updates and ``torch.optim.SparseAdam`` do. A row that
 is not pushed keeps its value and its slots: its momentum does not carry it on, its averages do not decay, weight decay does not touch it.
 
@@ -43,7 +46,7 @@ class Optimizer(abc.ABC):
     It is immutable, holds no arrays and can be pickled: variables, slots and the number of the step belong to whoever calls. Any number of threads may
     call one optimizer at once, for arrays that do not overlap.
 
-    There are four of them: `SGD`, `Adagrad`, `Adam` and `FTRL`. To write another, give `slots`, `slot_initial` and `_update`.
+    There are four of them: `SGD`, `Adagrad`, `Adam` and `FTRL`.
     """
 
     @property
