@@ -110,6 +110,9 @@ def test_numbers_are_what_the_definition_says(seed):
     rows = [0, 1, -1, 12345678901, -(1 << 63), (1 << 63) - 1]
     bits = np.array([[find_bits(seed, row, column) for column in range(5)] for row in rows])
     np.testing.assert_array_equal(make(ps.Uniform(0, 1, seed=seed), rows, 5), bits / 2**24)
+    columns = range(initializers.BLOCK - 3, initializers.BLOCK + 4)
+    wide = make(ps.Uniform(0, 1, seed=seed), [5], initializers.BLOCK + 4)[0, columns]
+    np.testing.assert_array_equal(wide * 2**24, [find_bits(seed, 5, column) for column in columns])
     found = make(ps.Normal(0, 1, seed=seed), rows, 4).reshape(len(rows), 2, 2)
     first, second = (bits[:, :4:2] + 0.5) / 2**24, bits[:, 1:4:2] / 2**24
     radius = np.sqrt(-2 * np.log(first))
