@@ -1,6 +1,7 @@
 """One server, as a process reaches it: through its memory if the two share a machine, else by asking the server.
 
 `Access` is the seam. `hocket.ps.store.Store` does the work where the memory is; `RemoteStore` has the server do it. So a variable's code is the same in both.
+`GateAccess` is the same for the gate.
 """
 
 from __future__ import annotations
@@ -16,10 +17,6 @@ from hocket.ps.memory import Array
 class Access(Protocol):
     """What can be done with a server's variables. Any thread may; see `store.Store` for each."""
 
-    @property
-    def version(self) -> int:
-        """How many pushes were applied."""
-
     def read(self, number: int, out: Array | None = None) -> Array:
         """Return a copy of a dense shard's value."""
 
@@ -29,6 +26,21 @@ class Access(Protocol):
     def push(self, ticket: records.Ticket | None, operations: Sequence[records.Operation]) -> bool:
         """Do all operations, or none; return whether it was done now."""
 
+    def deposit(self, worker: int, round_number: int, operations: Sequence[records.Operation]) -> None:
+        """Put a worker's gradients of a synchronous step where they wait."""
+
+    def close_round(self, round_number: int, workers: list[int]) -> bool:
+        """Apply the mean of the gradients of a synchronous step."""
+
+    def export(self, number: int) -> dict[str, Any]:
+        """Return a shard's value, slots and step; of a table its ids, too."""
+
+    def evict(self, number: int, before_step: int) -> int:
+        """Give up the rows of a table that no update since a step has touched."""
+
+    def get_statistics(self) -> dict[str, int]:
+        """Return how many pushes were applied, and how many were put right."""
+
 
 class GateAccess(Protocol):
     """What can be done with the gate. See `gate.Gate` for each."""
@@ -37,20 +49,55 @@ class GateAccess(Protocol):
     def version(self) -> int:
         """How many pushes have left."""
 
+    @property
+    def late(self) -> int:
+        """How many gradients came too late for their synchronous step."""
+
+    @property
+    def skipped(self) -> int:
+        """How many pushes were skipped because a gradient was not finite."""
+
     def enter(self, worker: int) -> int:
         """Wait until this worker may pull; return the version that it reads."""
 
     def grant(self, worker: int) -> None:
         """Wait until this worker's push may be applied."""
 
-    def leave(self, worker: int) -> int:
+    def leave(self, worker: int, closure: int, turn: int) -> int:
         """Say that the push was applied; return its staleness."""
+
+    def note_skipped(self) -> None:
+        """Count a push that is skipped."""
 
     def forget(self, worker: int) -> None:
         """Let the others go on without a worker."""
 
     def get_reading(self, worker: int) -> int:
         """Return the version that a worker inside has read."""
+
+    def enter_round(self, worker: int) -> bool:
+        """Wait until this worker may pull for the next synchronous step; return whether it must close the one that is on."""
+
+    def arrive(self, worker: int, closure: int, turn: int) -> int:
+        """Say that a worker's gradient is in its boxes; return what is to be done."""
+
+    def list_arrived(self) -> tuple[int, list[int]]:
+        """Return the synchronous step, and whose gradients it has."""
+
+    def set_idle(self, worker: int, is_idle: bool) -> None:
+        """Say that a worker has nothing to do, or has again."""
+
+    def set_workers(self, count: int) -> None:
+        """Say how many workers there are."""
+
+    def close_round(self, version: int) -> None:
+        """Say that a synchronous step was applied."""
+
+    def get_histogram(self) -> dict[int, int]:
+        """Return how many pushes had each staleness."""
+
+    def get_log(self) -> Array:
+        """Return the newest pushes."""
 
 
 @final
@@ -64,22 +111,42 @@ class RemoteStore:
     def __init__(self, handle: actor.ActorHandle) -> None:
         self._handle = handle
 
-    @property
-    def version(self) -> int:
-        """How many pushes were applied."""
-        return int(api.get(self._handle.get_version.remote()))
-
     def read(self, number: int, out: Array | None = None) -> Array:
         """Return a copy of a dense shard's value."""
-        return _put(api.get(self._handle.read.remote(number)), out)
+        return _put(self._call("read", number), out)
 
     def read_rows(self, number: int, ids: Array, out: Array | None = None) -> Array:
         """Return copies of rows of a table."""
-        return _put(api.get(self._handle.read_rows.remote(number, ids)), out)
+        return _put(self._call("read_rows", number, ids), out)
 
     def push(self, ticket: records.Ticket | None, operations: Sequence[records.Operation]) -> bool:
         """Do all operations, or none; return whether it was done now."""
-        return bool(api.get(self._handle.push.remote(ticket, list(operations))))
+        return bool(self._call("push", ticket, list(operations)))
+
+    def deposit(self, worker: int, round_number: int, operations: Sequence[records.Operation]) -> None:
+        """Put a worker's gradients of a synchronous step where they wait."""
+        self._call("deposit", worker, round_number, list(operations))
+
+    def close_round(self, round_number: int, workers: list[int]) -> bool:
+        """Apply the mean of the gradients of a synchronous step."""
+        return bool(self._call("close_round", round_number, workers))
+
+    def export(self, number: int) -> dict[str, Any]:
+        """Return a shard's value, slots and step."""
+        found: dict[str, Any] = self._call("export", number)
+        return found
+
+    def evict(self, number: int, before_step: int) -> int:
+        """Give up the rows of a table that no update since a step has touched."""
+        return int(self._call("evict", number, before_step))
+
+    def get_statistics(self) -> dict[str, int]:
+        """Return how many pushes were applied, and how many were put right."""
+        found: dict[str, int] = self._call("get_statistics")
+        return found
+
+    def _call(self, name: str, *args: Any) -> Any:
+        return api.get(self._handle.call_store.remote(name, *args))
 
 
 @final
@@ -96,39 +163,101 @@ class RemoteGate:
     @property
     def version(self) -> int:
         """How many pushes have left."""
-        return int(api.get(self._handle.call_gate.remote("version")))
+        return int(self._call("version"))
+
+    @property
+    def late(self) -> int:
+        """How many gradients came too late for their synchronous step."""
+        return int(self._call("late"))
+
+    @property
+    def skipped(self) -> int:
+        """How many pushes were skipped because a gradient was not finite."""
+        return int(self._call("skipped"))
 
     def enter(self, worker: int) -> int:
         """Wait until this worker may pull; return the version that it reads."""
-        return int(api.get(self._handle.call_gate.remote("enter", worker)))
+        return int(self._call("enter", worker))
 
     def grant(self, worker: int) -> None:
         """Wait until this worker's push may be applied."""
-        api.get(self._handle.call_gate.remote("grant", worker))
+        self._call("grant", worker)
 
-    def leave(self, worker: int) -> int:
+    def leave(self, worker: int, closure: int, turn: int) -> int:
         """Say that the push was applied; return its staleness."""
-        return int(api.get(self._handle.call_gate.remote("leave", worker)))
+        return int(self._call("leave", worker, closure, turn))
+
+    def note_skipped(self) -> None:
+        """Count a push that is skipped."""
+        self._call("note_skipped")
 
     def forget(self, worker: int) -> None:
         """Let the others go on without a worker."""
-        api.get(self._handle.call_gate.remote("forget", worker))
+        self._call("forget", worker)
 
     def get_reading(self, worker: int) -> int:
         """Return the version that a worker inside has read."""
-        return int(api.get(self._handle.call_gate.remote("get_reading", worker)))
+        return int(self._call("get_reading", worker))
+
+    def enter_round(self, worker: int) -> bool:
+        """Wait until this worker may pull for the next synchronous step."""
+        return bool(self._call("enter_round", worker))
+
+    def arrive(self, worker: int, closure: int, turn: int) -> int:
+        """Say that a worker's gradient is in its boxes; return what is to be done."""
+        return int(self._call("arrive", worker, closure, turn))
+
+    def list_arrived(self) -> tuple[int, list[int]]:
+        """Return the synchronous step, and whose gradients it has."""
+        found: tuple[int, list[int]] = self._call("list_arrived")
+        return found
+
+    def set_idle(self, worker: int, is_idle: bool) -> None:
+        """Say that a worker has nothing to do, or has again."""
+        self._call("set_idle", worker, is_idle)
+
+    def set_workers(self, count: int) -> None:
+        """Say how many workers there are."""
+        self._call("set_workers", count)
+
+    def close_round(self, version: int) -> None:
+        """Say that a synchronous step was applied."""
+        self._call("close_round", version)
+
+    def get_histogram(self) -> dict[int, int]:
+        """Return how many pushes had each staleness."""
+        found: dict[int, int] = self._call("get_histogram")
+        return found
+
+    def get_log(self) -> Array:
+        """Return the newest pushes."""
+        found: Array = self._call("get_log")
+        return found
+
+    def _call(self, name: str, *args: int) -> Any:
+        return api.get(self._handle.call_gate.remote(name, *args))
 
 
-def open_server(book: memory.MemoryRef, server: int, handle: actor.ActorHandle, timeout_s: float) -> Access:
-    """Reach a server, the faster way if there is one."""
-    if memory.is_reachable(book):
+def open_server(
+    book: memory.MemoryRef, server: int, handle: actor.ActorHandle, timeout_s: float, *, is_shared: bool
+) -> Access:
+    """Reach a server, the faster way if there is one.
+
+    Args:
+        book: Its memory.
+        server: Its index.
+        handle: Its actor.
+        timeout_s: How long an update may wait.
+        is_shared: Whether the memory may be used; else the server is asked.
+    """
+    if is_shared and memory.is_reachable(book):
         return store.Store(book, server, timeout_s)
     return RemoteStore(handle)
 
 
-def open_gate(ref: memory.MemoryRef, handle: actor.ActorHandle, timeout_s: float) -> GateAccess:
-    """Reach the gate, the faster way if there is one."""
-    if memory.is_reachable(ref):
+def open_gate(ref: memory.MemoryRef, handle: actor.ActorHandle, timeout_s: float, *, is_shared: bool) -> GateAccess:
+    """Reach the gate, the faster way if there is one. See `open_server`."""
+    if is_shared and memory.is_reachable(ref):
         return gate.Gate(ref, timeout_s)
     return RemoteGate(handle)
 

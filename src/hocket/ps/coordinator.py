@@ -74,7 +74,8 @@ class Coordinator:
             )
         self.strategy: Final = strategy
         options = {"num_cpus": num_cpus, "resources": dict(resources or {})}
-        self._desk = desk.Desk(max_queued, options, links.open_link(strategy.address).gate)
+        self._link = links.open_link(strategy.address)
+        self._desk = desk.Desk(max_queued, options, self._link.gate, is_synchronous=strategy.address.is_synchronous)
         self._functions: dict[Any, int] = {}
         self._joined = 0
         self._num_sources = 0
@@ -135,6 +136,7 @@ class Coordinator:
             raise errors.JoinTimeoutError(
                 f"Closures are still running after {timeout} s: {self.statistics()}. They go on; call join() again."
             )
+        self._link.flush()
         before, self._joined = self._joined, self._desk.finished
         return self._joined - before
 
@@ -219,6 +221,7 @@ class Coordinator:
         first = self._desk.num_workers
         with self._desk.condition:
             self._desk.num_workers += count
+            self._link.gate.set_workers(len(self._desk.lanes) + count)
         added = list(range(first, first + count))
         for index in added:
             self._desk.lanes[index] = desk.Lane(self._desk, index)
@@ -239,6 +242,7 @@ class Coordinator:
         self._desk.lanes[index].leave()
         with self._desk.condition:
             del self._desk.lanes[index]
+            self._link.gate.set_workers(len(self._desk.lanes))
             self._desk.condition.notify_all()
 
     def get_worker_pids(self) -> dict[int, int]:

@@ -91,10 +91,14 @@ class DenseShard:
                 return result
         return None
 
-    def read_slots(self) -> tuple[int, list[Array]]:
-        """Return the optimizer's step and copies of its slots. Called under the mutex."""
+    def export(self) -> dict[str, Any]:
+        """Return copies of the value and the optimizer's slots, and its step. Called under the mutex."""
         done = int(self._header[DONE])
-        return int(self._steps[done & 1]), [slot.reshape(self.spec.shape).copy() for slot in self._slots[done & 1]]
+        return {
+            "value": self._values[done & 1].reshape(self.spec.shape).copy(),
+            "slots": [slot.reshape(self.spec.shape).copy() for slot in self._slots[done & 1]],
+            "step": int(self._steps[done & 1]),
+        }
 
     # -- updating, under the mutex --
 

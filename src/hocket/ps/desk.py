@@ -45,12 +45,16 @@ class Desk:
         max_queued: How many closures may wait.
         options: What each worker's actor holds.
         gate: The strategy's.
+        is_synchronous: Whether the gate must know which workers have something to do.
     """
 
-    def __init__(self, max_queued: int, options: Mapping[str, Any], gate: access.GateAccess) -> None:
+    def __init__(
+        self, max_queued: int, options: Mapping[str, Any], gate: access.GateAccess, *, is_synchronous: bool
+    ) -> None:
         self.condition: Final = threading.Condition()
         self.options = options
         self.gate = gate
+        self.is_synchronous = is_synchronous
         self.lanes: dict[int, Lane] = {}
         self.num_workers = 0
         self.functions: list[Any] = []
@@ -267,6 +271,7 @@ class Lane:
         """Streams from which the worker has drawn everything."""
         self.is_leaving = False
         self.executed = 0
+        self._is_idle = False
         self._positions: dict[int, int] = {}
         self._sequence = 0
         self._seconds = BATCH_SECONDS
@@ -303,6 +308,7 @@ class Lane:
         while True:
             with desk.condition:
                 while not (desk.is_closed or self.is_leaving or self._sent or desk.has_work(self)):
+                    self._say_idle(is_idle=True)
                     desk.condition.wait()
                 if desk.is_closed or (self.is_leaving and not self._sent):
                     return
@@ -310,13 +316,22 @@ class Lane:
                 if len(self._sent) < DEPTH and not self.is_leaving:
                     batch = desk.take(self, self._choose_size())
             if batch:
+                self._say_idle(is_idle=False)
                 self._send([(self._make_call(closure), closure) for closure in batch])
                 if len(self._sent) < DEPTH and desk.count_queued():
                     continue
             if self._sent:
                 self._receive()
 
+    def _say_idle(self, *, is_idle: bool) -> None:
+        """Tell the gate whether synchronous steps should wait for this worker."""
+        if self._desk.is_synchronous and is_idle != self._is_idle:
+            self._is_idle = is_idle
+            self._desk.gate.set_idle(self.index, is_idle)
+
     def _choose_size(self) -> int:
+        if self._desk.is_synchronous:
+            return 1  # a second one would wait for workers that might have none
         fair = -(-self._desk.count_queued() // (DEPTH * max(1, len(self._desk.lanes))))
         return max(1, min(fair, int(BATCH_SECONDS / max(self._seconds, 1e-6)), MAX_BATCH))
 

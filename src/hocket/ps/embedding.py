@@ -190,8 +190,12 @@ class Embedding:
         unique, sums = IndexedSlices(values, self._check(ids)).combine()
         self._write("rows_add", unique, sums)
 
-    def build_operations(self, gradient: IndexedSlices) -> dict[int, list[records.Operation]]:
+    def build_operations(self, gradient: IndexedSlices, scale: float = 1.0) -> dict[int, list[records.Operation]]:
         """Return what a gradient does on each server.
+
+        Args:
+            gradient: Of some rows.
+            scale: What the learning rate is multiplied with.
 
         Raises:
             ValueError: The table takes no gradients, or the rows have another length.
@@ -207,7 +211,7 @@ class Embedding:
             raise ValueError(
                 f"A gradient of `{self.name}` has rows of {values.shape[-1]}, but the table's have {self.dim}."
             )
-        return self._build("rows_gradient", ids.astype(np.int64, copy=False), values)
+        return self._build("rows_gradient", ids.astype(np.int64, copy=False), values, scale)
 
     def _write(self, kind: str, ids: Any, values: Any) -> None:
         which = self._check(ids).reshape(-1)
@@ -218,12 +222,12 @@ class Embedding:
         for server, operations in self._build(kind, which, rows).items():
             link.update(server, operations)
 
-    def _build(self, kind: str, ids: Array, values: Array) -> dict[int, list[records.Operation]]:
+    def _build(self, kind: str, ids: Array, values: Array, scale: float = 1.0) -> dict[int, list[records.Operation]]:
         if len(self._parts) == 1:
             part = self._parts[0]
-            return {part.server: [records.Operation(part.number, kind, values, ids)]}
+            return {part.server: [records.Operation(part.number, kind, values, ids, scale)]}
         return {
-            part.server: [records.Operation(part.number, kind, values[mine], local)]
+            part.server: [records.Operation(part.number, kind, values[mine], local, scale)]
             for part, mine, local in self._deal(ids)
         }
 

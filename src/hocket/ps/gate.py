@@ -11,12 +11,19 @@ always can go on. With ``max_staleness=0`` one worker at a time is inside.
 This bounds what the stale synchronous parallel model bounds (Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013),
 counted in pushes instead of in each worker's clock: what a gradient misses, whoever computed it.
 
+**Synchronous steps** are another way: all workers compute from the same version, and the mean of their gradients is applied. A step takes the first N of M
+gradients, so that M - N backup workers may be slow (Chen, Pan, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD", 2016); a gradient that comes
+later is dropped, and counted. Whoever brings the last one that a step needs closes it; if that worker dies before it could, the next who waits does.
+
 The state is a memory of its own with a robust mutex. A worker that dies inside is forgotten by the coordinator.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -30,6 +37,10 @@ MAX_WORKERS: Final = 1024
 UNBOUNDED: Final = -1
 
 _OUTSIDE: Final = -1
+_MUST_CLOSE: Final = -2
+
+WAITS, CLOSES, COMES_LATE = range(3)
+"""What becomes of a worker that has brought its gradient to a synchronous step."""
 
 _HISTOGRAM: Final = 1024
 """Stalenesses counted one by one; the last counts all beyond."""
@@ -37,7 +48,13 @@ _HISTOGRAM: Final = 1024
 LOG_ROWS: Final = 1 << 22
 """How many pushes the log holds; the newest. 32 bytes each, that cost what is used."""
 
-VERSION, BOUND, HIGHEST, LOGGED, IS_LOGGING = range(5)
+VERSION, BOUND, HIGHEST, LOGGED, IS_LOGGING, NEEDED, CLOSER, LATE, SKIPPED, WORKERS = range(10)
+"""Words: pushes or steps applied; the bound; one more than the highest worker seen; pushes logged; whether they are; how many gradients a synchronous step needs (0: steps
+are not synchronous); who closes the step, one more than its number (0: nobody); gradients that came too late; pushes
+skipped because of NaN; how many workers there are."""
+
+_HOLD_SECONDS: Final = 0.001
+"""How long who holds the gate sleeps between two looks. Pushes take a millisecond or so, and do not ring when there is no bound."""
 
 _SLICE_SECONDS: Final = 0.5
 """How long a sleep lasts at most: a waiter looks again even if nobody wakes it. A guess."""
@@ -46,27 +63,46 @@ _SLICE_SECONDS: Final = 0.5
 def _plan() -> memory.Plan:
     layout = memory.Plan()
     layout.add("mutex", (mutex.MUTEX_BYTES,), np.uint8)
-    layout.add("words", (8,), np.int64)
+    layout.add("words", (16,), np.int64)
     layout.add("bell", (16,), np.uint32)
     layout.add("readings", (MAX_WORKERS,), np.int64)
     layout.add("is_granted", (MAX_WORKERS,), np.uint8)
+    layout.add("is_idle", (MAX_WORKERS,), np.uint8)
+    layout.add("arrivals", (MAX_WORKERS,), np.int64)
+    layout.add("accepted", (MAX_WORKERS, 2), np.int64)
     layout.add("histogram", (_HISTOGRAM,), np.int64)
     layout.add("log", (LOG_ROWS, 4), np.int64)
     return layout
 
 
-def build(kept: memory.Memory, max_staleness: int | None, *, is_logging: bool) -> None:
+def build(kept: memory.Memory, settings: Settings) -> None:
     """Begin a gate in new memory. Called once, by who made it."""
     arrays = _plan().view(kept)
     mutex.build(int(arrays["mutex"].ctypes.data))
-    arrays["words"][BOUND] = UNBOUNDED if max_staleness is None else max_staleness
-    arrays["words"][IS_LOGGING] = is_logging
+    arrays["words"][BOUND] = UNBOUNDED if settings.max_staleness is None else settings.max_staleness
+    arrays["words"][IS_LOGGING] = settings.is_logging
+    arrays["words"][NEEDED] = settings.needed
+    arrays["words"][WORKERS] = settings.num_workers
     arrays["readings"].fill(_OUTSIDE)
+    arrays["arrivals"].fill(_OUTSIDE)
+    arrays["accepted"].fill(_OUTSIDE)
 
 
 def count_bytes() -> int:
     """Return how much memory a gate takes; most of it is never touched."""
     return _plan().nbytes
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for a gate from its beginning."""
+
+    max_staleness: int | None
+    needed: int
+    """How many gradients a synchronous step needs. 0: there are no such steps."""
+    is_logging: bool
+    num_workers: int
 
 
 @final
@@ -88,6 +124,9 @@ class Gate:
         self._bell_address = int(self._bell.ctypes.data)
         self._readings = arrays["readings"]
         self._is_granted = arrays["is_granted"].view(np.bool_)
+        self._is_idle = arrays["is_idle"].view(np.bool_)
+        self._arrivals = arrays["arrivals"]  # of each worker: the step whose gradient it has brought
+        self._accepted = arrays["accepted"]  # of each worker: the ticket of its last gradient, closure and turn
         self._histogram = arrays["histogram"]
         self._log = arrays["log"]
         self._timeout_s = timeout_s
@@ -97,6 +136,99 @@ class Gate:
     def version(self) -> int:
         """How many pushes have left."""
         return int(self._words[VERSION])
+
+    # -- synchronous steps --
+
+    def arrive(self, worker: int, closure: int, turn: int) -> int:
+        """Say that a worker's gradient is in its boxes; return what is to be done.
+
+        Args:
+            worker: Whose.
+            closure: Of the push's ticket; with `turn`.
+            turn: See `closure`.
+
+        Returns:
+            `WAITS` for others; `CLOSES`: this worker must close the step; `COMES_LATE`: the step is over, or the gradient was counted before.
+        """
+        with self._mutex:
+            words = self._words
+            version = int(words[VERSION])
+            is_repeated = (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1]))
+            if is_repeated or self._readings[worker] != version or self._arrivals[worker] == version or self._is_full():
+                words[LATE] += 0 if is_repeated else 1
+                self._readings[worker] = _OUTSIDE
+                return COMES_LATE
+            self._readings[worker] = _OUTSIDE
+            self._accepted[worker, 1] = turn
+            self._accepted[worker, 0] = closure
+            self._arrivals[worker] = version
+            if not self._is_full():
+                return WAITS
+            words[CLOSER] = worker + 1
+            return CLOSES
+
+    def list_arrived(self) -> tuple[int, list[int]]:
+        """Return the step, and whose gradients it has, rising."""
+        with self._mutex:
+            version = int(self._words[VERSION])
+            return version, [int(worker) for worker in np.flatnonzero(self._arrivals == version)]
+
+    def close_round(self, version: int) -> None:
+        """Say that a step was applied. Again: does nothing."""
+        with self._mutex:
+            words = self._words
+            if words[VERSION] == version:
+                self._histogram[0] += np.count_nonzero(self._arrivals == version)
+                if words[IS_LOGGING]:
+                    for worker in np.flatnonzero(self._arrivals == version):
+                        self._log[int(words[LOGGED]) % LOG_ROWS] = worker, version, version, time.monotonic_ns()
+                        words[LOGGED] += 1
+                words[CLOSER] = 0
+                words[VERSION] = version + 1
+            self._bell[0] += 1
+        self._wake()
+
+    def enter_round(self, worker: int) -> bool:
+        """Wait until this worker may pull for the next step. Returns whether it must close the one that is on: its closer has died."""
+        return bool(self._wait(worker, self._try_enter_round) == _MUST_CLOSE)
+
+    def set_idle(self, worker: int, is_idle: bool) -> None:
+        """Say that a worker has nothing to do, or has again. A step does not wait for one that has not."""
+        with self._mutex:
+            self._is_idle[worker] = is_idle
+            self._bell[0] += 1
+        self._wake()
+
+    def set_workers(self, count: int) -> None:
+        """Say how many workers there are."""
+        with self._mutex:
+            self._words[WORKERS] = count
+            self._bell[0] += 1
+        self._wake()
+
+    def _is_full(self) -> bool:
+        words = self._words
+        has_arrived = self._arrivals == words[VERSION]
+        count = int(np.count_nonzero(has_arrived))
+        if count >= words[NEEDED]:
+            return True
+        return count > 0 and count + int(np.count_nonzero(self._is_idle & ~has_arrived)) >= words[WORKERS]
+
+    def _try_enter_round(self, worker: int) -> bool:
+        words = self._words
+        words[HIGHEST] = max(int(words[HIGHEST]), worker + 1)
+        if not self._is_full():
+            if self._arrivals[worker] == words[VERSION]:
+                return False
+            self._readings[worker] = words[VERSION]
+            return True
+        if words[CLOSER]:
+            return False
+        words[CLOSER] = worker + 1
+        self._readings[worker] = _MUST_CLOSE
+        return True
+
+    # -- asynchronous pushes --
 
     def enter(self, worker: int) -> int:
         """Wait until this worker may pull; return the version that it reads.
@@ -114,12 +246,23 @@ class Gate:
         """
         self._wait(worker, self._try_grant)
 
-    def leave(self, worker: int) -> int:
-        """Say that the push was applied; return its staleness."""
+    def leave(self, worker: int, closure: int, turn: int) -> int:
+        """Say that the push was applied; return its staleness. Said again, by who repeats a closure of a dead worker: counts nothing.
+
+        Args:
+            worker: Whose.
+            closure: Of the push's ticket; with `turn`.
+            turn: See `closure`.
+        """
+        if (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1])):
+            self.forget(worker)
+            return 0
         with self._mutex:
             words = self._words
             version = int(words[VERSION])
             reading = int(self._readings[worker])
+            self._accepted[worker, 1] = turn
+            self._accepted[worker, 0] = closure
             staleness = version - reading if reading >= 0 else 0
             self._histogram[min(staleness, _HISTOGRAM - 1)] += 1
             if words[IS_LOGGING]:
@@ -137,6 +280,8 @@ class Gate:
         with self._mutex:
             self._readings[worker] = _OUTSIDE
             self._is_granted[worker] = False
+            if self._words[CLOSER] == worker + 1:
+                self._words[CLOSER] = 0
             self._bell[0] += 1
         self._wake()
 
@@ -144,6 +289,33 @@ class Gate:
         """Return the version that a worker inside has read; that of now if it is outside."""
         reading = int(self._readings[worker])
         return reading if reading != _OUTSIDE else self.version
+
+    @property
+    def late(self) -> int:
+        """How many gradients came too late for their synchronous step."""
+        return int(self._words[LATE])
+
+    @property
+    def skipped(self) -> int:
+        """How many pushes were skipped because a gradient was not finite."""
+        return int(self._words[SKIPPED])
+
+    def note_skipped(self) -> None:
+        """Count a push that is skipped."""
+        with self._mutex:
+            self._words[SKIPPED] += 1
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[int]:
+        """Let no push of gradients be applied in the ``with`` block, and none be half applied; yields the version."""
+        while True:
+            heard = int(self._bell[0])
+            futex.fence()
+            with self._mutex:
+                if not self._is_granted.any() and not self._words[CLOSER]:
+                    yield int(self._words[VERSION])
+                    return
+            futex.wait(self._bell_address, heard, _HOLD_SECONDS)
 
     def get_histogram(self) -> dict[int, int]:
         """Return how many pushes had each staleness."""
@@ -207,10 +379,16 @@ class Gate:
             futex.wait(self._bell_address, heard, min(left, _SLICE_SECONDS))
 
     def _wake(self) -> None:
-        if self._words[BOUND] != UNBOUNDED:
+        if self._words[BOUND] != UNBOUNDED or self._words[NEEDED]:
             futex.wake(self._bell_address)
 
     def _explain(self, worker: int) -> str:
+        if self._words[NEEDED]:
+            version, arrived = int(self._words[VERSION]), np.flatnonzero(self._arrivals == self._words[VERSION])
+            return (
+                f"Worker {worker} has waited for {self._timeout_s:.0f} s for step {version}, which needs the gradients of {int(self._words[NEEDED])} workers and has those of "
+                f"{[int(one) for one in arrived]}. Is a worker stopped, or does one push less often than the others? Allow for it with backup_workers."
+            )
         readings = self._readings[: int(self._words[HIGHEST])]
         inside = [int(other) for other in np.flatnonzero(readings != _OUTSIDE) if other != worker]
         slowest = min(inside, key=lambda other: int(readings[other]), default=None)

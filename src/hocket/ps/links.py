@@ -10,7 +10,7 @@ from typing import Final, final
 import numpy as np
 
 from hocket.core import actor
-from hocket.ps import access, dense, errors, memory, place, records
+from hocket.ps import access, dense, errors, gate, memory, place, records
 from hocket.ps.memory import Array
 
 POLICIES: Final = ("raise", "skip", "clip")
@@ -37,6 +37,11 @@ class Address:
     bad_gradients: str
     is_scaled: bool
     """Whether a stale push takes a smaller step."""
+    is_synchronous: bool
+    is_shared: bool
+    """Whether processes of the same machine use the memory; else they ask the servers."""
+    registry: actor.ActorHandle | None
+    """Who makes variables, if that is not the driver."""
 
 
 @final
@@ -64,18 +69,24 @@ class Link:
     def __init__(self, address: Address) -> None:
         self.address: Final = address
         self.stores: Final[list[access.Access]] = [
-            access.open_server(server.book, index, server.handle, address.timeout_s)
+            access.open_server(server.book, index, server.handle, address.timeout_s, is_shared=address.is_shared)
             for index, server in enumerate(address.servers)
         ]
-        self.gate: Final = access.open_gate(address.gate, address.servers[0].handle, address.timeout_s)
-        self.skipped = 0
+        self.gate: Final = access.open_gate(
+            address.gate, address.servers[0].handle, address.timeout_s, is_shared=address.is_shared
+        )
 
     def enter(self) -> None:
         """Note that the calling closure reads."""
         here = place.get_optional_place()
-        if here is not None and here.gate is None:
+        if here is None or here.gate is not None:
+            return
+        if not self.address.is_synchronous:
             self.gate.enter(here.worker)
-            here.gate = self.gate
+        else:
+            while self.gate.enter_round(here.worker):
+                self._close_round()  # who was to do it has died
+        here.gate = self.gate
 
     def update(self, server: int, operations: Sequence[records.Operation]) -> bool:
         """Do something that is no gradient, on one server; return whether it was done now."""
@@ -93,15 +104,38 @@ class Link:
             done = [self.stores[server].push(None, operations[server]) for server in sorted(operations)]
             return Outcome(any(done), 0)
         ticket = here.take_ticket()
+        if self.address.is_synchronous:
+            return self._push_round(here, ticket, operations)
         self.gate.grant(here.worker)
         if self.address.is_scaled:
             operations = self._scale(operations, here)
         done = [self.stores[server].push(ticket, operations[server]) for server in sorted(operations)]
         here.gate = None
-        if not any(done):
-            self.gate.forget(here.worker)
-            return Outcome(is_applied=False, staleness=0)
-        return Outcome(is_applied=True, staleness=self.gate.leave(here.worker))
+        return Outcome(any(done), self.gate.leave(here.worker, ticket.closure, ticket.turn))
+
+    def _push_round(
+        self, here: place.Place, ticket: records.Ticket, operations: dict[int, list[records.Operation]]
+    ) -> Outcome:
+        """Bring a gradient to a synchronous step."""
+        version = self.gate.get_reading(here.worker)
+        for server, given in operations.items():
+            self.stores[server].deposit(here.worker, version, given)
+        here.gate = None
+        what = self.gate.arrive(here.worker, ticket.closure, ticket.turn)
+        if what == gate.CLOSES:
+            self._close_round()
+        return Outcome(what != gate.COMES_LATE, 0)
+
+    def flush(self) -> None:
+        """Apply what is there of a synchronous step that no worker will complete."""
+        if self.address.is_synchronous and self.gate.list_arrived()[1]:
+            self._close_round()
+
+    def _close_round(self) -> None:
+        version, workers = self.gate.list_arrived()
+        for found in self.stores:
+            found.close_round(version, workers)
+        self.gate.close_round(version)
 
     def admit(self, name: str, gradient: Array) -> Array | None:
         """Return a gradient as it may be applied; None if the push is to be skipped.
@@ -115,7 +149,7 @@ class Link:
             if self.address.bad_gradients == "raise":
                 raise
             if self.address.bad_gradients == "skip":
-                self.skipped += 1
+                self.gate.note_skipped()
                 return None
             finite = gradient[np.isfinite(gradient)]
             limit = float(np.abs(finite).max()) if finite.size else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
 
@@ -25,6 +25,8 @@ class DenseSpec:
     optimizer: optimizers.Optimizer | None
     """What turns gradients into updates. None: it takes no gradients."""
     ref: memory.MemoryRef
+    mail: memory.MemoryRef | None = None
+    """Where the gradients of a synchronous step wait. None: there are no such steps."""
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -60,6 +62,7 @@ class TableSpec:
     """Which of them this is."""
     eviction: Eviction | None
     ref: memory.MemoryRef
+    mail: memory.MemoryRef | None = None
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -130,6 +133,9 @@ NO_MEMORY: Final = memory.MemoryRef("", "", 0)
 """Stands for memory that is not made yet."""
 
 
-def replace_ref(spec: TableSpec, ref: memory.MemoryRef) -> TableSpec:
-    """Return the same shard in another memory."""
-    return dataclasses.replace(spec, ref=ref)
+Spec = TypeVar("Spec", DenseSpec, TableSpec)
+
+
+def replace_memory(spec: Spec, ref: memory.MemoryRef, mail: memory.MemoryRef | None) -> Spec:
+    """Return the same shard in other memory."""
+    return dataclasses.replace(spec, ref=ref, mail=mail)

@@ -28,11 +28,14 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 from hocket.collective import futex
-from hocket.ps import dense, memory, mutex, records, rows
+from hocket.ps import dense, mail, memory, mutex, records, rows
 from hocket.ps.memory import Array
 
 MAX_WORKERS: Final = 1024
 """How many workers can have tickets. A guess at more than anybody starts."""
+
+ROUND_HOLDER: Final = MAX_WORKERS - 1
+"""Who holds the tickets of synchronous steps."""
 
 _MAX_SHARDS: Final = 1 << 16
 _LIST_BYTES: Final = 256 << 20
@@ -99,6 +102,7 @@ class Store:
         self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), f"server {server}", timeout_s, self._recover)
         self._shards: list[Shard] = []
         self._specs: list[Spec] = []
+        self._mails: dict[int, mail.Mail] = {}
         self._growing = threading.Lock()
         self.on_point: Hook | None = None
 
@@ -109,11 +113,16 @@ class Store:
 
         Args:
             spec: Which. Its number is the next one.
-            value: What a dense one begins with.
+            value: What a dense one begins with. Of a table: its first rows; None leaves them to its initializer.
         """
         shard = _open(spec)
+        if spec.mail is not None:
+            mail.build(memory.open_memory(spec.mail), spec)
         if isinstance(shard, dense.DenseShard):
             shard.build(value)
+        elif value is not None:
+            shard.prepare(records.Operation(spec.number, "rows_assign", value, np.arange(len(value))))
+            shard.commit()
         data = np.frombuffer(pickle.dumps(spec, protocol=5), np.uint8)
         with self._mutex:
             number, start = int(self._words[SHARDS]), int(self._words[LIST_END])
@@ -237,6 +246,50 @@ class Store:
                 self.on_point("committed")
             self._finish()
             return True
+
+    def deposit(self, worker: int, round_number: int, operations: Sequence[records.Operation]) -> None:
+        """Put a worker's gradients of a synchronous step where they wait for the others'."""
+        for operation in operations:
+            self._get_mail(operation.number).put(worker, round_number, operation)
+
+    def close_round(self, round_number: int, workers: list[int]) -> bool:
+        """Apply the mean of the workers' gradients of a synchronous step; return whether it was done now.
+
+        Args:
+            round_number: Which step.
+            workers: Whose gradients count, rising.
+        """
+        operations = []
+        for spec in self.list_specs():
+            if spec.mail is not None:
+                operation = self._get_mail(spec.number).take_mean(spec.number, round_number, workers)
+                if operation is not None:
+                    operations.append(operation)
+        return self.push(records.Ticket(ROUND_HOLDER, round_number, 0), operations)
+
+    def export(self, number: int) -> dict[str, Any]:
+        """Return a shard's value, slots and step; of a table its ids, too. As of one moment."""
+        with self._mutex:
+            return self.get_shard(number).export()
+
+    def evict(self, number: int, before_step: int) -> int:
+        """Give up the rows of a table that no update since a step has touched; return how many."""
+        shard = self.get_shard(number)
+        assert isinstance(shard, rows.TableShard), "a dense variable has no rows to give up"
+        with self._mutex:
+            return shard.evict_older(before_step)
+
+    def get_statistics(self) -> dict[str, int]:
+        """Return how many pushes were applied, and how often the update of a process that died was put right."""
+        return {"version": self.version, "recoveries": self.recoveries}
+
+    def _get_mail(self, number: int) -> mail.Mail:
+        found = self._mails.get(number)
+        if found is None:
+            spec = self.get_shard(number).spec
+            assert spec.mail is not None, "the strategy is synchronous"
+            found = self._mails[number] = mail.Mail(spec, memory.open_memory(spec.mail))
+        return found
 
     def count_applied(self, holder: int, closure: int) -> int:
         """Return how many pushes of a closure were applied."""

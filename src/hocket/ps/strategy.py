@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-import math
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from hocket.core import actor, api
-from hocket.engine import node
 from hocket.ps import (
     cluster as cluster_module,
 )
-from hocket.ps import dense as dense_module
 from hocket.ps import (
     embedding,
-    errors,
     gate,
     initializers,
+    keepers,
     links,
+    memory,
     mutex,
     optimizers,
-    partitioners,
-    placement,
     records,
-    rows,
+    registry,
     scope,
     server,
-    store,
     streams,
     variable,
 )
@@ -40,11 +34,6 @@ from hocket.ps.memory import Array
 
 TIMEOUT_SECONDS: Final = 600.0
 """How long a pull or a push may wait for others. A guess: longer than any healthy step."""
-
-_MEMORY_SHARE: Final = 0.9
-"""How much of the machine's memory variables may take together, before one is refused. A guess."""
-
-Partitioner: TypeAlias = Callable[..., Sequence[int]]
 
 
 @final
@@ -58,10 +47,13 @@ class ParameterServerStrategy:
         optimizer: What turns gradients into updates, for variables that do not bring their own.
         partitioner: How variables are split over servers: ``(shape, dtype) -> list of shards, by axis``. Default: not at all.
         max_staleness: How many pushes of others may be applied between a worker's pull and its push. None: any number. 0: none.
+        synchronous: Whether all workers compute from the same version, and the mean of their gradients is applied.
+        backup_workers: With ``synchronous``: how many workers a step does not wait for. What they bring later is dropped, and counted in `statistics`.
         bad_gradients: What to do with one that has NaN or infinity: ``"raise"``, ``"skip"`` the push (counted in `statistics`), or ``"clip"``
             (NaN becomes 0, infinity the largest other value).
         scale_by_staleness: Whether a push of staleness s takes 1 / (1 + s) of a step.
         log_pushes: Whether each push is logged; see `get_log`.
+        share_memory: Whether workers of a machine read and write the servers' memory themselves. False: they ask the servers, as workers of other machines do.
         timeout_s: Seconds that a pull or a push may wait for others.
 
     Raises:
@@ -86,34 +78,39 @@ class ParameterServerStrategy:
         cluster: cluster_module.Cluster | Mapping[str, Any] | None = None,
         *,
         optimizer: optimizers.Optimizer | None = None,
-        partitioner: Partitioner | None = None,
+        partitioner: registry.Partitioner | None = None,
         max_staleness: int | None = None,
+        synchronous: bool = False,
+        backup_workers: int = 0,
         bad_gradients: str = "raise",
         scale_by_staleness: bool = False,
         log_pushes: bool = False,
+        share_memory: bool = True,
         timeout_s: float = TIMEOUT_SECONDS,
+        _is_hosted: bool = False,
     ) -> None:
-        _check_settings(optimizer, max_staleness, bad_gradients, timeout_s)
         self.cluster: Final = _parse_cluster(cluster)
         self.cluster.check_trainable()
+        _check_settings(optimizer, max_staleness, bad_gradients, timeout_s)
+        _check_rounds(self.cluster.num_workers, synchronous, backup_workers, max_staleness)
         if not mutex.is_available():
             raise OSError(
                 "Parameter servers need Linux: robust mutexes in shared memory. On this system use hocket.train's AllReduce."
             )
-        self._optimizer = optimizer
-        self._partitioner = partitioner
-        self._max_staleness = max_staleness
-        self._keeper = server.Keeper()
         count = self.cluster.num_servers
-        books = [self._keeper.make_book(index) for index in range(count)]
-        gate_ref = self._keeper.make_gate(max_staleness, log_pushes)
-        self._servers: list[actor.ActorHandle] = [
-            actor.ActorClass(
-                server.Server,
-                {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": _SERVER_THREADS},
-            ).remote(index, book, gate_ref, timeout_s)
+        self._homes = keepers.Homes(count, is_hosted=_is_hosted)
+        books = [keeper.make_book(index) for index, keeper in enumerate(self._homes.keepers)]
+        needed = self.cluster.num_workers - backup_workers if synchronous else 0
+        gate_ref = self._homes.keepers[0].make_gate(
+            gate.Settings(max_staleness, needed, log_pushes, self.cluster.num_workers)
+        )
+        self._servers = [
+            server.start(index, book, gate_ref, timeout_s, self._homes.choose_options(index))
             for index, book in enumerate(books)
         ]
+        self._registry = _open_registry(
+            _is_hosted, books, self._homes.keepers, optimizer, partitioner, is_synchronous=synchronous
+        )
         self.address: Final = links.Address(
             uuid.uuid4().hex,
             tuple(links.ServerAddress(book, handle) for book, handle in zip(books, self._servers, strict=True)),
@@ -121,14 +118,14 @@ class ParameterServerStrategy:
             timeout_s,
             bad_gradients,
             scale_by_staleness,
+            synchronous,
+            share_memory,
+            self._registry.handle if isinstance(self._registry, _RemoteRegistry) else None,
         )
-        self._placer = placement.Placer(count)
-        self._counts = [0] * count
-        self._names: dict[str, variable.BaseVariable | embedding.Embedding] = {}
-        self._nbytes = 0
         self._link = links.open_link(self.address)
         self._at_close: list[Callable[[], None]] = []
-        self._end = weakref.finalize(self, _close, self._at_close, self._keeper, self._servers, self.address.key)
+        actors = [*self._servers, *([self.address.registry] if self.address.registry is not None else [])]
+        self._end = weakref.finalize(self, _close, self._at_close, self._homes, actors, self.address.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStrategy, (self.address,)
@@ -149,8 +146,9 @@ class ParameterServerStrategy:
         shape: Sequence[int] | None = None,
         dtype: Any = None,
         optimizer: optimizers.Optimizer | None = None,
-        partitioner: Partitioner | None = None,
+        partitioner: registry.Partitioner | None = None,
         colocate_with: variable.BaseVariable | None = None,
+        exist_ok: bool = False,
     ) -> variable.Variable | variable.ShardedVariable:
         """Make a variable; ``ps.Variable(...)`` under `scope` does it.
 
@@ -163,118 +161,78 @@ class ParameterServerStrategy:
             optimizer: Default: the strategy's.
             partitioner: Default: the strategy's.
             colocate_with: A variable on whose server this one shall be. It is not split then.
+            exist_ok: Whether to return the one that has the name, as it is, if there is one.
 
         Raises:
             ValueError: The name is taken, or a function has no shape.
             CapacityError: It does not fit into memory.
         """
-        whole, kind = _describe(initial_value, shape, dtype)
-        label = self._name(name, "variable")
-        rule = optimizer if optimizer is not None else self._optimizer
-        if np.dtype(kind).kind != "f":
-            rule = None
-        chosen = partitioner if partitioner is not None else self._partitioner
-        count = partitioners.count_shards(chosen, whole, kind) if colocate_with is None else 1
-        sizes = partitioners.split_rows(whole[0], count) if count > 1 else [whole[0] if whole else 1]
-        copies = 2 * (1 + (len(rule.slots) if rule is not None else 0))
-        self._reserve(label, math.prod(whole) * np.dtype(kind).itemsize * copies)
-        parts = []
-        start = 0
-        for size in sizes:
-            piece = (size, *whole[1:]) if whole else ()
-            nbytes = math.prod(piece) * np.dtype(kind).itemsize
-            home = (
-                colocate_with.servers[0] if colocate_with is not None else self._placer.place(nbytes * copies, nbytes)
-            )
-            ref = self._keeper.make(
-                dense_module.plan(piece, kind, len(rule.slots) if rule is not None else 0).nbytes, label
-            )
-            spec = records.DenseSpec(self._counts[home], home, label, piece, kind, rule, ref)
-            self._add(spec, _make_initial(initial_value, piece, whole, start, kind))
-            parts.append(spec)
-            start += size
-        cls = variable.ShardedVariable if count > 1 else variable.Variable
-        made: variable.Variable | variable.ShardedVariable = variable.build(cls, self.address, label, whole, kind, parts)
-        self._names[label] = made
-        return made
+        home = colocate_with.servers[0] if colocate_with is not None else None
+        settings = {
+            "name": name,
+            "shape": shape,
+            "dtype": dtype,
+            "optimizer": optimizer,
+            "partitioner": partitioner,
+            "colocate_with": home,
+            "exist_ok": exist_ok,
+        }
+        made: Any = build(self.address, self._registry.make_variable(initial_value, settings))
+        return made  # type: ignore[no-any-return]
 
     def make_embedding(
         self,
-        rows_count: int | None,
+        rows: int | None,
         dim: int,
         *,
         name: str | None = None,
         dtype: Any = "float32",
         initializer: initializers.Initializer | None = None,
+        initial_value: Any = None,
         optimizer: optimizers.Optimizer | None = None,
         capacity: int | None = None,
         eviction: records.Eviction | None = None,
+        exist_ok: bool = False,
     ) -> embedding.Embedding:
         """Make a table; ``ps.Embedding(...)`` under `scope` does it.
 
         Args:
-            rows_count: How many ids there are, from 0. None: ids are any 64-bit numbers.
+            rows: How many ids there are, from 0. None: ids are any 64-bit numbers.
             dim: How long a row is.
             name: For messages and checkpoints. Default: ``embedding_0`` and so on.
             dtype: A float.
-            initializer: What a row is before its first update. Default: uniform in -0.05 to 0.05, as in Keras.
+            initializer: What a row is before its first update. Default: uniform in -0.05 to 0.05, as in Keras. Tables with one seed have the same rows.
+            initial_value: All rows, [rows, dim], instead.
             optimizer: Default: the strategy's.
-            capacity: With ``rows_count=None``: how many ids there is room for. Memory is taken as they come.
-            eviction: With ``rows_count=None``: which rows go when it is full. Default: none; then a new id is an error.
+            capacity: With ``rows=None``: how many ids there is room for. Memory is taken as they come.
+            eviction: With ``rows=None``: which rows go when it is full. Default: none; then a new id is an error.
+            exist_ok: Whether to return the one that has the name, as it is, if there is one.
 
         Raises:
             ValueError: A number is out of range, the name is taken, or arguments do not go together.
             CapacityError: It does not fit into memory.
         """
-        _check_table(rows_count, dim, capacity, eviction)
-        kind = str(np.dtype(dtype))
-        label = self._name(name, "embedding")
-        rule = optimizer if optimizer is not None else self._optimizer
-        start = initializer if initializer is not None else initializers.Uniform()
-        count = self.cluster.num_servers
-        total = rows_count if rows_count is not None else capacity
-        assert total is not None, "checked"
-        copies = 1 + (len(rule.slots) if rule is not None else 0)
-        if rows_count is not None:
-            self._reserve(label, total * dim * np.dtype(kind).itemsize * copies)
-        parts = []
-        for shard in range(count):
-            if rows_count is not None:
-                room = len(range(shard, total, count))
-            else:
-                room = min(total, int(total / count * _HASH_SLACK) + _HASH_SPARE) if count > 1 else total
-            spec = records.TableSpec(
-                self._counts[shard],
-                shard,
-                label,
-                max(room, 1),
-                dim,
-                kind,
-                rule,
-                start,
-                rows_count is None,
-                count,
-                shard,
-                eviction,
-                _NOWHERE,
-            )
-            ref = self._keeper.make(rows.plan(spec).nbytes, label)
-            spec = records.replace_ref(spec, ref)
-            self._add(spec, None)
-            parts.append(spec)
-        made = embedding.build(self.address, label, rows_count, dim, parts)
-        self._names[label] = made
+        settings = {
+            "name": name,
+            "dtype": dtype,
+            "initializer": initializer,
+            "initial_value": initial_value,
+            "optimizer": optimizer,
+            "capacity": capacity,
+            "eviction": eviction,
+            "exist_ok": exist_ok,
+        }
+        made: embedding.Embedding = build(self.address, self._registry.make_embedding(rows, dim, settings))
         return made
 
     @property
     def variables(self) -> dict[str, variable.BaseVariable | embedding.Embedding]:
         """All variables and tables, by name."""
-        return dict(self._names)
+        return {made.name: build(self.address, made) for made in self._registry.list_made()}
 
     def make_deal(self, items: Sequence[Any]) -> streams.FromSequence:
         """Begin to deal out a sequence; see `Coordinator.create_per_worker_dataset`."""
-        made = self._keeper.make_deal(len(items))
-        return streams.FromSequence(items, made, self._servers[0])
+        return streams.FromSequence(items, self._homes.keepers[0].make_deal(len(items)), self._servers[0])
 
     # -- training --
 
@@ -282,29 +240,34 @@ class ParameterServerStrategy:
         """Return copies of variables; see `RemoteStrategy.pull`."""
         return RemoteStrategy(self.address).pull(variables)
 
-    def push(self, gradients: Iterable[tuple[Any, Any]]) -> links.Outcome:
+    def push(self, gradients: Iterable[tuple[Any, Any]], *, scale: float = 1.0) -> links.Outcome:
         """Apply gradients; see `RemoteStrategy.push`."""
-        return RemoteStrategy(self.address).push(gradients)
+        return RemoteStrategy(self.address).push(gradients, scale=scale)
 
     # -- what happened --
 
     def get_staleness(self) -> dict[int, int]:
         """Return how many pushes had each staleness."""
-        return self._get_gate().get_histogram()
+        return self._link.gate.get_histogram()
 
     def get_log(self) -> Array:
         """Return the newest pushes, [pushes, 4]: worker, version read, version applied at, nanoseconds. Needs ``log_pushes=True``."""
-        return self._get_gate().get_log()
+        return self._link.gate.get_log()
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts: pushes applied by each server, updates of dead processes that were put right, bytes of each server, gradients skipped."""
-        stores = [one for one in self._link.stores if isinstance(one, store.Store)]
+        """Return counts.
+
+        ``pushes`` of gradients (or synchronous steps), ``updates`` of any kind by server, ``recoveries`` of updates whose process died, ``bytes`` by server,
+        ``late`` gradients of synchronous steps, pushes ``skipped`` because of NaN.
+        """
+        found = [one.get_statistics() for one in self._link.stores]
         return {
-            "pushes": self._get_gate().version,
-            "updates": [one.version for one in stores],
-            "recoveries": sum(one.recoveries for one in stores),
-            "bytes": list(self._placer.statistics().num_bytes),
-            "skipped": self._link.skipped,
+            "pushes": self._link.gate.version,
+            "updates": [one["version"] for one in found],
+            "recoveries": sum(one["recoveries"] for one in found),
+            "bytes": self._registry.count_bytes(),
+            "late": self._link.gate.late,
+            "skipped": self._link.gate.skipped,
         }
 
     def get_server_pids(self) -> list[int]:
@@ -320,39 +283,10 @@ class ParameterServerStrategy:
         """End the servers and give up the memory. Done at the session's end, too."""
         self._end()
 
-    # -- inside --
-
-    def _get_gate(self) -> gate.Gate:
-        found = self._link.gate
-        assert isinstance(found, gate.Gate), "the driver keeps the gate"
-        return found
-
-    def _name(self, given: str | None, kind: str) -> str:
-        if given is None:
-            given = f"{kind}_{len(self._names)}"
-        if given in self._names:
-            raise ValueError(
-                f"There is a variable named {given!r} already: {self._names[given]!r}. Choose another name, or leave it out."
-            )
-        return given
-
-    def _reserve(self, name: str, nbytes: int) -> None:
-        limit = int(node.count_memory() * _MEMORY_SHARE)
-        if self._nbytes + nbytes > limit:
-            raise errors.CapacityError(
-                f"The variable `{name}` takes {nbytes / 2**30:.1f} GiB with its optimizer's slots, and others take {self._nbytes / 2**30:.1f}, but this machine "
-                f"has {limit / 2**30:.1f} GiB for variables. Use fewer rows, a smaller dim or float32, or ps.Embedding(None, dim, capacity=...) with an eviction."
-            )
-        self._nbytes += nbytes
-
-    def _add(self, spec: store.Spec, value: Any) -> None:
-        self._keeper.add(self.address.servers[spec.server].book, spec, value)
-        self._counts[spec.server] += 1
-
 
 @final
 class RemoteStrategy:
-    """A strategy in a closure. It can pull and push, and makes no variables.
+    """A strategy in a closure, or in a rank of a training run.
 
     Args:
         address: Where its servers are.
@@ -363,6 +297,25 @@ class RemoteStrategy:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStrategy, (self.address,)
+
+    def make_variable(self, initial_value: Any, **settings: Any) -> Any:
+        """Make a variable; see `ParameterServerStrategy.make_variable`. For ranks of a training run.
+
+        Raises:
+            RuntimeError: It is called in a closure: there the driver makes variables.
+        """
+        other = settings.pop("colocate_with", None)
+        settings["colocate_with"] = other.servers[0] if other is not None else None
+        return build(self.address, self._get_registry().make_variable(initial_value, settings))
+
+    def make_embedding(self, rows: int | None, dim: int, **settings: Any) -> embedding.Embedding:
+        """Make a table; see `ParameterServerStrategy.make_embedding`. For ranks of a training run.
+
+        Raises:
+            RuntimeError: It is called in a closure: there the driver makes tables.
+        """
+        made: embedding.Embedding = build(self.address, self._get_registry().make_embedding(rows, dim, settings))
+        return made
 
     def pull(self, variables: Iterable[variable.BaseVariable]) -> list[Array]:
         """Return copies of variables.
@@ -375,12 +328,13 @@ class RemoteStrategy:
         links.open_link(self.address).enter()
         return [one.read_value() for one in variables]
 
-    def push(self, gradients: Iterable[tuple[Any, Any]]) -> links.Outcome:
+    def push(self, gradients: Iterable[tuple[Any, Any]], *, scale: float = 1.0) -> links.Outcome:
         """Apply gradients, on each server all of them or none.
 
         Args:
             gradients: Pairs of a gradient and its variable, as Keras' ``apply_gradients`` takes them: an array for a variable, `IndexedSlices` for a table.
                 A variable is named once.
+            scale: What the learning rate is multiplied with, this time.
 
         Returns:
             Whether it was applied, and how stale it was.
@@ -394,28 +348,73 @@ class RemoteStrategy:
         operations: dict[int, list[records.Operation]] = {}
         seen: set[str] = set()
         for gradient, target in gradients:
-            if target.name in seen:
+            if getattr(target, "name", None) in seen:
                 raise ValueError(f"`{target.name}` is named twice in one push. Add its gradients up first.")
+            found = _build(link, gradient, target, scale)
+            if found is None:
+                return links.Outcome(is_applied=False, staleness=0)
             seen.add(target.name)
-            for home, found in _build(link, gradient, target).items():
-                operations.setdefault(home, []).extend(found)
-        if any(one.value is None for found in operations.values() for one in found):
-            return links.Outcome(is_applied=False, staleness=0)
+            for home, some in found.items():
+                operations.setdefault(home, []).extend(some)
         return link.push(operations)
 
-
-_SERVER_THREADS: Final = 64
-"""How many requests a server answers at once: those that wait at the gate among them. A guess."""
-
-_HASH_SLACK: Final = 1.1
-_HASH_SPARE: Final = 64
-"""How much more room a shard of a hashed table has than its share, as hashing does not divide evenly: for 10,000 rows in a shard 1 in 10 is ten standard deviations."""
-
-_NOWHERE: Final = records.NO_MEMORY
+    def _get_registry(self) -> _RemoteRegistry:
+        if self.address.registry is None:
+            raise RuntimeError(
+                "A closure cannot make variables. Make them in the driver, under strategy.scope(), and use them in the closure."
+            )
+        return _RemoteRegistry(self.address.registry)
 
 
-def _build(link: links.Link, gradient: Any, target: Any) -> dict[int, list[records.Operation]]:
-    """Return what a gradient does on each server; an operation without a value if the push is to be skipped."""
+@final
+class _RemoteRegistry:
+    """A registry that is an actor."""
+
+    def __init__(self, handle: actor.ActorHandle) -> None:
+        self.handle: Final = handle
+
+    def make_variable(self, initial_value: Any, settings: Mapping[str, Any]) -> registry.Made:
+        made: registry.Made = api.get(self.handle.make_variable.remote(initial_value, dict(settings)))
+        return made
+
+    def make_embedding(self, rows: int | None, dim: int, settings: Mapping[str, Any]) -> registry.Made:
+        made: registry.Made = api.get(self.handle.make_embedding.remote(rows, dim, dict(settings)))
+        return made
+
+    def list_made(self) -> list[registry.Made]:
+        made: list[registry.Made] = api.get(self.handle.list_made.remote())
+        return made
+
+    def count_bytes(self) -> list[int]:
+        counts: list[int] = api.get(self.handle.count_bytes.remote())
+        return counts
+
+
+def build(address: links.Address, made: registry.Made) -> Any:
+    """Return a variable or table that the registry has made."""
+    if made.is_table:
+        return embedding.build(address, made.name, made.rows, made.dim, made.parts)  # type: ignore[arg-type]
+    cls = variable.ShardedVariable if len(made.parts) > 1 else variable.Variable
+    return variable.build(cls, address, made.name, made.shape, made.dtype, made.parts)  # type: ignore[arg-type]
+
+
+def _open_registry(
+    is_hosted: bool,
+    books: Sequence[memory.MemoryRef],
+    by_server: Sequence[keepers.KeeperAccess],
+    optimizer: optimizers.Optimizer | None,
+    partitioner: registry.Partitioner | None,
+    *,
+    is_synchronous: bool,
+) -> registry.Registry | _RemoteRegistry:
+    if not is_hosted:
+        return registry.Registry(books, by_server, optimizer, partitioner, is_synchronous=is_synchronous)
+    cls = actor.ActorClass(registry.Registry, {"num_cpus": 0})
+    return _RemoteRegistry(cls.remote(books, by_server, optimizer, partitioner, is_synchronous=is_synchronous))
+
+
+def _build(link: links.Link, gradient: Any, target: Any, scale: float) -> dict[int, list[records.Operation]] | None:
+    """Return what a gradient does on each server; None if the push is to be skipped."""
     if isinstance(target, embedding.Embedding):
         if not isinstance(gradient, embedding.IndexedSlices):
             raise TypeError(
@@ -423,8 +422,8 @@ def _build(link: links.Link, gradient: Any, target: Any) -> dict[int, list[recor
             )
         admitted = link.admit(target.name, np.asarray(gradient.values))
         if admitted is None:
-            return _SKIPPED
-        return target.build_operations(embedding.IndexedSlices(admitted, gradient.indices))
+            return None
+        return target.build_operations(embedding.IndexedSlices(admitted, gradient.indices), scale)
     if not isinstance(target, variable.BaseVariable):
         raise TypeError(
             f"A push takes pairs of a gradient and its variable, but received {type(target).__name__} for a variable."
@@ -433,42 +432,7 @@ def _build(link: links.Link, gradient: Any, target: Any) -> dict[int, list[recor
     if target.optimizer is not None:
         given = given.astype(target.dtype, copy=False)
     admitted = link.admit(target.name, given)
-    return _SKIPPED if admitted is None else target.build_operations(admitted)
-
-
-_SKIPPED: Final = {0: [records.Operation(0, "gradient", None)]}
-
-
-def _describe(initial_value: Any, shape: Sequence[int] | None, dtype: Any) -> tuple[tuple[int, ...], str]:
-    if callable(initial_value):
-        if shape is None:
-            raise ValueError(
-                "A variable that a function fills needs its shape: ps.Variable(function, shape=(1000, 64))."
-            )
-        return tuple(shape), str(np.dtype(dtype or "float32"))
-    array = np.asarray(initial_value)
-    kind = np.dtype(dtype) if dtype is not None else array.dtype
-    if dtype is None and kind == np.float64:
-        kind = np.dtype("float32")
-    if kind.kind not in "fiub":
-        raise TypeError(f"A variable holds numbers, but received {kind}.")
-    if shape is not None and tuple(shape) != array.shape:
-        raise ValueError(f"The value has the shape {array.shape}, but shape={tuple(shape)} was given. Leave it out.")
-    return array.shape, str(kind)
-
-
-def _make_initial(given: Any, piece: tuple[int, ...], whole: tuple[int, ...], start: int, kind: str) -> Array:
-    if not callable(given):
-        array = np.asarray(given)
-        return array if piece == whole else array[start : start + piece[0]]
-    value = (
-        np.asarray(given(piece, offset=(start, *(0 for _ in piece[1:]))))
-        if _takes_offset(given)
-        else np.asarray(given(piece))
-    )
-    if value.shape != piece:
-        raise ValueError(f"The function was asked for the shape {piece}, but returned {value.shape}.")
-    return value.astype(kind, copy=False)
+    return None if admitted is None else target.build_operations(admitted, scale)
 
 
 def _parse_cluster(given: Any) -> cluster_module.Cluster:
@@ -481,12 +445,6 @@ def _parse_cluster(given: Any) -> cluster_module.Cluster:
     raise TypeError(
         f"cluster must be a ps.Cluster or a dict, but received {given!r}. Write ps.Cluster(workers=2, servers=1)."
     )
-
-
-def _takes_offset(function: Callable[..., Any]) -> bool:
-    with contextlib.suppress(TypeError, ValueError):  # some callables do not tell
-        return "offset" in inspect.signature(function).parameters
-    return False
 
 
 def _check_settings(optimizer: Any, max_staleness: Any, bad_gradients: str, timeout_s: float) -> None:
@@ -508,30 +466,24 @@ def _check_settings(optimizer: Any, max_staleness: Any, bad_gradients: str, time
         )
 
 
-def _check_table(rows_count: int | None, dim: int, capacity: int | None, eviction: Any) -> None:
-    if rows_count is not None and rows_count < 1:
+def _check_rounds(num_workers: int, synchronous: bool, backup_workers: int, max_staleness: int | None) -> None:
+    if backup_workers and not synchronous:
+        raise ValueError(f"backup_workers={backup_workers!r} is for synchronous=True: other pushes wait for nobody.")
+    if synchronous and max_staleness is not None:
         raise ValueError(
-            f"A table has 1 row or more, but received {rows_count!r}. For ids of any size write ps.Embedding(None, dim, capacity=...)."
+            f"synchronous=True has no staleness, but received max_staleness={max_staleness!r}, too. Leave one of them out."
         )
-    if dim < 1:
-        raise ValueError(f"dim must be 1 or more, but received {dim!r}.")
-    if rows_count is None and (capacity is None or capacity < 1):
+    if not 0 <= backup_workers < num_workers:
         raise ValueError(
-            f"ps.Embedding(None, {dim}) takes any id, and must be told how many there is room for: capacity=1_000_000."
-        )
-    if rows_count is not None and (capacity is not None or eviction is not None):
-        raise ValueError(
-            f"capacity and eviction are for ps.Embedding(None, {dim}, ...): with {rows_count} rows each has its place."
+            f"backup_workers must leave at least one of the {num_workers} workers to wait for, but received {backup_workers!r}."
         )
 
 
-def _close(
-    at_close: list[Callable[[], None]], keeper: server.Keeper, servers: list[actor.ActorHandle], key: str
-) -> None:
+def _close(at_close: list[Callable[[], None]], homes: keepers.Homes, actors: list[actor.ActorHandle], key: str) -> None:
     for function in at_close:
         function()
     links.close_link(key)
     with contextlib.suppress(Exception):  # the session may be closed, which ends them
-        for handle in servers:
+        for handle in actors:
             api.kill(handle)
-    keeper.close()
+        homes.close()

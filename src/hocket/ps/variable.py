@@ -176,8 +176,12 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         """Take the larger of each element, in rows by number; return the variable."""
         return self._scatter("max", indices, updates)
 
-    def build_operations(self, gradient: Array) -> dict[int, list[records.Operation]]:
+    def build_operations(self, gradient: Array, scale: float = 1.0) -> dict[int, list[records.Operation]]:
         """Return what a gradient does on each server.
+
+        Args:
+            gradient: Of the variable's shape.
+            scale: What the learning rate is multiplied with.
 
         Raises:
             ValueError: The variable takes no gradients, or the shape is another.
@@ -194,7 +198,7 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         found: dict[int, list[records.Operation]] = {}
         for part, rows in zip(self._parts, self.list_rows(), strict=True):
             piece = gradient if not self.shape else gradient[rows]
-            found.setdefault(part.server, []).append(records.Operation(part.number, "gradient", piece))
+            found.setdefault(part.server, []).append(records.Operation(part.number, "gradient", piece, None, scale))
         return found
 
     def _update(self, kind: str, value: Any) -> Any:

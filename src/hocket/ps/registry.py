@@ -1,0 +1,332 @@
+"""Makes variables: chooses a server for each shard, has memory made for it, and enters it into the server's book.
+
+There is one for a strategy. It is an object of the driver; for a training run, whose ranks make the variables, it is an actor (`Registry` in either).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+
+from hocket.engine import node
+from hocket.ps import (
+    dense,
+    errors,
+    initializers,
+    keepers,
+    mail,
+    memory,
+    optimizers,
+    partitioners,
+    placement,
+    records,
+    rows,
+)
+from hocket.ps.memory import Array
+
+Partitioner: TypeAlias = Callable[..., Sequence[int]]
+
+MEMORY_SHARE: Final = 0.9
+"""How much of the machine's memory variables may take together, before one is refused. A guess."""
+
+_HASH_SLACK: Final = 1.1
+_HASH_SPARE: Final = 64
+"""How much more room a shard of a hashed table has than its share, as hashing does not divide evenly: with 10,000 rows in a shard, a tenth more is ten standard
+deviations."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A variable or table, as the registry knows it."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Of a dense variable. Of a table: () ."""
+    dtype: str
+    parts: tuple[records.DenseSpec, ...] | tuple[records.TableSpec, ...]
+    rows: int | None = None
+    dim: int = 0
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table."""
+        return self.dim > 0
+
+
+@final
+class Registry:
+    """All variables of a strategy.
+
+    Args:
+        books: Of the servers.
+        keepers_by_server: Who makes each server's memory.
+        optimizer: For variables that do not bring their own.
+        partitioner: The same.
+        is_synchronous: Whether variables need boxes for gradients.
+    """
+
+    def __init__(
+        self,
+        books: Sequence[memory.MemoryRef],
+        keepers_by_server: Sequence[keepers.KeeperAccess],
+        optimizer: optimizers.Optimizer | None,
+        partitioner: Partitioner | None,
+        *,
+        is_synchronous: bool,
+    ) -> None:
+        self._books = tuple(books)
+        self._keepers = tuple(keepers_by_server)
+        self._optimizer = optimizer
+        self._partitioner = partitioner
+        self._is_synchronous = is_synchronous
+        self._placer = placement.Placer(len(books))
+        self._counts = [0] * len(books)
+        self._made: dict[str, Made] = {}
+        self._nbytes = 0
+
+    def list_made(self) -> list[Made]:
+        """Return all of them, in the order of making."""
+        return list(self._made.values())
+
+    def count_bytes(self) -> list[int]:
+        """Return how many bytes each server's variables have, with their slots."""
+        return list(self._placer.statistics().num_bytes)
+
+    def make_variable(self, initial_value: Any, settings: Mapping[str, Any]) -> Made:
+        """Make a variable. See `ParameterServerStrategy.make_variable`."""
+        return self._make_variable(initial_value, **settings)
+
+    def make_embedding(self, rows_count: int | None, dim: int, settings: Mapping[str, Any]) -> Made:
+        """Make a table. See `ParameterServerStrategy.make_embedding`."""
+        return self._make_embedding(rows_count, dim, **settings)
+
+    def _make_variable(
+        self,
+        initial_value: Any,
+        *,
+        name: str | None = None,
+        shape: Sequence[int] | None = None,
+        dtype: Any = None,
+        optimizer: optimizers.Optimizer | None = None,
+        partitioner: Partitioner | None = None,
+        colocate_with: int | None = None,
+        exist_ok: bool = False,
+    ) -> Made:
+        whole, kind = _describe(initial_value, shape, dtype)
+        known = self._find(name, exist_ok=exist_ok)
+        if known is not None:
+            return _check_same(
+                known, known.shape == whole and known.dtype == kind and not known.is_table, f"{kind}{list(whole)}"
+            )
+        label = name or f"variable_{len(self._made)}"
+        rule = optimizer if optimizer is not None else self._optimizer
+        if np.dtype(kind).kind != "f":
+            rule = None
+        chosen = partitioner if partitioner is not None else self._partitioner
+        count = partitioners.count_shards(chosen, whole, kind) if colocate_with is None else 1
+        sizes = partitioners.split_rows(whole[0], count) if count > 1 else [whole[0] if whole else 1]
+        copies = 2 * (1 + (len(rule.slots) if rule is not None else 0))
+        self._reserve(label, math.prod(whole) * np.dtype(kind).itemsize * copies)
+        parts: list[records.DenseSpec] = []
+        start = 0
+        for size in sizes:
+            piece = (size, *whole[1:]) if whole else ()
+            nbytes = math.prod(piece) * np.dtype(kind).itemsize
+            if colocate_with is not None:
+                home = colocate_with
+                self._placer.occupy(home, nbytes * copies, nbytes)
+            else:
+                home = self._placer.place(nbytes * copies, nbytes)
+            spec = records.DenseSpec(self._counts[home], home, label, piece, kind, rule, records.NO_MEMORY)
+            spec = self._give_memory(spec, dense.plan(piece, kind, len(spec.slots)).nbytes)
+            self._add(spec, _make_initial(initial_value, piece, whole, start, kind))
+            parts.append(spec)
+            start += size
+        made = self._made[label] = Made(label, whole, kind, tuple(parts))
+        return made
+
+    def _make_embedding(
+        self,
+        rows_count: int | None,
+        dim: int,
+        *,
+        name: str | None = None,
+        dtype: Any = "float32",
+        initializer: initializers.Initializer | None = None,
+        initial_value: Any = None,
+        optimizer: optimizers.Optimizer | None = None,
+        capacity: int | None = None,
+        eviction: records.Eviction | None = None,
+        exist_ok: bool = False,
+    ) -> Made:
+        _check_table(rows_count, dim, capacity, eviction)
+        kind = str(np.dtype(dtype))
+        if np.dtype(dtype).kind != "f":
+            raise TypeError(f"A table's rows are floats, but received dtype={kind}. Write dtype='float32'.")
+        known = self._find(name, exist_ok=exist_ok)
+        if known is not None:
+            return _check_same(
+                known,
+                known.rows == rows_count and known.dim == dim and known.dtype == kind,
+                f"a table of {rows_count} x {dim} {kind}",
+            )
+        first = _check_first(initial_value, rows_count, dim, kind)
+        label = name or f"embedding_{len(self._made)}"
+        rule = optimizer if optimizer is not None else self._optimizer
+        begin = initializer if initializer is not None else initializers.Uniform()
+        count = len(self._books)
+        total = rows_count if rows_count is not None else capacity
+        assert total is not None, "checked"
+        copies = 1 + (len(rule.slots) if rule is not None else 0)
+        if rows_count is not None:
+            self._reserve(label, total * dim * np.dtype(kind).itemsize * copies)
+        parts: list[records.TableSpec] = []
+        for shard in range(count):
+            room = _count_room(rows_count, total, shard, count)
+            spec = records.TableSpec(
+                self._counts[shard],
+                shard,
+                label,
+                room,
+                dim,
+                kind,
+                rule,
+                begin,
+                rows_count is None,
+                count,
+                shard,
+                eviction,
+                records.NO_MEMORY,
+            )
+            self._placer.occupy(shard, room * dim * np.dtype(kind).itemsize * copies, 0)
+            spec = self._give_memory(spec, rows.plan(spec).nbytes)
+            self._add(spec, None if first is None else np.ascontiguousarray(first[shard::count]))
+            parts.append(spec)
+        made = self._made[label] = Made(label, (), kind, tuple(parts), rows_count, dim)
+        return made
+
+    def _find(self, name: str | None, *, exist_ok: bool) -> Made | None:
+        known = self._made.get(name) if name is not None else None
+        if known is not None and not exist_ok:
+            raise ValueError(
+                f"There is a variable named {name!r} already. Choose another name, leave it out, or write exist_ok=True for the one that is there."
+            )
+        return known
+
+    def _reserve(self, name: str, nbytes: int) -> None:
+        limit = int(node.count_memory() * MEMORY_SHARE)
+        if self._nbytes + nbytes > limit:
+            raise errors.CapacityError(
+                f"The variable `{name}` takes {nbytes / 2**30:.1f} GiB with its optimizer's slots, and others take {self._nbytes / 2**30:.1f}, but this machine "
+                f"has {limit / 2**30:.1f} GiB for variables. Use fewer rows, a smaller dim or float32, or ps.Embedding(None, dim, capacity=...) with an eviction."
+            )
+        self._nbytes += nbytes
+
+    def _give_memory(self, spec: Any, nbytes: int) -> Any:
+        keeper = self._keepers[spec.server]
+        boxes = (
+            keeper.make(mail.plan(spec).nbytes, f"{spec.name}-mail")
+            if self._is_synchronous and spec.optimizer is not None
+            else None
+        )
+        return records.replace_memory(spec, keeper.make(nbytes, spec.name), boxes)
+
+    def _add(self, spec: Any, value: Any) -> None:
+        self._keepers[spec.server].add(self._books[spec.server], spec, value)
+        self._counts[spec.server] += 1
+
+
+def _count_room(rows_count: int | None, total: int, shard: int, count: int) -> int:
+    """Return how many rows a shard has room for."""
+    if rows_count is not None:
+        return max(1, len(range(shard, total, count)))
+    if count == 1:
+        return total
+    return min(total, int(total / count * _HASH_SLACK) + _HASH_SPARE)
+
+
+def _check_same(known: Made, is_same: bool, asked: str) -> Made:
+    if not is_same:
+        there = (
+            f"a table of {known.rows} x {known.dim} {known.dtype}"
+            if known.is_table
+            else f"{known.dtype}{list(known.shape)}"
+        )
+        raise ValueError(
+            f"There is a variable `{known.name}` already, but it is {there}, and {asked} was asked for. Choose another name."
+        )
+    return known
+
+
+def _describe(initial_value: Any, shape: Sequence[int] | None, dtype: Any) -> tuple[tuple[int, ...], str]:
+    if callable(initial_value):
+        if shape is None:
+            raise ValueError(
+                "A variable that a function fills needs its shape: ps.Variable(function, shape=(1000, 64))."
+            )
+        return tuple(shape), str(np.dtype(dtype or "float32"))
+    array = np.asarray(initial_value)
+    kind = np.dtype(dtype) if dtype is not None else array.dtype
+    if dtype is None and kind == np.float64:
+        kind = np.dtype("float32")
+    if kind.kind not in "fiub":
+        raise TypeError(f"A variable holds numbers, but received {kind}.")
+    if shape is not None and tuple(shape) != array.shape:
+        raise ValueError(f"The value has the shape {array.shape}, but shape={tuple(shape)} was given. Leave it out.")
+    return array.shape, str(kind)
+
+
+def _make_initial(given: Any, piece: tuple[int, ...], whole: tuple[int, ...], start: int, kind: str) -> Array:
+    if not callable(given):
+        array = np.asarray(given)
+        return array if piece == whole else array[start : start + piece[0]]
+    if _takes_offset(given):
+        value = np.asarray(given(piece, offset=(start, *(0 for _ in piece[1:]))))
+    else:
+        value = np.asarray(given(piece))
+    if value.shape != piece:
+        raise ValueError(f"The function was asked for the shape {piece}, but returned {value.shape}.")
+    return value.astype(kind, copy=False)
+
+
+def _takes_offset(function: Callable[..., Any]) -> bool:
+    with contextlib.suppress(TypeError, ValueError):  # some callables do not tell
+        return "offset" in inspect.signature(function).parameters
+    return False
+
+
+def _check_table(rows_count: int | None, dim: int, capacity: int | None, eviction: Any) -> None:
+    if rows_count is not None and rows_count < 1:
+        raise ValueError(
+            f"A table has 1 row or more, but received {rows_count!r}. For ids of any size write ps.Embedding(None, dim, capacity=...)."
+        )
+    if dim < 1:
+        raise ValueError(f"dim must be 1 or more, but received {dim!r}.")
+    if rows_count is None and (capacity is None or capacity < 1):
+        raise ValueError(
+            f"ps.Embedding(None, {dim}) takes any id, and must be told how many there is room for: capacity=1_000_000."
+        )
+    if rows_count is not None and (capacity is not None or eviction is not None):
+        raise ValueError(
+            f"capacity and eviction are for ps.Embedding(None, {dim}, ...): with {rows_count} rows each has its place."
+        )
+
+
+def _check_first(initial_value: Any, rows_count: int | None, dim: int, kind: str) -> Array | None:
+    if initial_value is None:
+        return None
+    first = np.asarray(initial_value)
+    if rows_count is None:
+        raise ValueError(
+            "initial_value is for tables whose ids are row numbers. Write table.assign_rows(ids, values) for any ids."
+        )
+    if first.shape != (rows_count, dim):
+        raise ValueError(f"initial_value must have the shape {(rows_count, dim)}, but received {first.shape}.")
+    return first.astype(kind, copy=False)
