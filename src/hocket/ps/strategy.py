@@ -421,10 +421,8 @@ def _build(link: links.Link, gradient: Any, target: Any) -> dict[int, list[recor
             raise TypeError(
                 f"The gradient of the table `{target.name}` is IndexedSlices(values, ids), but received {type(gradient).__name__}. A table's gradient names its rows."
             )
-        admitted = link.admit(target.name, np.asarray(gradient.values))
-        if admitted is None:
-            return _SKIPPED
-        return target.build_operations(embedding.IndexedSlices(admitted, gradient.indices))
+        found = target.build_operations(gradient)
+        return _SKIPPED if found is None else found
     if not isinstance(target, variable.BaseVariable):
         raise TypeError(
             f"A push takes pairs of a gradient and its variable, but received {type(target).__name__} for a variable."
