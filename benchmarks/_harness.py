@@ -37,9 +37,11 @@ PEERS = {
     "both cores": "jax",
     "io_callback": "jax",
     "array": "torch",
+    "in place": "torch",
+    "tensorflow": "tensorflow",
 }
 """Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy, `array` a loop over one in memory; the
-cores are JAX's without us."""
+cores are JAX's without us; `in place` is ours without a journal."""
 
 LIMIT_SECONDS = 1800
 """Longest that one side may take for one round; Ray needs some 300 on two cores. Guessed."""
@@ -209,7 +211,7 @@ def describe_machine() -> str:
     models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
     versions = [
         f"{name} {importlib.metadata.version(name)}"
-        for name in ("hocket", "numpy", "torch", "jax", "ray", "loky", "distributed")
+        for name in ("hocket", "numpy", "torch", "jax", "tensorflow-cpu", "ray", "loky", "distributed")
         if has_package(name)
     ]
     parts = [

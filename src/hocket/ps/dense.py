@@ -164,15 +164,21 @@ class DenseShard:
                     slot.fill(initial)
 
 
+def is_finite(gradient: Array) -> bool:
+    """Tell whether a gradient has neither NaN nor infinity, in one pass that only reads. False also where its square is infinite."""
+    flat = gradient.reshape(-1)
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat)))
+
+
 def check_finite(name: str, gradient: Array) -> None:
     """Refuse a gradient with NaN or infinity.
 
     Raises:
         NonFiniteGradientError: It has one. The message says where.
     """
-    with np.errstate(all="ignore"):
-        if np.isfinite(np.dot(gradient.reshape(-1), gradient.reshape(-1))):
-            return
+    if is_finite(gradient):
+        return
     bad = ~np.isfinite(gradient)
     if not bad.any():
         return  # so large that its square is infinite, and yet a number

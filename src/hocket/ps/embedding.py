@@ -9,12 +9,12 @@ A lookup moves each different row once, however often its id was asked for; a gr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 
-from hocket.ps import links, placement, records, scope
+from hocket.ps import dense, links, placement, records, scope, slices
 from hocket.ps.memory import Array
 
 
@@ -50,13 +50,10 @@ class IndexedSlices:
             raise ValueError(
                 f"IndexedSlices needs a row for each id: values of the shape {(*np.shape(self.indices), 'dim')}, but received {values.shape}."
             )
-        values = values.reshape(-1, values.shape[-1])
         if len(ids) < 2 or (ids[1:] > ids[:-1]).all():
-            return ids, values
-        order = np.argsort(ids, kind="stable")
-        ordered = ids[order]
-        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-        return ordered[starts], np.add.reduceat(values[order], starts, axis=0)
+            return ids, values.reshape(-1, values.shape[-1])
+        found = slices.group(ids)
+        return found.ids, found.sum_rows(values)
 
 
 @final
@@ -73,11 +70,48 @@ class Lookup:
     ids: Array
     rows: Array
     places: Array
+    _grouping: slices.Grouping = field(repr=False)
 
-    def expand(self) -> Array:
-        """Return a row for each id asked for: [..., dim]."""
-        result: Array = self.rows[self.places]
-        return result
+    def expand(self, out: Array | None = None) -> Array:
+        """Return a row for each id asked for: [..., dim].
+
+        Args:
+            out: Where to put them. Default: a new array.
+        """
+        return np.take(self.rows, self.places, axis=0, out=out, mode="clip")
+
+    def gradient(self, values: Any) -> IndexedSlices:
+        """Return the gradient of the table, from that of `expand`: added up over equal ids. The ids are not sorted again for it.
+
+        A model that adds up the rows of a bag of ids has one gradient for all of them: give it with `numpy.broadcast_to`, and it is not copied for each.
+
+        Args:
+            values: [..., dim], a row for each id asked for.
+
+        Raises:
+            ValueError: The shape is another.
+
+        Example:
+            >>> import hocket, numpy as np
+            >>> from hocket import ps
+            >>> context = hocket.init(engine="inprocess")
+            >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1}, optimizer=ps.SGD(lr=1.0))
+            >>> with strategy.scope():
+            ...     words = ps.Embedding(10, 2, initializer=ps.Zeros())
+            >>> bags = words.pull([[1, 2], [2, 2]])
+            >>> errors = bags.expand().sum(axis=1) - 1
+            >>> outcome = strategy.push([(bags.gradient(np.broadcast_to(errors[:, None], (2, 2, 2))), words)])
+            >>> words.lookup([0, 1, 2])[:, 0].tolist()
+            [0.0, 1.0, 3.0]
+            >>> strategy.close()
+            >>> hocket.shutdown()
+        """
+        given = np.asarray(values)
+        if given.ndim < 1 or given.shape[:-1] != self.places.shape:
+            raise ValueError(
+                f"A gradient of this lookup has the shape {(*self.places.shape, 'dim')}, a row for each id asked for, but received {given.shape}."
+            )
+        return IndexedSlices(self._grouping.sum_rows(given), self.ids)
 
 
 @final
@@ -152,8 +186,8 @@ class Embedding:
             CapacityError: A table of hashed ids is full.
         """
         asked = self._check(ids)
-        unique, places = _find_unique(asked.reshape(-1))
-        return Lookup(unique, self.read_rows(unique), places.reshape(asked.shape))
+        found = slices.group(asked.reshape(-1))
+        return Lookup(found.ids, self.read_rows(found.ids), found.find_places().reshape(asked.shape), found)
 
     def lookup(self, ids: Any) -> Array:
         """Return a row for each id: [..., dim]. See `pull`, which does not repeat rows."""
@@ -190,14 +224,17 @@ class Embedding:
         unique, sums = IndexedSlices(values, self._check(ids)).combine()
         self._write("rows_add", unique, sums)
 
-    def build_operations(self, gradient: IndexedSlices, scale: float = 1.0) -> dict[int, list[records.Operation]]:
-        """Return what a gradient does on each server.
+    def build_operations(
+        self, gradient: IndexedSlices, scale: float = 1.0
+    ) -> dict[int, list[records.Operation]] | None:
+        """Return what a gradient does on each server; None if it is not finite, and the push is to be skipped.
 
         Args:
             gradient: Of some rows.
             scale: What the learning rate is multiplied with.
 
         Raises:
+            NonFiniteGradientError: It is not finite, and the policy is to raise.
             ValueError: The table takes no gradients, or the rows have another length.
             IndexError: An id is out of range.
         """
@@ -207,6 +244,16 @@ class Embedding:
             )
         self._check(gradient.indices)
         ids, values = gradient.combine()
+        if not dense.is_finite(values):  # what is looked at is little, but what is told and cleaned is what was given
+            link = links.open_link(self._address)
+            admitted = link.admit(self.name, np.asarray(gradient.values))
+            if admitted is None:
+                return None
+            ids, sums = IndexedSlices(admitted, gradient.indices).combine()
+            again = link.admit(self.name, sums)  # finite numbers can have an infinite sum
+            if again is None:
+                return None
+            values = again
         if values.shape[-1] != self.dim:
             raise ValueError(
                 f"A gradient of `{self.name}` has rows of {values.shape[-1]}, but the table's have {self.dim}."
@@ -270,9 +317,3 @@ def build(
     made._address, made.name, made.rows, made.dim = address, name, rows, dim
     made._parts, made.dtype = tuple(parts), np.dtype(parts[0].dtype)
     return made
-
-
-def _find_unique(ids: Array) -> tuple[Array, Array]:
-    """Return the different ids, rising, and where each of the given ones is among them."""
-    unique, places = np.unique(ids, return_inverse=True)
-    return unique, places

@@ -15,7 +15,6 @@ All else happens under the server's mutex (`store`).
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, Final, final
 
 import numpy as np
@@ -77,6 +76,7 @@ class TableShard:
         self._parts = [arrays[f"rows{part}"] for part in parts]
         self._undo_rows = arrays["undo_rows"]
         self._undo_parts = [arrays[f"undo{part}"] for part in parts]
+        self._work: list[Array] = []
         if spec.is_hashed:
             self._keys = arrays["keys"]
             self._index = arrays["index"]  # 0: free; else 1 + the row
@@ -104,8 +104,8 @@ class TableShard:
 
     # -- changing, under the mutex --
 
-    def make(self, ids: Array) -> None:
-        """Bring the rows of ids into being that are not yet.
+    def make(self, ids: Array) -> Array:
+        """Bring the rows of ids into being that are not yet; return which rows they are.
 
         Raises:
             CapacityError: The table is full.
@@ -113,7 +113,7 @@ class TableShard:
         rows = self._place(ids) if self.spec.is_hashed else ids
         fresh = ~self._is_made[rows]
         if not fresh.any():
-            return
+            return rows
         which, first = np.unique(rows[fresh], return_index=True)
         optimizer = self.spec.optimizer
         for part, name in zip(self._parts[1:], self.spec.slots, strict=True):
@@ -128,6 +128,7 @@ class TableShard:
         self._header[MADE] += len(which)
         futex.fence()
         self._is_made[which] = True
+        return rows
 
     def prepare(self, operation: records.Operation) -> None:
         """Change rows, after a before-image of them was put beside.
@@ -135,33 +136,34 @@ class TableShard:
         Raises:
             CapacityError: The table is full.
         """
-        ids = operation.ids
         if operation.kind == "restore":
             self._restore(operation.value)
             return
-        self.make(ids)
-        rows = self._find(ids)
-        assert rows is not None, "just made"
+        rows = self.make(operation.ids)
         header, count = self._header, len(rows)
         step = int(header[STEP]) + 1
         header[UNDO_STEP] = step - 1
         self._undo_rows[:count] = rows
-        for part, image in zip(self._parts, self._undo_parts, strict=True):
-            np.take(part, rows, axis=0, out=image[:count], mode="clip")
+        images = [image[:count] for image in self._undo_parts]
+        for part, image in zip(self._parts, images, strict=True):
+            np.take(part, rows, axis=0, out=image, mode="clip")
         futex.fence()
         header[UNDO] = count
-        new = [image[:count].copy() for image in self._undo_parts]
         if operation.kind == "rows_gradient":
             optimizer = self.spec.optimizer
             assert optimizer is not None, "checked by who sends it"
-            gradient = np.ascontiguousarray(operation.value, self.spec.dtype)
-            optimizer.apply_rows(new[0], new[1:], gradient, step, operation.scale)
+            gradient = np.ascontiguousarray(operation.value, self.spec.dtype).reshape(-1)
+            old = [image.reshape(-1) for image in images]
+            new = self._get_work(count)
+            flat = [values.reshape(-1) for values in new]
+            optimizer.apply(old[0], old[1:], gradient, step, flat[0], flat[1:], operation.scale)
+            for part, values in zip(self._parts, new, strict=True):
+                part[rows] = values
         elif operation.kind == "rows_add":
-            np.add(new[0], operation.value, out=new[0], casting="same_kind")
+            (work, *_) = self._get_work(count)
+            self._parts[0][rows] = np.add(images[0], operation.value, out=work, casting="same_kind")
         else:
-            np.copyto(new[0], operation.value)
-        for part, values in zip(self._parts, new, strict=True):
-            part[rows] = values
+            self._parts[0][rows] = operation.value
         self._hits[rows] += 1
         self._last_steps[rows] = step
         header[STEP] = step
@@ -263,6 +265,13 @@ class TableShard:
         self._header[STEP] = state["step"]
         self._is_made[rows] = True
 
+    def _get_work(self, count: int) -> list[Array]:
+        """Return room for the new values of so many rows, and of their slots. It is kept: fresh memory would cost as much as the update. The mutex makes it one
+        thread's at a time."""
+        if not self._work or len(self._work[0]) < count:
+            self._work = [np.empty((count + count // 4, self.spec.dim), self.spec.dtype) for _ in self._parts]
+        return [work[:count] for work in self._work]
+
     def _find(self, ids: Array) -> Array | None:
         """Return the rows of ids; None if one has none."""
         if not self.spec.is_hashed:
@@ -274,20 +283,16 @@ class TableShard:
         """Return the rows of hashed ids, -1 for those that have none."""
         mask = len(self._index) - 1
         place = self._hash(ids)
-        rows = np.full(len(ids), _FREE, np.int64)
-        open_ones = np.arange(len(ids))
-        for _ in itertools.count():
-            entries = self._index[place]
-            is_used = entries > 0
-            candidates = entries[is_used] - 1
-            is_hit = self._keys[candidates] == ids[open_ones[is_used]]
-            rows[open_ones[is_used][is_hit]] = candidates[is_hit]
-            left = np.flatnonzero(is_used)[~is_hit]
-            if not len(left):
-                return rows
-            open_ones = open_ones[left]
-            place = (place[left] + 1) & mask
-        raise AssertionError("an index is never full")
+        rows = np.take(self._index, place, mode="clip") - 1
+        left = np.flatnonzero((np.take(self._keys, rows, mode="clip") != ids) & (rows >= 0))  # most are found at once
+        place = place[left]
+        while len(left):
+            place = (place + 1) & mask
+            found = self._index[place] - 1
+            rows[left] = found
+            goes_on = (self._keys[found] != ids[left]) & (found >= 0)
+            left, place = left[goes_on], place[goes_on]
+        return rows
 
     def _hash(self, ids: Array) -> Array:
         return ((ids.view(np.uint64) * _GOLDEN) >> self._shift).astype(np.int64)

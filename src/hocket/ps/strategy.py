@@ -420,10 +420,7 @@ def _build(link: links.Link, gradient: Any, target: Any, scale: float) -> dict[i
             raise TypeError(
                 f"The gradient of the table `{target.name}` is IndexedSlices(values, ids), but received {type(gradient).__name__}. A table's gradient names its rows."
             )
-        admitted = link.admit(target.name, np.asarray(gradient.values))
-        if admitted is None:
-            return None
-        return target.build_operations(embedding.IndexedSlices(admitted, gradient.indices), scale)
+        return target.build_operations(gradient, scale)
     if not isinstance(target, variable.BaseVariable):
         raise TypeError(
             f"A push takes pairs of a gradient and its variable, but received {type(target).__name__} for a variable."
