@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +19,8 @@ _HERE = ("", "local")
 """Addresses that mean this machine."""
 
 _lock = threading.Lock()
+_stack = contextlib.ExitStack()
+"""What is to be called when the session closes."""
 
 
 class SessionContext:
@@ -255,6 +258,31 @@ def _check_keywords(given: Mapping[str, Any]) -> None:
 
 def shutdown() -> None:
     """Close the session: every process ends, every object is gone. Calling it again does nothing."""
+    try:
+        _leave()
+    finally:
+        _close()
+
+
+def at_close(function: Callable[[], object]) -> None:
+    """Have a function called when the session closes, while its engine still works; the last one first. For what stands on a session.
+
+    Args:
+        function: Takes nothing. If it raises, the others are called, the session closes, and the error goes on.
+    """
+    _stack.callback(function)
+
+
+def _leave() -> None:
+    global _stack
+    current = contract.get_optional_current_engine()
+    if current is None or not current.is_closable:
+        return
+    stack, _stack = _stack, contextlib.ExitStack()
+    stack.close()
+
+
+def _close() -> None:
     with _lock:
         current = contract.get_optional_current_engine()
         if current is None or not current.is_closable:
@@ -308,6 +336,9 @@ def _forget_in_fork() -> None:
     global _lock  # noqa: PLW0603 (another thread of the parent may have held the old one)
     _lock = threading.Lock()
     contract.set_current_engine(None)
+    global _stack  # noqa: PLW0603 (there is one session)
+    _stack.pop_all()  # what is to be closed is the parent's
+    _stack = contextlib.ExitStack()
 
 
 atexit.register(shutdown)

@@ -7,11 +7,23 @@ many shards it is cut, and `placement` which server holds which. These need nump
 `rows` are the two kinds of variables in that memory, `gate` bounds how far workers run ahead of each other, and `desk` keeps the workers busy.
 """
 
+from hocket.ps.checkpoints import load_checkpoint as load_checkpoint
 from hocket.ps.cluster import Cluster as Cluster
 from hocket.ps.cluster import ClusterTask as ClusterTask
 from hocket.ps.coordinator import Coordinator as Coordinator
 from hocket.ps.embedding import Embedding as Embedding
 from hocket.ps.embedding import IndexedSlices as IndexedSlices
+from hocket.ps.errors import CancelledClosureError as CancelledClosureError
+from hocket.ps.errors import CapacityError as CapacityError
+from hocket.ps.errors import CheckpointMismatchError as CheckpointMismatchError
+from hocket.ps.errors import ClosureError as ClosureError
+from hocket.ps.errors import ClosureFailures as ClosureFailures
+from hocket.ps.errors import NonFiniteGradientError as NonFiniteGradientError
+from hocket.ps.errors import OutOfDataError as OutOfDataError
+from hocket.ps.errors import ParameterServerError as ParameterServerError
+from hocket.ps.errors import PushTimeoutError as PushTimeoutError
+from hocket.ps.errors import ServerLostError as ServerLostError
+from hocket.ps.evaluation import SidecarEvaluator as SidecarEvaluator
 from hocket.ps.initializers import Constant as Constant
 from hocket.ps.initializers import Initializer as Initializer
 from hocket.ps.initializers import Normal as Normal
@@ -28,6 +40,7 @@ from hocket.ps.partitioners import MinSize as MinSize
 from hocket.ps.partitioners import Partitioner as Partitioner
 from hocket.ps.place import get_current_worker_index as get_current_worker_index
 from hocket.ps.records import Eviction as Eviction
+from hocket.ps.snapshots import Snapshot as Snapshot
 from hocket.ps.strategy import ParameterServerStrategy as ParameterServerStrategy
 from hocket.ps.variable import ShardedVariable as ShardedVariable
 from hocket.ps.variable import Variable as Variable

@@ -35,6 +35,12 @@ class Access(Protocol):
     def export(self, number: int) -> dict[str, Any]:
         """Return a shard's value, slots and step; of a table its ids, too."""
 
+    def begin_snapshot(self, number: int) -> tuple[Array, Array]:
+        """Begin to copy a table as it is now; return its rows, and their ids."""
+
+    def finish_snapshot(self, number: int, which: Array) -> Array:
+        """Return the rows as they were when the snapshot began."""
+
     def evict(self, number: int, before_step: int) -> int:
         """Give up the rows of a table that no update since a step has touched."""
 
@@ -90,6 +96,9 @@ class GateAccess(Protocol):
     def set_workers(self, count: int) -> None:
         """Say how many workers there are."""
 
+    def set_version(self, version: int) -> None:
+        """Go on counting from a checkpoint's version."""
+
     def close_round(self, version: int) -> None:
         """Say that a synchronous step was applied."""
 
@@ -134,6 +143,16 @@ class RemoteStore:
     def export(self, number: int) -> dict[str, Any]:
         """Return a shard's value, slots and step."""
         found: dict[str, Any] = self._call("export", number)
+        return found
+
+    def begin_snapshot(self, number: int) -> tuple[Array, Array]:
+        """Begin to copy a table as it is now; return its rows, and their ids."""
+        found: tuple[Array, Array] = self._call("begin_snapshot", number)
+        return found
+
+    def finish_snapshot(self, number: int, which: Array) -> Array:
+        """Return the rows as they were when the snapshot began."""
+        found: Array = self._call("finish_snapshot", number, which)
         return found
 
     def evict(self, number: int, before_step: int) -> int:
@@ -219,6 +238,10 @@ class RemoteGate:
     def set_workers(self, count: int) -> None:
         """Say how many workers there are."""
         self._call("set_workers", count)
+
+    def set_version(self, version: int) -> None:
+        """Go on counting from a checkpoint's version."""
+        self._call("set_version", version)
 
     def close_round(self, version: int) -> None:
         """Say that a synchronous step was applied."""

@@ -202,7 +202,8 @@ class Embedding:
             return link.stores[part.server].read_rows(part.number, ids)
         result = np.empty((len(ids), self.dim), self.dtype)
         for part, mine, local in self._deal(ids):
-            result[mine] = link.stores[part.server].read_rows(part.number, local)
+            if len(mine):
+                result[mine] = link.stores[part.server].read_rows(part.number, local)
         return result
 
     def assign_rows(self, ids: Any, values: Any) -> None:
@@ -279,14 +280,16 @@ class Embedding:
         }
 
     def _deal(self, ids: Array) -> list[tuple[records.TableSpec, Array, Array]]:
-        """Return, for each shard that is concerned, which of the ids are its, and what they are called there."""
+        """Return, for each shard, which of the ids are its, and what they are called there.
+
+        Shards without any are among them: an update counts as a step of each, so that steps are the same with any number of servers.
+        """
         count = len(self._parts)
         owners = placement.hash_shard(ids, count) if self.rows is None else ids % count
         found = []
         for shard, part in enumerate(self._parts):
             mine = np.flatnonzero(owners == shard)
-            if len(mine):
-                found.append((part, mine, ids[mine] if self.rows is None else ids[mine] // count))
+            found.append((part, mine, ids[mine] if self.rows is None else ids[mine] // count))
         return found
 
     def _check(self, ids: Any) -> Array:

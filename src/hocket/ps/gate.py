@@ -130,7 +130,7 @@ class Gate:
         self._histogram = arrays["histogram"]
         self._log = arrays["log"]
         self._timeout_s = timeout_s
-        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s, lambda: None)
+        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s, lambda: _do_nothing)
 
     @property
     def version(self) -> int:
@@ -198,6 +198,12 @@ class Gate:
             self._is_idle[worker] = is_idle
             self._bell[0] += 1
         self._wake()
+
+    def set_version(self, version: int) -> None:
+        """Go on counting from a checkpoint's version. Called while nobody trains."""
+        with self._mutex:
+            self._words[VERSION] = version
+            self._arrivals.fill(_OUTSIDE)
 
     def set_workers(self, count: int) -> None:
         """Say how many workers there are."""
@@ -397,6 +403,10 @@ class Gate:
             f"which pulled at version {int(readings[slowest]) if slowest is not None else '?'} of {self.version} and has not pushed since. Is that worker stopped, or much "
             "slower? Use a larger max_staleness, or a larger timeout_s."
         )
+
+
+def _do_nothing() -> None:
+    """A gate has nothing half done that matters: the worker that died in it is forgotten."""
 
 
 def _can_keep(version: int, waiting: list[int], granted: list[int]) -> bool:

@@ -65,7 +65,7 @@ class Mutex:
         address: Where it is in this process.
         name: What it guards, for messages.
         timeout_s: How many seconds to wait for it.
-        recover: Called by who gets it from a dead holder, while it holds it.
+        recover: Returns what is called by who gets it from a dead holder, while it holds it.
     """
 
     def __init__(self, address: int, name: str, timeout_s: float, recover: Any) -> None:
@@ -84,7 +84,7 @@ class Mutex:
             return
         if code == errno.EOWNERDEAD:
             try:
-                self._recover()
+                self._recover()()
             except BaseException:
                 self._unlock(self._pointer)  # never made consistent: everybody after us is told, too
                 raise

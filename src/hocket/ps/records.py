@@ -21,6 +21,8 @@ class DenseSpec:
     server: int
     name: str
     shape: tuple[int, ...]
+    start: int
+    """Which row of the whole variable is its first."""
     dtype: str
     optimizer: optimizers.Optimizer | None
     """What turns gradients into updates. None: it takes no gradients."""
@@ -63,6 +65,8 @@ class TableSpec:
     eviction: Eviction | None
     ref: memory.MemoryRef
     mail: memory.MemoryRef | None = None
+    total: int | None = None
+    """How many ids the whole table has; None: any."""
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -144,7 +144,7 @@ class Registry:
                 self._placer.occupy(home, nbytes * copies, nbytes)
             else:
                 home = self._placer.place(nbytes * copies, nbytes)
-            spec = records.DenseSpec(self._counts[home], home, label, piece, kind, rule, records.NO_MEMORY)
+            spec = records.DenseSpec(self._counts[home], home, label, piece, start, kind, rule, records.NO_MEMORY)
             spec = self._give_memory(spec, dense.plan(piece, kind, len(spec.slots)).nbytes)
             self._add(spec, _make_initial(initial_value, piece, whole, start, kind))
             parts.append(spec)
@@ -204,6 +204,7 @@ class Registry:
                 shard,
                 eviction,
                 records.NO_MEMORY,
+                total=rows_count,
             )
             self._placer.occupy(shard, room * dim * np.dtype(kind).itemsize * copies, 0)
             spec = self._give_memory(spec, rows.plan(spec).nbytes)
@@ -241,6 +242,29 @@ class Registry:
     def _add(self, spec: Any, value: Any) -> None:
         self._keepers[spec.server].add(self._books[spec.server], spec, value)
         self._counts[spec.server] += 1
+
+
+def list_made(stores: Sequence[Any]) -> list[Made]:
+    """Return what the servers' books say that there is: for who has no registry.
+
+    Args:
+        stores: The servers, each a `store.Store`.
+    """
+    parts: dict[str, list[Any]] = {}
+    for one in stores:
+        for spec in one.list_specs():
+            parts.setdefault(spec.name, []).append(spec)
+    return [_join(name, found) for name, found in parts.items()]
+
+
+def _join(name: str, parts: list[Any]) -> Made:
+    first = parts[0]
+    if isinstance(first, records.TableSpec):
+        parts.sort(key=lambda part: part.offset)
+        return Made(name, (), first.dtype, tuple(parts), first.total, first.dim)
+    parts.sort(key=lambda part: part.start)
+    shape = (sum(part.shape[0] for part in parts), *first.shape[1:]) if first.shape else ()
+    return Made(name, shape, first.dtype, tuple(parts))
 
 
 def _count_room(rows_count: int | None, total: int, shard: int, count: int) -> int:

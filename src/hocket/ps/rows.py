@@ -23,11 +23,15 @@ from hocket.collective import futex
 from hocket.ps import errors, memory, records
 from hocket.ps.memory import Array
 
-COUNT, STEP, UNDO, UNDO_STEP, IS_INDEX_BROKEN, MADE, EVICTED, MOVES = range(8)
+COUNT, STEP, UNDO, UNDO_STEP, IS_INDEX_BROKEN, MADE, EVICTED, MOVES, SNAPSHOT = range(9)
 """Words of the header: rows given away (hashed), updates applied, rows with a before-image, the step before, whether the index is being changed, rows
-brought into being, rows evicted, how often rows began and ended to change places."""
+brought into being, rows evicted, how often rows began and ended to change places, whether a
+snapshot is being taken."""
 
 _FREE: Final = -1
+
+_SNAPSHOT_ROWS: Final = 8192
+"""How many rows of a snapshot are copied at once. A guess: some megabytes."""
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio, odd: Knuth's multiplicative hashing."""
@@ -36,13 +40,15 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 def plan(spec: records.TableSpec) -> memory.Plan:
     """Lay out a shard."""
     layout = memory.Plan()
-    layout.add("header", (8,), np.int64)
+    layout.add("header", (16,), np.int64)
     layout.add("is_made", (spec.rows,), np.uint8)
     layout.add("last_steps", (spec.rows,), np.int64)
     layout.add("hits", (spec.rows,), np.int64)
     parts = 1 + len(spec.slots)
     for part in range(parts):
         layout.add(f"rows{part}", (spec.rows, spec.dim), spec.dtype)
+    layout.add("is_saved", (spec.rows,), np.uint8)
+    layout.add("saved", (spec.rows, spec.dim), spec.dtype)
     layout.add("undo_rows", (spec.rows,), np.int64)
     for part in range(parts):
         layout.add(f"undo{part}", (spec.rows, spec.dim), spec.dtype)
@@ -74,6 +80,8 @@ class TableShard:
         self._hits = arrays["hits"]
         parts = range(1 + len(spec.slots))
         self._parts = [arrays[f"rows{part}"] for part in parts]
+        self._is_saved = arrays["is_saved"].view(np.bool_)  # which rows were changed since a snapshot began
+        self._saved = arrays["saved"]  # what they were before
         self._undo_rows = arrays["undo_rows"]
         self._undo_parts = [arrays[f"undo{part}"] for part in parts]
         self._work: list[Array] = []
@@ -149,6 +157,8 @@ class TableShard:
             np.take(part, rows, axis=0, out=image, mode="clip")
         futex.fence()
         header[UNDO] = count
+        if header[SNAPSHOT]:
+            self._save(rows, self._undo_parts[0][:count])
         if operation.kind == "rows_gradient":
             optimizer = self.spec.optimizer
             assert optimizer is not None, "checked by who sends it"
@@ -229,6 +239,44 @@ class TableShard:
             "last_steps": self._last_steps[rows],
             "step": int(self._header[STEP]),
         }
+
+    # -- snapshots --
+
+    def begin_snapshot(self) -> tuple[Array, Array]:
+        """Have each row that is changed from now on be saved before. Called under the mutex.
+
+        Returns:
+            The rows that there are, and their ids.
+        """
+        self._is_saved.fill(False)
+        futex.fence()
+        self._header[SNAPSHOT] = 1
+        rows = np.flatnonzero(self._is_made[: self._count_used()])
+        return rows, self._keys[rows] if self.spec.is_hashed else self._name(rows)
+
+    def finish_snapshot(self, rows: Array) -> Array:
+        """Return the rows as they were when the snapshot began. Called without the mutex: others go on meanwhile.
+
+        A row is copied first, and then looked up among the saved ones: whoever changes it saves it before.
+        """
+        result = np.empty((len(rows), self.spec.dim), self.spec.dtype)
+        for start in range(0, len(rows), _SNAPSHOT_ROWS):
+            some = rows[start : start + _SNAPSHOT_ROWS]
+            copies = self._parts[0][some]
+            futex.fence()
+            is_saved = self._is_saved[some]
+            copies[is_saved] = self._saved[some[is_saved]]
+            result[start : start + len(some)] = copies
+        self._header[SNAPSHOT] = 0
+        return result
+
+    def _save(self, rows: Array, values: Array) -> None:
+        """Keep what rows were, for the snapshot that is being taken."""
+        fresh = ~self._is_saved[rows]
+        which = rows[fresh]
+        self._saved[which] = values[fresh]
+        futex.fence()
+        self._is_saved[which] = True
 
     def statistics(self) -> dict[str, int]:
         """Return how many rows are made, were evicted, and how many updates were applied."""
@@ -366,6 +414,8 @@ class TableShard:
         self._header[IS_INDEX_BROKEN] = (
             1  # a death from here on costs rows, not the table: the index is made again from the keys
         )
+        if self._header[SNAPSHOT]:
+            self._save(np.arange(used), self._parts[0][:used])
         self._header[MOVES] += 1
         futex.fence()
         for array in (*self._parts, self._keys, self._hits, self._last_steps, self._is_made):

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, final
 
@@ -99,7 +100,8 @@ class Store:
         self._touched = arrays["touched"]
         self._ends = arrays["ends"]
         self._list = arrays["list"]
-        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), f"server {server}", timeout_s, self._recover)
+        recover = weakref.WeakMethod(self._recover)  # a cycle would keep the memory until somebody collects garbage
+        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), f"server {server}", timeout_s, recover)
         self._shards: list[Shard] = []
         self._specs: list[Spec] = []
         self._mails: dict[int, mail.Mail] = {}
@@ -271,6 +273,19 @@ class Store:
         """Return a shard's value, slots and step; of a table its ids, too. As of one moment."""
         with self._mutex:
             return self.get_shard(number).export()
+
+    def begin_snapshot(self, number: int) -> tuple[Array, Array]:
+        """Begin to copy a table as it is now; return its rows, and their ids. See `rows.TableShard.begin_snapshot`."""
+        shard = self.get_shard(number)
+        assert isinstance(shard, rows.TableShard), "a dense variable is exported"
+        with self._mutex:
+            return shard.begin_snapshot()
+
+    def finish_snapshot(self, number: int, which: Array) -> Array:
+        """Return the rows as they were when the snapshot began."""
+        shard = self.get_shard(number)
+        assert isinstance(shard, rows.TableShard), "a dense variable is exported"
+        return shard.finish_snapshot(which)
 
     def evict(self, number: int, before_step: int) -> int:
         """Give up the rows of a table that no update since a step has touched; return how many."""

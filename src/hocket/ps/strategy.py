@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,11 +11,9 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from hocket.core import actor, api
+from hocket.core import actor, api, session
 from hocket.ps import (
-    cluster as cluster_module,
-)
-from hocket.ps import (
+    checkpoints,
     embedding,
     gate,
     initializers,
@@ -27,8 +26,12 @@ from hocket.ps import (
     registry,
     scope,
     server,
+    snapshots,
     streams,
     variable,
+)
+from hocket.ps import (
+    cluster as cluster_module,
 )
 from hocket.ps.memory import Array
 
@@ -126,6 +129,7 @@ class ParameterServerStrategy:
         self._at_close: list[Callable[[], None]] = []
         actors = [*self._servers, *([self.address.registry] if self.address.registry is not None else [])]
         self._end = weakref.finalize(self, _close, self._at_close, self._homes, actors, self.address.key)
+        session.at_close(self._end)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStrategy, (self.address,)
@@ -244,7 +248,45 @@ class ParameterServerStrategy:
         """Apply gradients; see `RemoteStrategy.push`."""
         return RemoteStrategy(self.address).push(gradients, scale=scale)
 
+    # -- snapshots and checkpoints --
+
+    def snapshot(self) -> snapshots.Snapshot:
+        """Return all variables as they are now, in one cut, while training goes on. See `hocket.ps.snapshots`."""
+        return snapshots.take(self.address, self._registry.list_made())
+
+    def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> str:
+        """Write a checkpoint of all variables with their optimizers' slots; return its path. See `hocket.ps.checkpoints`.
+
+        Args:
+            path: A directory that does not exist, or a checkpoint, which is replaced.
+            extra: What else to remember: what JSON can hold.
+
+        Raises:
+            FileExistsError: The path is something else.
+        """
+        return checkpoints.save(self.address, self._registry.list_made(), path, extra or {})
+
+    def restore(self, path: str | os.PathLike[str], *, strict: bool = True) -> dict[str, Any]:
+        """Set all variables to what a checkpoint has, also one of another number of servers; return what it remembers.
+
+        Args:
+            path: The checkpoint.
+            strict: Whether all variables must be in it, and all of its variables be here.
+
+        Raises:
+            FileNotFoundError: It is no checkpoint.
+            CheckpointMismatchError: A variable has another shape, dtype or optimizer, or is missing. Nothing is changed then.
+        """
+        found = checkpoints.restore(self.address, self._registry.list_made(), path, strict=strict)
+        extra: dict[str, Any] = found["extra"]
+        return extra
+
     # -- what happened --
+
+    @property
+    def version(self) -> int:
+        """How many pushes of gradients (or synchronous steps) were applied."""
+        return self._link.gate.version
 
     def get_staleness(self) -> dict[int, int]:
         """Return how many pushes had each staleness."""
@@ -357,6 +399,20 @@ class RemoteStrategy:
             for home, some in found.items():
                 operations.setdefault(home, []).extend(some)
         return link.push(operations)
+
+    @property
+    def version(self) -> int:
+        """How many pushes of gradients (or synchronous steps) were applied."""
+        return links.open_link(self.address).gate.version
+
+    def snapshot(self) -> snapshots.Snapshot:
+        """Return all variables as they are now; see `ParameterServerStrategy.snapshot`. For a process on the first server's machine."""
+        return snapshots.take(self.address, self._list_made())
+
+    def _list_made(self) -> list[registry.Made]:
+        if self.address.registry is not None:
+            return _RemoteRegistry(self.address.registry).list_made()
+        return registry.list_made(links.open_link(self.address).stores)
 
     def _get_registry(self) -> _RemoteRegistry:
         if self.address.registry is None:

@@ -87,7 +87,7 @@ class Deal:
         self._next = arrays["next"]
         self._owners = arrays["owners"]
         self._count = count
-        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "a dataset", _WAIT_SECONDS, lambda: None)
+        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "a dataset", _WAIT_SECONDS, lambda: _do_nothing)
 
     def list_owned(self, worker: int) -> list[int]:
         """Return what a worker has taken, in order."""
@@ -104,6 +104,10 @@ class Deal:
             self._owners[item] = worker
             self._next[0] = item + 1
             return item
+
+
+def _do_nothing() -> None:
+    """Of dealing nothing is half done: an item has an owner, or has none."""
 
 
 # --- in a worker -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,240 @@
+"""Checkpoints of variables: directories that numpy can read, without this package.
+
+======================= ==============================================================================================================================
+file                    what is in it
+======================= ==============================================================================================================================
+``manifest.json``       for each variable its kind, shape, dtype and step; how many pushes were applied; what the coordinator added
+``<name>/value.npy``    a dense variable, or a table's rows
+``<name>/<slot>.npy``   what its optimizer keeps
+``<name>/ids.npy``      a table's ids, one for each row; with ``hits.npy`` and ``last_steps.npy``
+======================= ==============================================================================================================================
+
+Shards are put together when it is written, and split again when it is read, so it does not matter how many servers there are. It is written beside its place and
+renamed, so a half checkpoint cannot be seen. It is one cut: the gate is held meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import urllib.parse
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from hocket.ps import errors, initializers, links, placement, records, registry, snapshots
+from hocket.ps.memory import Array
+
+MANIFEST: Final = "manifest.json"
+_FORMAT: Final = 1
+
+
+def save(
+    address: links.Address, made: list[registry.Made], path: str | os.PathLike[str], extra: Mapping[str, Any]
+) -> str:
+    """Write a checkpoint; return its path.
+
+    Args:
+        address: Where the servers are.
+        made: Which variables.
+        path: A directory that does not exist, or is a checkpoint, which is replaced.
+        extra: What else to remember; JSON.
+
+    Raises:
+        FileExistsError: The path is something else.
+        OSError: It cannot be written there.
+    """
+    target = Path(path)
+    if target.exists() and not (target / MANIFEST).is_file():
+        raise FileExistsError(f"{target} exists, and is no checkpoint. Choose a path that does not exist.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    link = links.open_link(address)
+    with snapshots.open_gate(address).held() as version:
+        states = {one.name: [link.stores[part.server].export(part.number) for part in one.parts] for one in made}
+    beside = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        beside.mkdir()
+        variables = {one.name: _write(beside, one, states[one.name]) for one in made}
+        manifest = {"format": _FORMAT, "version": version, "variables": variables, "extra": dict(extra)}
+        (beside / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        if target.exists():
+            old = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
+            target.rename(old)
+            beside.rename(target)
+            shutil.rmtree(old)
+        else:
+            beside.rename(target)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return str(target)
+
+
+def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return a checkpoint's manifest.
+
+    Raises:
+        FileNotFoundError: It is no checkpoint.
+    """
+    try:
+        found: dict[str, Any] = json.loads((Path(path) / MANIFEST).read_text())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(f"{path} is no checkpoint of variables: it has no {MANIFEST}.") from error
+    return found
+
+
+def restore(
+    address: links.Address, made: list[registry.Made], path: str | os.PathLike[str], *, strict: bool
+) -> dict[str, Any]:
+    """Set variables to what a checkpoint has; return its manifest. Nothing is changed if something does not fit.
+
+    Args:
+        address: Where the servers are.
+        made: Which variables.
+        path: The checkpoint.
+        strict: Whether all variables must be in it, and all of its variables be here.
+
+    Raises:
+        FileNotFoundError: It is no checkpoint.
+        CheckpointMismatchError: A variable has another shape, dtype, kind or optimizer, or is missing.
+    """
+    manifest = read_manifest(path)
+    kept = manifest["variables"]
+    _check(made, kept, path, strict=strict)
+    link = links.open_link(address)
+    for one in made:
+        if one.name not in kept:
+            continue
+        state = _read(Path(path), one, kept[one.name])
+        start = 0
+        for part in one.parts:
+            if isinstance(part, records.TableSpec):
+                piece = _pick_rows(state, part)
+            else:
+                rows = slice(start, start + part.shape[0]) if part.shape else ...
+                piece = {
+                    "value": state["value"][rows],
+                    "slots": [slot[rows] for slot in state["slots"]],
+                    "step": state["step"],
+                }
+                start += part.shape[0] if part.shape else 0
+            link.stores[part.server].push(None, [records.Operation(part.number, "restore", piece)])
+    link.gate.set_version(int(manifest["version"]))
+    return manifest
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> snapshots.Snapshot:
+    """Read a checkpoint without servers, to evaluate it.
+
+    Args:
+        path: The checkpoint.
+
+    Raises:
+        FileNotFoundError: It is no checkpoint, or was deleted meanwhile.
+    """
+    manifest = read_manifest(path)
+    values: dict[str, Array | snapshots.Table] = {}
+    for name, kept in manifest["variables"].items():
+        folder = Path(path) / _quote(name)
+        value = np.load(folder / "value.npy")
+        if not kept["is_table"]:
+            values[name] = value
+            continue
+        ids = np.load(folder / "ids.npy")
+        order = np.argsort(ids)
+        values[name] = snapshots.Table(ids[order], value[order], kept["rows"], _build_initializer(kept["initializer"]))
+    return snapshots.Snapshot(int(manifest["version"]), values)
+
+
+def _write(folder: Path, made: registry.Made, shards: list[dict[str, Any]]) -> dict[str, Any]:
+    place = folder / _quote(made.name)
+    place.mkdir()
+    first = made.parts[0]
+    np.save(place / "value.npy", snapshots.join_dense(made, shards))
+    for number, slot in enumerate(first.slots):
+        np.save(place / f"{slot}.npy", snapshots.join_dense(made, shards, "slots", number))
+    kept: dict[str, Any] = {
+        "is_table": made.is_table,
+        "shape": list(made.shape),
+        "dtype": made.dtype,
+        "slots": list(first.slots),
+        "step": max(int(shard["step"]) for shard in shards),
+    }
+    if isinstance(first, records.TableSpec):
+        for part in ("ids", "hits", "last_steps"):
+            np.save(place / f"{part}.npy", np.concatenate([shard[part] for shard in shards]))
+        kept |= {"rows": made.rows, "dim": made.dim, "initializer": _describe_initializer(first.initializer)}
+    return kept
+
+
+def _read(folder: Path, made: registry.Made, kept: Mapping[str, Any]) -> dict[str, Any]:
+    place = folder / _quote(made.name)
+    state: dict[str, Any] = {
+        "value": np.load(place / "value.npy"),
+        "slots": [np.load(place / f"{slot}.npy") for slot in kept["slots"]],
+        "step": int(kept["step"]),
+    }
+    if made.is_table:
+        state |= {part: np.load(place / f"{part}.npy") for part in ("ids", "hits", "last_steps")}
+    return state
+
+
+def _pick_rows(state: Mapping[str, Any], part: records.TableSpec) -> dict[str, Any]:
+    """Return what a shard has of a table."""
+    ids = state["ids"]
+    owners = placement.hash_shard(ids, part.stride) if part.is_hashed else ids % part.stride
+    mine = owners == part.offset
+    return {
+        "ids": ids[mine],
+        "value": state["value"][mine],
+        "slots": [slot[mine] for slot in state["slots"]],
+        "hits": state["hits"][mine],
+        "last_steps": state["last_steps"][mine],
+        "step": state["step"],
+    }
+
+
+def _check(made: list[registry.Made], kept: Mapping[str, Any], path: Any, *, strict: bool) -> None:
+    names = {one.name for one in made}
+    missing, unknown = sorted(names - set(kept)), sorted(set(kept) - names)
+    if strict and (missing or unknown):
+        raise errors.CheckpointMismatchError(
+            f"{path} has no {missing or 'variable too few'}, and has {unknown or 'none'} that are not here. Make the same variables, under the same names, or write strict=False."
+        )
+    for one in made:
+        if one.name not in kept:
+            continue
+        there = kept[one.name]
+        shape_there = [there["rows"], there["dim"]] if there["is_table"] else there["shape"]
+        shape_here = [one.rows, one.dim] if one.is_table else list(one.shape)
+        if there["is_table"] != one.is_table or shape_there != shape_here or there["dtype"] != one.dtype:
+            raise errors.CheckpointMismatchError(
+                f"`{one.name}` is {one.dtype}{shape_here} here, but {there['dtype']}{shape_there} in {path}. Make it as it was, or give it another name and write strict=False."
+            )
+        slots = list(one.parts[0].slots)
+        if there["slots"] != slots:
+            raise errors.CheckpointMismatchError(
+                f"The optimizer of `{one.name}` keeps {slots} here, but kept {there['slots']} in {path}. Use the optimizer that it was saved with."
+            )
+
+
+def _quote(name: str) -> str:
+    return urllib.parse.quote(name, safe="") or "%"
+
+
+def _describe_initializer(initializer: Any) -> dict[str, Any]:
+    return {"kind": type(initializer).__name__, **vars(initializer)}
+
+
+def _build_initializer(kept: Mapping[str, Any]) -> Any:
+    by_name: dict[str, Any] = {cls.__name__: cls for cls in _INITIALIZERS}
+    settings = dict(kept)
+    cls = by_name.get(settings.pop("kind"))
+    return initializers.Zeros() if cls is None else cls(**settings)
+
+
+_INITIALIZERS: Final = (initializers.Zeros, initializers.Constant, initializers.Uniform, initializers.Normal)

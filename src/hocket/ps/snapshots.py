@@ -1,0 +1,158 @@
+"""Variables as they were at one moment: while training goes on, or from a checkpoint.
+
+**A live snapshot is one cut** through all variables and servers. The gate is held, so that no push is half applied, for as long as it takes to copy the dense
+variables and to tell the tables (milliseconds). Then training goes on. Tables are copied meanwhile: whoever changes a row saves what it was first, once
+(`rows.TableShard.begin_snapshot`): copy on write.
+
+Updates that are no gradients (``assign_add`` and so on) do not go through the gate. A snapshot has each of them wholly or not at all, for each shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from hocket.ps import gate, initializers, links, memory, records, registry
+from hocket.ps.memory import Array
+
+_HOLD_SECONDS: Final = 600.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table's rows. Ids that it does not have are what they would be if they were looked up: see `Embedding`.
+
+    Attributes:
+        ids: Rising.
+        rows: [ids, dim]
+        count: How many ids there can be; None: any.
+        initializer: What other ids' rows are.
+    """
+
+    ids: Array
+    rows: Array
+    count: int | None
+    initializer: initializers.Initializer
+
+    def lookup(self, ids: Any) -> Array:
+        """Return a row for each id: [..., dim].
+
+        Raises:
+            IndexError: An id is out of range.
+        """
+        asked = np.asarray(ids, np.int64)
+        if self.count is not None and asked.size and (asked.min() < 0 or asked.max() >= self.count):
+            raise IndexError(
+                f"The table has the ids 0 to {self.count - 1}, but received {asked.min()} to {asked.max()}."
+            )
+        flat = asked.reshape(-1)
+        places = np.searchsorted(self.ids, flat)
+        is_known = places < len(self.ids)
+        is_known[is_known] = self.ids[places[is_known]] == flat[is_known]
+        result = np.empty((len(flat), self.rows.shape[1]), self.rows.dtype)
+        result[is_known] = self.rows[places[is_known]]
+        if not is_known.all():
+            fresh = np.empty((int((~is_known).sum()), result.shape[1]), result.dtype)
+            self.initializer.fill(flat[~is_known], fresh)
+            result[~is_known] = fresh
+        return result.reshape(*asked.shape, -1)
+
+
+@final
+class Snapshot:
+    """All variables at one moment. It does not change.
+
+    Args:
+        version: How many pushes were applied by then.
+        values: Arrays of dense variables, `Table` of tables, by name.
+
+    Example:
+        >>> import hocket
+        >>> from hocket import ps
+        >>> context = hocket.init(engine="inprocess")
+        >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 2})
+        >>> with strategy.scope():
+        ...     counter = ps.Variable(0, name="counter")
+        >>> before = strategy.snapshot()
+        >>> _ = counter.assign(5)
+        >>> before["counter"], strategy.snapshot()["counter"]
+        (array(0), array(5))
+        >>> strategy.close()
+        >>> hocket.shutdown()
+    """
+
+    def __init__(self, version: int, values: Mapping[str, Array | Table]) -> None:
+        self.version: Final = version
+        self._values = dict(values)
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of {len(self._values)} variables after {self.version} pushes>"
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a variable's array, or a table's `Table`.
+
+        Raises:
+            KeyError: There is no such variable.
+        """
+        if name not in self._values:
+            raise KeyError(f"There is no variable {name!r} in the snapshot; there are {sorted(self._values)}.")
+        return self._values[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def take(address: links.Address, made: list[registry.Made]) -> Snapshot:
+    """Take a snapshot of variables.
+
+    Args:
+        address: Where the servers are.
+        made: Which.
+
+    Raises:
+        OSError: This process does not share memory with the first server.
+    """
+    link = links.open_link(address)
+    values: dict[str, Array | Table] = {}
+    begun: list[tuple[registry.Made, list[tuple[records.TableSpec, Array, Array]]]] = []
+    with open_gate(address).held() as version:
+        for one in made:
+            if one.is_table:
+                shards: Any = [(part, *link.stores[part.server].begin_snapshot(part.number)) for part in one.parts]
+                begun.append((one, shards))
+            else:
+                values[one.name] = join_dense(one, [link.stores[part.server].export(part.number) for part in one.parts])
+    for one, shards in begun:
+        ids = np.concatenate([found for _, _, found in shards])
+        rows = np.concatenate(
+            [link.stores[part.server].finish_snapshot(part.number, which) for part, which, _ in shards]
+        )
+        order = np.argsort(ids)
+        values[one.name] = Table(ids[order], rows[order], one.rows, shards[0][0].initializer)
+    return Snapshot(version, {one.name: values[one.name] for one in made})
+
+
+def open_gate(address: links.Address) -> gate.Gate:
+    """Return the gate, as who holds it must have it.
+
+    Raises:
+        OSError: This process does not share memory with its keeper.
+    """
+    if not memory.is_reachable(address.gate):
+        raise OSError(
+            "Snapshots and checkpoints are taken on the machine of the first server, which keeps the gate, but this process is on another. Take it in the driver."
+        )
+    return gate.Gate(address.gate, _HOLD_SECONDS)
+
+
+def join_dense(made: registry.Made, shards: list[dict[str, Any]], part: str = "value", slot: int = 0) -> Array:
+    """Return a dense variable's value, or a slot, from its shards'."""
+    arrays = [shard[part] if part == "value" else shard[part][slot] for shard in shards]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

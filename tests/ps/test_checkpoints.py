@@ -1,0 +1,190 @@
+"""Checkpoints of variables: saved with n servers, loaded with m, and readable without either. A4 #51, A5 #67, #72, A6 #75, #76."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket import ps
+
+pytestmark = pytest.mark.usefixtures("session")
+
+
+def _make(servers: int, optimizer: ps.Optimizer | None = None) -> ps.ParameterServerStrategy:
+    strategy = ps.ParameterServerStrategy({"worker": 1, "server": servers}, optimizer=optimizer or ps.Adam(lr=0.1))
+    with strategy.scope():
+        ps.Variable(
+            np.arange(39, dtype="float32").reshape(13, 3), name="dense/sharded", partitioner=ps.FixedShards(servers)
+        )
+        ps.Variable(1.5, name="scalar")
+        ps.Variable(np.arange(5), name="counts")
+        ps.Embedding(11, 4, name="rows")
+        ps.Embedding(None, 4, name="hashed", capacity=100)
+    return strategy
+
+
+def _train(strategy: ps.ParameterServerStrategy, steps: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    found: dict[str, Any] = dict(strategy.variables)
+    for _ in range(steps):
+        rows, hashed = random.integers(0, 11, 6), random.integers(-(2**60), 2**60, 3)
+        strategy.push(
+            [
+                (random.normal(size=(13, 3)), found["dense/sharded"]),
+                (random.normal(), found["scalar"]),
+                (ps.IndexedSlices(random.normal(size=(6, 4)), rows), found["rows"]),
+                (ps.IndexedSlices(random.normal(size=(3, 4)), hashed), found["hashed"]),
+            ]
+        )
+        found["counts"].assign_add(1)
+
+
+def _read(strategy: ps.ParameterServerStrategy) -> list[bytes]:
+    found = strategy.snapshot()
+    hashed = found["hashed"]
+    return [
+        found["dense/sharded"].tobytes(),
+        found["scalar"].tobytes(),
+        found["counts"].tobytes(),
+        found["rows"].lookup(np.arange(11)).tobytes(),
+        hashed.ids.tobytes(),
+        hashed.rows.tobytes(),
+    ]
+
+
+@pytest.mark.parametrize("servers", [1, 2, 5])
+def test_saved_with_three_servers_loaded_with_others_trains_on_bit_by_bit(tmp_path: Path, servers: int) -> None:
+    """A4 #51: TensorFlow narrows this to variables without slots."""
+    first = _make(3)
+    _train(first, 4, seed=1)
+    path = first.save(tmp_path / "checkpoint", {"epoch": 2})
+    _train(first, 4, seed=2)
+
+    second = _make(servers)
+    assert second.restore(path) == {"epoch": 2}
+    _train(second, 4, seed=2)
+
+    assert _read(second) == _read(first)
+    first.close()
+    second.close()
+
+
+def test_a_checkpoint_is_read_with_numpy_alone_and_without_servers(tmp_path: Path) -> None:
+    """A1 #9: the evaluator needs only the folder."""
+    strategy = _make(2)
+    _train(strategy, 3, seed=0)
+    path = Path(strategy.save(tmp_path / "checkpoint"))
+    live = strategy.snapshot()
+    strategy.close()
+
+    assert np.array_equal(np.load(path / "dense%2Fsharded" / "value.npy"), live["dense/sharded"])
+    assert np.load(path / "dense%2Fsharded" / "average.npy").shape == (13, 3)
+    assert json.loads((path / "manifest.json").read_text())["variables"]["scalar"]["step"] == 3
+    found = ps.load_checkpoint(path)
+    ids = np.arange(11)
+    assert np.array_equal(found["rows"].lookup(ids), live["rows"].lookup(ids))
+    assert found["counts"].tolist() == [3, 4, 5, 6, 7]
+
+
+def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path: Path) -> None:
+    strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1}, optimizer=ps.SGD(lr=0.1))
+    with strategy.scope():
+        weights = ps.Variable(np.zeros((2, 3), "float32"), name="weights")
+    path = strategy.save(tmp_path / "checkpoint")
+    weights.assign(np.ones((2, 3)))
+
+    other = ps.ParameterServerStrategy({"worker": 1, "server": 1}, optimizer=ps.SGD(lr=0.1))
+    with other.scope():
+        ps.Variable(np.zeros((2, 4), "float32"), name="weights")
+    with pytest.raises(ps.CheckpointMismatchError, match=r"`weights` is float32\[2, 4\] here, but float32\[2, 3\] in"):
+        other.restore(path)
+    third = ps.ParameterServerStrategy({"worker": 1, "server": 1}, optimizer=ps.Adagrad(lr=0.1))
+    with third.scope():
+        kept = ps.Variable(np.ones((2, 3), "float32"), name="weights")
+    with pytest.raises(ps.CheckpointMismatchError, match=r"keeps \['sum'\] here, but kept \[\] in"):
+        third.restore(path)
+    assert kept.numpy().sum() == 6
+    with third.scope():
+        ps.Variable(0.0, name="more")
+    with pytest.raises(ps.CheckpointMismatchError, match=r"has no \['more'\]"):
+        third.restore(path)
+    with pytest.raises(FileNotFoundError, match="no checkpoint of variables"):
+        strategy.restore(tmp_path)
+    with pytest.raises(FileExistsError, match="is no checkpoint"):
+        strategy.save(tmp_path)
+    for one in (strategy, other, third):
+        one.close()
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    strategy = _make(1)
+    path = Path(strategy.save(tmp_path / "checkpoint"))
+    before = (path / "manifest.json").read_text()
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        strategy.save(path, {"bad": object()})
+    assert (path / "manifest.json").read_text() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
+    strategy.close()
+
+
+def test_a_sidecar_evaluator_takes_the_newest_and_tolerates_deletion(tmp_path: Path) -> None:
+    """A6 #75, #76."""
+    strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
+    with strategy.scope():
+        step = ps.Variable(0, name="step")
+    seen: list[int] = []
+
+    def evaluate(found: ps.Snapshot) -> int:
+        seen.append(int(found["step"]))
+        return seen[-1]
+
+    evaluator = ps.SidecarEvaluator(evaluate, tmp_path / "checkpoints", max_evaluations=3)
+    assert evaluator.evaluate_newest() is None
+    for number in (1, 2, 3):
+        step.assign(number)
+        strategy.save(tmp_path / "checkpoints" / f"checkpoint-{number}")
+    (tmp_path / "checkpoints" / ".half").mkdir()
+    assert evaluator.evaluate_newest() is not None
+    assert evaluator.evaluate_newest() is None
+    shutil.rmtree(tmp_path / "checkpoints" / "checkpoint-3")
+    (tmp_path / "checkpoints" / "checkpoint-3").mkdir()  # deleted, but for its folder
+    assert evaluator.evaluate_newest() is not None
+    assert seen == [3, 2]
+    live = ps.SidecarEvaluator(evaluate, strategy, max_evaluations=1)
+    assert [result.value for result in live.start()] == [3]
+    with pytest.raises(ValueError, match="must be 1 or more"):
+        ps.SidecarEvaluator(evaluate, strategy, max_evaluations=0)
+    with pytest.raises(TypeError, match="must be a function of a snapshot"):
+        ps.SidecarEvaluator("accuracy", strategy)  # type: ignore[arg-type]
+    strategy.close()
+
+
+def test_a_snapshot_is_one_cut_while_training_goes_on() -> None:
+    """E2 #10: all rows and variables of a push, or none of it."""
+    strategy = ps.ParameterServerStrategy({"worker": 2, "server": 2}, optimizer=ps.SGD(lr=1.0))
+    with strategy.scope():
+        table = ps.Embedding(20_000, 8, initializer=ps.Zeros(), name="table")
+        total = ps.Variable(np.zeros(3, "float32"), name="total")
+    coordinator = ps.Coordinator(strategy)
+
+    def step(number: int) -> None:
+        ids = np.random.default_rng(number).choice(20_000, 500, replace=False)
+        strategy.push([(ps.IndexedSlices(np.full((500, 8), -1.0), ids), table), (np.full(3, -500.0), total)])
+
+    for number in range(300):
+        coordinator.schedule(step, args=(number,))
+    versions = []
+    while not coordinator.done():
+        found = strategy.snapshot()
+        versions.append(found.version)
+        rows = found["table"].lookup(np.arange(20_000))
+        assert rows.sum(0).tolist() == [found.version * 500.0] * 8
+        assert found["total"].tolist() == [found.version * 500.0] * 3
+    assert strategy.snapshot().version == 300
+    assert len(set(versions)) > 2  # some were taken in the middle
+    strategy.close()
