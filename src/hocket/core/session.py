@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +19,8 @@ _HERE = ("", "local")
 """Addresses that mean this machine."""
 
 _lock = threading.Lock()
+
+_log = logging.getLogger("hocket")
 
 
 class SessionContext:
@@ -253,8 +256,28 @@ def _check_keywords(given: Mapping[str, Any]) -> None:
         )
 
 
+_at_shutdown: list[Callable[[], object]] = []
+
+
+def at_shutdown(function: Callable[[], object]) -> None:
+    """Have a function called when the session is closed, while it can still be used: for threads that use it.
+
+    Args:
+        function: Called once, in whichever thread closes the session. What it raises is logged.
+    """
+    _at_shutdown.append(function)
+
+
 def shutdown() -> None:
     """Close the session: every process ends, every object is gone. Calling it again does nothing."""
+    current = contract.get_optional_current_engine()
+    if current is not None and current.is_closable:
+        while _at_shutdown:
+            function = _at_shutdown.pop()
+            try:
+                function()
+            except Exception:  # noqa: BLE001 (what is left of a library must not keep the processes)
+                _log.exception("%r, which was to be called before the session ends, has raised", function)
     with _lock:
         current = contract.get_optional_current_engine()
         if current is None or not current.is_closable:
@@ -307,6 +330,7 @@ def _forget_in_fork() -> None:
     """A fork of the driver starts without a session: the workers are not its own."""
     global _lock  # noqa: PLW0603 (another thread of the parent may have held the old one)
     _lock = threading.Lock()
+    _at_shutdown.clear()
     contract.set_current_engine(None)
 
 

@@ -49,13 +49,6 @@ class Keeper:
         self._kept.append(made)
         return made.ref
 
-    def make_deal(self, count: int) -> memory.MemoryRef:
-        """Make what says who has which of so many items."""
-        made = memory.create(streams.count_deal_bytes(count), "deal")
-        streams.build_deal(made, count)
-        self._kept.append(made)
-        return made.ref
-
     def add(self, book: memory.MemoryRef, spec: store.Spec, value: Any) -> None:
         """Enter a variable into a book of this machine."""
         store.Store(book, spec.server, _BOOK_SECONDS).add(spec, value)

@@ -33,7 +33,6 @@ from hocket.ps import (
     scope,
     server,
     store,
-    streams,
     variable,
 )
 from hocket.ps.memory import Array
@@ -194,7 +193,9 @@ class ParameterServerStrategy:
             parts.append(spec)
             start += size
         cls = variable.ShardedVariable if count > 1 else variable.Variable
-        made: variable.Variable | variable.ShardedVariable = variable.build(cls, self.address, label, whole, kind, parts)
+        made: variable.Variable | variable.ShardedVariable = variable.build(
+            cls, self.address, label, whole, kind, parts
+        )
         self._names[label] = made
         return made
 
@@ -270,11 +271,6 @@ class ParameterServerStrategy:
     def variables(self) -> dict[str, variable.BaseVariable | embedding.Embedding]:
         """All variables and tables, by name."""
         return dict(self._names)
-
-    def make_deal(self, items: Sequence[Any]) -> streams.FromSequence:
-        """Begin to deal out a sequence; see `Coordinator.create_per_worker_dataset`."""
-        made = self._keeper.make_deal(len(items))
-        return streams.FromSequence(items, made, self._servers[0])
 
     # -- training --
 
