@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.collective import ReduceOp, errors, host_group, lookout, meeting, segment
+from hocket.collective import ReduceOp, errors, host_group, lookout, meeting, segment, stacks
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -276,7 +276,7 @@ def test_stacks_come_from_python_and_from_c_that_keeps_the_lock(
     tmp_path: Path, instead: Callable[[float], None]
 ) -> None:
     def body(group: Group) -> str:
-        lookout.STACK_SECONDS = 0.2
+        stacks.STACK_SECONDS = 0.2
         if group.rank == 1:
             instead(3.0)
         try:

@@ -5,24 +5,16 @@ Looking costs system calls, so it is done by who has waited for a while already,
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
 import select
-import signal
-import threading
-import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import IO, Final, final
+from typing import Final, final
 
-from hocket.collective import errors, segment
+from hocket.collective import errors, segment, stacks
 
 STALL_SECONDS = float(os.environ.get("HOCKET_COLLECTIVE_STALL_S", "20"))
 """After how long a rank that waits says so, with everybody's stack. It goes on waiting until the group's time-out."""
-
-STACK_SECONDS = 1.0
-"""How long a living rank may take to write its stack when it is asked, and then when it is told: milliseconds, unless it is stopped."""
 
 JOINED, LEFT = 1, 2
 """A rank's state on its desk; 0 before it joins."""
@@ -41,70 +33,9 @@ KINDS: Final = (
 )
 """The operations, by the number on a desk."""
 
-_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 7
-"""Tells a process to write its stack, whatever it does. A signal that programs hardly use."""
-
 _OPS = ("sum", "product", "min", "max", "mean")
 
 _log = logging.getLogger("hocket.collective")
-
-
-@final
-class _Stacks:
-    """Has this process write the stacks of its threads to a file when another one asks for them, as long as it is in a group.
-
-    A byte in a pipe is the question, which a thread answers that holds the interpreter's lock: nothing moves while it looks. A signal would
-    interrupt a thread without that lock, and looking at the frames of others that run can crash; so a signal is for a process that does not
-    answer, because something in C keeps the lock.
-    """
-
-    def __init__(self) -> None:
-        self.users = 0
-        """How many groups of this process have it."""
-        self.file: IO[bytes] = os.fdopen(os.memfd_create("hocket-stacks"), "wb", buffering=0)
-        self._questions, self.ask = os.pipe2(os.O_CLOEXEC)
-        faulthandler.register(_SIGNAL, file=self.file, all_threads=True, chain=False)
-        self._thread = threading.Thread(target=self._answer, name="hocket-stacks", daemon=True)
-        self._thread.start()
-
-    def write(self) -> None:
-        faulthandler.dump_traceback(self.file, all_threads=True)
-
-    def close(self) -> None:
-        os.close(self.ask)
-        self._thread.join()
-        faulthandler.unregister(_SIGNAL)
-        self.file.close()
-
-    def _answer(self) -> None:
-        with os.fdopen(self._questions, "rb", buffering=0) as questions:
-            while questions.read(1):
-                self.write()
-
-
-_stacks: _Stacks | None = None
-
-
-_stacks_lock = threading.Lock()
-
-
-def _open_stacks() -> _Stacks:
-    global _stacks  # noqa: PLW0603 (a process has one handler for a signal)
-    with _stacks_lock:
-        if _stacks is None:
-            _stacks = _Stacks()
-        _stacks.users += 1
-        return _stacks
-
-
-def _close_stacks() -> None:
-    global _stacks  # noqa: PLW0603 (the same)
-    with _stacks_lock:
-        assert _stacks is not None, "it was opened for this group"
-        _stacks.users -= 1
-        if not _stacks.users:
-            _stacks.close()
-            _stacks = None
 
 
 def pack(kind: int, op: int, root: int, dtype: str) -> int:
@@ -160,7 +91,7 @@ class Lookout:
         for descriptor in self._processes.values():
             os.close(descriptor)
         self._processes.clear()
-        _close_stacks()
+        stacks.close_desk()
 
     def begin(self) -> None:
         """A new wait begins."""
@@ -240,51 +171,25 @@ class Lookout:
         return f"waits too, in {self._describe(rank)}."
 
     def _is_stopped(self, rank: int) -> bool:
-        try:
-            text = Path(f"/proc/{self._read(rank, segment.PID)}/stat").read_bytes()
-        except OSError:
-            return False
-        return text.rpartition(b")")[2].split()[0] in (b"T", b"t")
+        return stacks.is_stopped(self._read(rank, segment.PID))
 
     def _fetch_stack(self, rank: int) -> str:
         """Ask a rank for its stack."""
-        descriptors = Path(f"/proc/{self._read(rank, segment.PID)}/fd")
-        file = descriptors / str(self._read(rank, segment.REPORT))
-        try:
-            before = file.stat().st_size
-            if rank == self._rank:
-                assert _stacks is not None, "it is open as long as this group"
-                _stacks.write()
-            elif self._is_stopped(rank) or self._is_dead(rank) or self._read(rank, segment.STATE) != JOINED:
-                return ""
-            else:
-                (descriptors / str(self._read(rank, segment.ASK))).write_bytes(b"?")
-                if not _grows(file, before):
-                    signal.pidfd_send_signal(self._processes[rank], _SIGNAL)
-                    _grows(file, before)
-                time.sleep(0.02)  # it writes line by line
-            return file.read_bytes()[before:].decode(errors="replace")
-        except OSError as error:
-            return f"(its stack cannot be read: {error})"
-
-
-def _grows(file: Path, size: int) -> bool:
-    """Wait until a file is larger than it was; return whether it is, in the time that a rank has to write its stack."""
-    deadline = time.monotonic() + STACK_SECONDS
-    while file.stat().st_size == size:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+        if rank != self._rank and (
+            self._is_stopped(rank) or self._is_dead(rank) or self._read(rank, segment.STATE) != JOINED
+        ):
+            return ""
+        desk = stacks.Desk(self._read(rank, segment.REPORT), self._read(rank, segment.ASK))
+        return stacks.fetch(self._read(rank, segment.PID), desk, self._processes.get(rank))
 
 
 def join(memory: segment.Segment, rank: int) -> None:
     """Write down on this rank's desk who it is."""
     desk = segment.find_desk(rank)
     memory.words[desk + segment.PID] = os.getpid()
-    stacks = _open_stacks()
-    memory.words[desk + segment.REPORT] = stacks.file.fileno()
-    memory.words[desk + segment.ASK] = stacks.ask
+    place = stacks.open_desk()
+    memory.words[desk + segment.REPORT] = place.report
+    memory.words[desk + segment.ASK] = place.ask
     memory.words[desk + segment.STATE] = JOINED
 
 

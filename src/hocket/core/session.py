@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
+import logging
 import os
 import sys
 import threading
@@ -19,8 +19,8 @@ _HERE = ("", "local")
 """Addresses that mean this machine."""
 
 _lock = threading.Lock()
-_stack = contextlib.ExitStack()
-"""What is to be called when the session closes."""
+
+_log = logging.getLogger("hocket")
 
 
 class SessionContext:
@@ -256,33 +256,28 @@ def _check_keywords(given: Mapping[str, Any]) -> None:
         )
 
 
-def shutdown() -> None:
-    """Close the session: every process ends, every object is gone. Calling it again does nothing."""
-    try:
-        _leave()
-    finally:
-        _close()
+_at_shutdown: list[Callable[[], object]] = []
 
 
-def at_close(function: Callable[[], object]) -> None:
-    """Have a function called when the session closes, while its engine still works; the last one first. For what stands on a session.
+def at_shutdown(function: Callable[[], object]) -> None:
+    """Have a function called when the session is closed, while it can still be used: for threads that use it.
 
     Args:
-        function: Takes nothing. If it raises, the others are called, the session closes, and the error goes on.
+        function: Called once, in whichever thread closes the session. What it raises is logged.
     """
-    _stack.callback(function)
+    _at_shutdown.append(function)
 
 
-def _leave() -> None:
-    global _stack
+def shutdown() -> None:
+    """Close the session: every process ends, every object is gone. Calling it again does nothing."""
     current = contract.get_optional_current_engine()
-    if current is None or not current.is_closable:
-        return
-    stack, _stack = _stack, contextlib.ExitStack()
-    stack.close()
-
-
-def _close() -> None:
+    if current is not None and current.is_closable:
+        while _at_shutdown:
+            function = _at_shutdown.pop()
+            try:
+                function()
+            except Exception:  # noqa: BLE001 (what is left of a library must not keep the processes)
+                _log.exception("%r, which was to be called before the session ends, has raised", function)
     with _lock:
         current = contract.get_optional_current_engine()
         if current is None or not current.is_closable:
@@ -335,10 +330,8 @@ def _forget_in_fork() -> None:
     """A fork of the driver starts without a session: the workers are not its own."""
     global _lock  # noqa: PLW0603 (another thread of the parent may have held the old one)
     _lock = threading.Lock()
+    _at_shutdown.clear()
     contract.set_current_engine(None)
-    global _stack  # noqa: PLW0603 (there is one session)
-    _stack.pop_all()  # what is to be closed is the parent's
-    _stack = contextlib.ExitStack()
 
 
 atexit.register(shutdown)

@@ -20,7 +20,7 @@ class RemoteValue:
     Its value comes to the coordinator with the closure's end, so it outlives the worker. It is kept as long as this object is.
     """
 
-    __slots__ = ("__weakref__", "_closure", "_condition", "_error", "_state", "_value")
+    __slots__ = ("__weakref__", "_closure", "_condition", "_dependents", "_error", "_state", "_value")
 
     def __init__(self, condition: threading.Condition, name: str) -> None:
         self._condition = condition
@@ -28,6 +28,7 @@ class RemoteValue:
         self._state = NOT_READY
         self._value: Any = None
         self._error: BaseException | None = None
+        self._dependents: list[Closure] = []
 
     def __repr__(self) -> str:
         return f"<RemoteValue of {self._closure}: {self._state}>"
@@ -51,7 +52,8 @@ class RemoteValue:
 
         Raises:
             GetTimeoutError: It is not there by then.
-            CancelledClosureError: The closure did not run, because another had failed.
+            CancelledClosureError: The closure did not run, because another had failed, or the coordinator was closed.
+            OutOfDataError: The closure did not run, because no worker had an item for it.
             Exception: What the closure raised.
         """
         with self._condition:
@@ -67,9 +69,31 @@ class RemoteValue:
         """Wait for the value, and return it. TensorFlow's other name for `fetch`."""
         return self.fetch(timeout)
 
-    def _set(self, value: Any, error: BaseException | None) -> None:
-        """Called once, with the condition held."""
+    def _set(self, value: Any, error: BaseException | None) -> list[Closure]:
+        """Called once, with the condition held. Returns the closures that have waited for it."""
         self._value, self._error, self._state = value, error, READY
+        dependents, self._dependents = self._dependents, []
+        return dependents
+
+
+@final
+class Function:
+    """A function as workers know it: by number. It is forgotten with the last closure that has it, and the user's own.
+
+    Args:
+        number: Which.
+        name: For messages.
+        ref: The function, encoded.
+        inputs: The per-worker iterators and values that it refers to; as long as it is there, so are they.
+    """
+
+    __slots__ = ("__weakref__", "inputs", "name", "number", "ref")
+
+    def __init__(self, number: int, name: str, ref: Any, inputs: tuple[Any, ...]) -> None:
+        self.number: Final = number
+        self.name: Final = name
+        self.ref: Final = ref
+        self.inputs: Final = inputs
 
 
 @final
@@ -78,40 +102,48 @@ class Closure:
 
     Args:
         number: In the order of scheduling.
-        function: Its number among the functions.
-        name: For messages.
+        function: What it calls.
         args: As the user gave them.
         kwargs: The same.
         streams: The streams that it draws from.
         result: What the user holds; the closure does not keep it.
+        is_private: Whether it is for one worker, and the coordinator's own: its error is nobody's but who fetches it.
     """
 
-    __slots__ = ("args", "deaths", "function", "kwargs", "name", "number", "result", "streams", "waits_for")
+    __slots__ = ("args", "deaths", "function", "is_private", "kwargs", "missing", "name", "number", "result", "streams")
 
     def __init__(
         self,
         number: int,
-        function: int,
-        name: str,
+        function: Function,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         streams: frozenset[int],
         result: RemoteValue,
+        *,
+        is_private: bool = False,
     ) -> None:
         self.number: Final = number
-        self.function: Final = function
-        self.name: Final = name
+        self.function: Function | None = function
+        self.name: Final = function.name
         self.args = args
         self.kwargs = kwargs
         self.streams: Final = streams
         self.result = weakref.ref(result)
-        self.waits_for = _collect((args, kwargs))
+        self.missing = 0
+        """How many values that it needs are not there yet."""
+        self.is_private: Final = is_private
         self.deaths = 0
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether all values that it needs are there."""
-        return all(value.is_ready for value in self.waits_for)
+    def watch(self) -> bool:
+        """Wait for the values that it needs; return whether all are there. Called once."""
+        needed: list[RemoteValue] = []
+        map_remote((self.args, self.kwargs), needed.append)
+        for value in needed:
+            if not value.is_ready:
+                self.missing += 1
+                value._dependents.append(self)
+        return not self.missing
 
     def fill(self) -> None:
         """Put values in the place of remote ones.
@@ -119,53 +151,53 @@ class Closure:
         Raises:
             Exception: What one of them raised.
         """
-        if self.waits_for:
-            self.args = _substitute(self.args)
-            self.kwargs = _substitute(self.kwargs)
-            self.waits_for = []
+        self.args = map_remote(self.args, RemoteValue.fetch)
+        self.kwargs = map_remote(self.kwargs, RemoteValue.fetch)
 
-    def finish(self, value: Any, error: BaseException | None) -> None:
-        """Set the result, if somebody holds it."""
+    def finish(self, value: Any, error: BaseException | None) -> list[Closure]:
+        """Set the result, if somebody holds it, and let go of what it needed.
+
+        Returns:
+            The closures that waited for it, and now for nothing else.
+        """
         result = self.result()
-        if result is not None:
-            result._set(value, error)
-        self.args, self.kwargs = (), {}
+        self.function, self.args, self.kwargs = None, (), {}
+        ready = []
+        for dependent in result._set(value, error) if result is not None else ():
+            dependent.missing -= 1
+            if not dependent.missing and dependent.function is not None:
+                ready.append(dependent)
+        return ready
+
+    def cancel(self, reason: str) -> None:
+        """End it without having run it."""
+        self.finish(None, errors.CancelledClosureError(f"{self.name} did not run, because {reason}"))
+
+
+def map_instances(structure: Any, kinds: Any, function: Callable[[Any], Any]) -> Any:
+    """Replace the instances of some classes in nested lists, tuples, named tuples and dicts.
+
+    Args:
+        structure: Where they are.
+        kinds: The classes, as `isinstance` takes them.
+        function: What to put in the place of each.
+
+    Example:
+        >>> map_instances([1, {"a": (2, "b")}], int, lambda number: number * 10)
+        [10, {'a': (20, 'b')}]
+    """
+    if isinstance(structure, kinds):
+        return function(structure)
+    kind = type(structure)
+    if kind in (list, tuple):
+        return kind(map_instances(item, kinds, function) for item in structure)
+    if kind is dict:
+        return {name: map_instances(item, kinds, function) for name, item in structure.items()}
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return kind(*(map_instances(item, kinds, function) for item in structure))
+    return structure
 
 
 def map_remote(structure: Any, function: Callable[[RemoteValue], Any]) -> Any:
     """Replace the remote values of nested lists, tuples and dicts."""
-    if isinstance(structure, RemoteValue):
-        return function(structure)
-    kind = type(structure)
-    if kind in (list, tuple):
-        return kind(map_remote(item, function) for item in structure)
-    if kind is dict:
-        return {name: map_remote(item, function) for name, item in structure.items()}
-    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return kind(*(map_remote(item, function) for item in structure))
-    return structure
-
-
-def _collect(structure: Any) -> list[RemoteValue]:
-    found: list[RemoteValue] = []
-
-    def note(value: RemoteValue) -> RemoteValue:
-        found.append(value)
-        return value
-
-    map_remote(structure, note)
-    return found
-
-
-def _substitute(structure: Any) -> Any:
-    return map_remote(structure, lambda value: value.fetch(0))
-
-
-def cancel(closure: Closure) -> None:
-    """End a closure that will not run."""
-    closure.finish(
-        None,
-        errors.CancelledClosureError(
-            f"{closure.name} did not run, because another closure failed before it. What failed is raised by join(), done() or schedule(), once; schedule it again then."
-        ),
-    )
+    return map_instances(structure, RemoteValue, function)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import itertools
+import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, NoReturn, final
 
-from hocket.core import api
-from hocket.ps import closures, desk, errors, links, strategy, streams
+from hocket.core import api, session
+from hocket.ps import checks, closures, desk, errors, gate, links, memory, place, strategy, streams, watchdog
 
 MAX_QUEUED: Final = 256 * 1024
 """How many closures may wait before `Coordinator.schedule` does. TensorFlow's number."""
@@ -23,10 +26,12 @@ class Coordinator:
         max_queued: How many closures may wait before `schedule` waits.
         num_cpus: How many CPUs each worker holds. Workers wait for each other's, so hold none by default.
         resources: What else each worker holds.
+        watchdog_s: If no closure ends for so many seconds while some run, the stacks of this process and of the workers are written to stderr, once; then it
+            goes on. Default: never.
 
     Raises:
         TypeError: It is no strategy.
-        ValueError: A number is out of range.
+        ValueError: A number is out of range, or the strategy has a coordinator with other settings.
 
     Example:
         >>> import hocket
@@ -65,26 +70,47 @@ class Coordinator:
         max_queued: int = MAX_QUEUED,
         num_cpus: float = 0,
         resources: Mapping[str, float] | None = None,
+        watchdog_s: float | None = None,
     ) -> None:
         if hasattr(self, "_desk"):
             return
-        if max_queued < 1:
+        checks.require_count("max_queued", max_queued, f"Leave it out for {MAX_QUEUED:,} closures.")
+        if watchdog_s is not None and not watchdog_s > 0:
             raise ValueError(
-                f"max_queued must be 1 or more closures, but received {max_queued!r}. Leave it out for {MAX_QUEUED:,}."
+                f"watchdog_s must be more than 0 seconds, but received {watchdog_s!r}. Leave it out for no watchdog."
             )
         self.strategy: Final = strategy
         options = {"num_cpus": num_cpus, "resources": dict(resources or {})}
         self._link = links.open_link(strategy.address)
-        self._desk = desk.Desk(max_queued, options, self._link.gate, is_synchronous=strategy.address.is_synchronous)
-        self._functions: dict[Any, int] = {}
+        generation = _generations.setdefault(strategy, itertools.count())
+        self._desk = desk.Desk(
+            max_queued,
+            options,
+            self._link.gate,
+            next(generation) * _SEQUENCES,
+            is_synchronous=strategy.address.is_synchronous,
+            is_watched=watchdog_s is not None,
+        )
+        self._functions: weakref.WeakKeyDictionary[Callable[..., Any], closures.Function] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
         self._joined = 0
-        self._num_sources = 0
         self._end = weakref.finalize(self, self._desk.close)
-        strategy.on_close(self._desk.close)
-        self._desk.num_workers = strategy.cluster.num_workers
-        for index in range(self._desk.num_workers):
-            self._desk.lanes[index] = desk.Lane(self._desk, index)
+        strategy.on_close(self._end)
+        session.at_shutdown(self._end)
+        try:
+            for _ in range(strategy.cluster.num_workers):
+                self._desk.add_lane()
+        except BaseException:
+            self._end()
+            raise
+        if watchdog_s is not None:
+            watchdog.start(self._desk, watchdog_s)
         _known[strategy] = weakref.ref(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A Coordinator stays in the process that made it. A closure has no use for it: give it what it needs as arguments, and let it return what shall be scheduled next."
+        )
 
     # -- closures --
 
@@ -105,19 +131,17 @@ class Coordinator:
             TypeError: It cannot be called.
             ClosureFailures: Closures have failed before.
         """
+        _refuse_in_closure("schedule")
         if not callable(fn):
             raise TypeError(
                 f"Coordinator.schedule takes a function, and its arguments in args=(...), but received {fn!r}."
             )
-        number = self._functions.get(fn)
-        if number is None:
-            number = len(self._functions)
-            self._functions[fn] = number
-            self._desk.functions.append(api.put(fn))
-        given = tuple(args)
-        named = dict(kwargs or {})
-        name = getattr(fn, "__qualname__", repr(fn))
-        return self._desk.schedule(number, name, given, named, _find_streams((fn, given, named)))
+        if isinstance(args, str) or not isinstance(args, Sequence):
+            raise TypeError(f"args must be a tuple of arguments, but received {args!r}. Write args=({args!r},).")
+        function = self._learn(fn)
+        given, named = tuple(args), dict(kwargs or {})
+        drawn = frozenset(one.number for one in (*function.inputs, *_find_inputs((given, named))))
+        return self._desk.schedule(function, given, named, drawn)
 
     def join(self, timeout: float | None = None) -> int:
         """Wait until all closures that are scheduled now have ended.
@@ -132,6 +156,7 @@ class Coordinator:
             ClosureFailures: Closures failed: all errors in one group. No closure runs any more then, and the next may be scheduled.
             GetTimeoutError: They have not ended by then.
         """
+        _refuse_in_closure("join")
         if not self._desk.join(timeout):
             raise errors.JoinTimeoutError(
                 f"Closures are still running after {timeout} s: {self.statistics()}. They go on; call join() again."
@@ -169,11 +194,11 @@ class Coordinator:
             TypeError: It is neither.
         """
         if callable(dataset):
-            takes = _takes_argument(dataset)
-            made: Any = streams.FromFunction(dataset, takes_context=takes)
-            return streams.PerWorkerDataset(lambda: self._add_source(made))
-        if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
-            return streams.PerWorkerDataset(lambda: self._add_source(self.strategy.make_deal(dataset)))
+            made = api.put(streams.FromFunction(dataset, takes_context=_takes_argument(dataset)))
+            return streams.PerWorkerDataset(lambda: streams.PerWorkerIterator(*self._add_source(made)))
+        if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") and not isinstance(dataset, Mapping):
+            items, count = api.put(dataset), len(dataset)
+            return streams.PerWorkerDataset(lambda: self._deal(items, count))
         raise TypeError(
             f"A per-worker dataset is made of a function that returns something to iterate over, or of a sequence, but received {type(dataset).__name__}. An iterator "
             "cannot be shared; write lambda context: ..., which each worker calls."
@@ -195,13 +220,17 @@ class Coordinator:
             raise TypeError(
                 f"Coordinator.per_worker takes a function that makes the value, but received {fn!r}. Write lambda: {fn!r}."
             )
-        return streams.PerWorkerValue(self._add_source(fn))
+        return streams.PerWorkerValue(*self._add_source(api.put(fn)))
 
     def read_all(self, value: streams.PerWorkerValue) -> list[Any]:
-        """Return each worker's own of a value, by worker."""
-        handles = [lane.handle for _, lane in sorted(self._desk.lanes.items())]
-        found: list[Any] = api.get([handle.get_values.remote(value.number) for handle in handles])
-        return found
+        """Return each worker's own of a value, by worker; made where it is not made yet.
+
+        Raises:
+            Exception: What making it has raised.
+        """
+        function = self._learn(_identity)
+        asked = [self._desk.ask(lane, function, (value,)) for _, lane in sorted(self._desk.lanes.items())]
+        return [one.fetch() for one in asked]
 
     # -- workers --
 
@@ -216,16 +245,12 @@ class Coordinator:
         Raises:
             ValueError: `count` is not positive.
         """
-        if count < 1:
-            raise ValueError(f"count must be 1 or more workers, but received {count!r}.")
-        first = self._desk.num_workers
-        with self._desk.condition:
-            self._desk.num_workers += count
-            self._link.gate.set_workers(len(self._desk.lanes) + count)
-        added = list(range(first, first + count))
-        for index in added:
-            self._desk.lanes[index] = desk.Lane(self._desk, index)
-        return added
+        checks.require_count("count", count, "Write 1 for one more worker.")
+        if self._desk.num_workers + count > gate.MAX_WORKERS:
+            raise ValueError(
+                f"A strategy can have {gate.MAX_WORKERS} workers in its time, {self._desk.num_workers} were there, and {count} more were asked for."
+            )
+        return [self._desk.add_lane() for _ in range(count)]
 
     def remove_worker(self, index: int) -> None:
         """End a worker, after it has done what it has.
@@ -239,33 +264,66 @@ class Coordinator:
             raise ValueError(
                 f"Worker {index} is the last one, and closures need one. Use coordinator.close() to end all."
             )
-        self._desk.lanes[index].leave()
-        with self._desk.condition:
-            del self._desk.lanes[index]
-            self._link.gate.set_workers(len(self._desk.lanes))
-            self._desk.condition.notify_all()
+        self._desk.remove_lane(index)
 
     def get_worker_pids(self) -> dict[int, int]:
-        """Return the workers' processes, by index."""
-        lanes = sorted(self._desk.lanes.items())
-        pids = api.get([lane.handle.get_pid.remote() for _, lane in lanes])
-        return {index: pid for (index, _), pid in zip(lanes, pids, strict=True)}
+        """Return the workers' processes, by index. One that has died is replaced when the next closure comes to it, and named until then."""
+        return {index: lane.describe().pid for index, lane in sorted(self._desk.lanes.items())}
 
-    def statistics(self) -> dict[str, int]:
-        """Return counts: closures queued, in flight, finished, and workers replaced. Names follow TensorFlow's metrics."""
+    def statistics(self) -> dict[str, int | float]:
+        """Return counts: closures queued, in flight, finished and without data, seconds that they ran, and workers replaced. Names follow TensorFlow's metrics."""
         return self._desk.statistics()
 
     def close(self) -> None:
-        """End the workers. Closures that wait are cancelled."""
-        _known.pop(self.strategy, None)
+        """End the workers. Closures that have not ended are cancelled."""
+        if _known.get(self.strategy, lambda: None)() is self:
+            del _known[self.strategy]
         self._end()
 
-    def _add_source(self, source: Any) -> int:
-        number = self._num_sources
-        self._num_sources += 1
-        self._desk.sources[number] = source
-        return number
+    def _learn(self, fn: Callable[..., Any]) -> closures.Function:
+        """Return a function as workers know it: the same for the same function. What has a state is read anew each time."""
+        is_plain = isinstance(fn, types.FunctionType)
+        function = self._functions.get(fn) if is_plain else None
+        if function is None:
+            with streams.collected() as inputs:
+                ref = api.put(fn)
+            referred = [*inputs, *_find_referred(fn)]
+            function = closures.Function(
+                next(self._numbers), getattr(fn, "__qualname__", repr(fn)), ref, tuple(referred)
+            )
+            if is_plain:
+                self._functions[fn] = function
+        return function
 
+    def _deal(self, items: Any, count: int) -> streams.PerWorkerIterator:
+        kept = memory.create(streams.count_deal_bytes(count), "deal")
+        streams.build_deal(kept, count)
+        source = streams.FromSequence(items, count, kept.ref, self.strategy.address.servers[0].handle)
+        return streams.PerWorkerIterator(*self._add_source(api.put(source), kept))
+
+    def _add_source(self, source: Any, kept: memory.Memory | None = None) -> tuple[int, Any]:
+        """Note what makes a dataset or a value; return its number, and what ends it when it goes."""
+        number = next(self._numbers)
+        self._desk.sources[number] = source, kept
+        keeper = _Keeper()
+        weakref.finalize(keeper, self._desk.released.append, number).atexit = False
+        if kept is not None:
+            weakref.finalize(keeper, kept.close).atexit = False
+        return number, keeper
+
+
+class _Keeper:
+    """Goes with the last iterator or value that has it."""
+
+    __slots__ = ("__weakref__",)
+
+
+_SEQUENCES: Final = 1 << 40
+"""How many closures a worker can run for one coordinator. A strategy's next coordinator counts on from there, so that no push has the ticket of an older one."""
+
+_generations: weakref.WeakKeyDictionary[strategy.ParameterServerStrategy, itertools.count[int]] = (
+    weakref.WeakKeyDictionary()
+)
 
 _known: weakref.WeakKeyDictionary[strategy.ParameterServerStrategy, weakref.ref[Coordinator]] = (
     weakref.WeakKeyDictionary()
@@ -289,30 +347,33 @@ def _takes_argument(function: Callable[..., Any]) -> bool:
     )
 
 
-def _find_streams(structure: Any) -> frozenset[int]:
-    """Return the numbers of per-worker iterators and values in nested lists, tuples and dicts, and in what a function closes over."""
-    if isinstance(structure, streams.PerWorkerIterator | streams.PerWorkerValue):
-        return frozenset((structure.number,))
-    if isinstance(structure, list | tuple):
-        return frozenset().union(*(_find_streams(item) for item in structure)) if structure else frozenset()
-    if isinstance(structure, dict):
-        return _find_streams(list(structure.values()))
-    if inspect.isfunction(structure):
-        found: list[Any] = [cell.cell_contents for cell in structure.__closure__ or () if _is_filled(cell)]
-        found += [structure.__globals__.get(name) for name in structure.__code__.co_names]
-        return frozenset().union(
-            *(
-                _find_streams(one)
-                for one in found
-                if isinstance(one, streams.PerWorkerIterator | streams.PerWorkerValue)
-            )
+def _refuse_in_closure(method: str) -> None:
+    if place.get_optional_place() is not None:
+        raise RuntimeError(
+            f"Coordinator.{method} was called in a closure, which would wait for itself. Schedule from the coordinator's process: return what shall be done next."
         )
-    return frozenset()
 
 
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 (it raises if it is empty)
-    except ValueError:
-        return False
-    return True
+def _identity(value: Any) -> Any:
+    return value
+
+
+_Input = streams.PerWorkerIterator | streams.PerWorkerValue
+
+
+def _find_inputs(structure: Any) -> list[Any]:
+    """Return the per-worker iterators and values in nested lists, tuples and dicts."""
+    found: list[Any] = []
+    closures.map_instances(structure, _Input, found.append)
+    return found
+
+
+def _find_referred(fn: Callable[..., Any]) -> list[Any]:
+    """Return those that a function refers to by name, as pickling it by reference shows none."""
+    if not isinstance(fn, types.FunctionType):
+        return []
+    found: list[Any] = [fn.__globals__.get(name) for name in fn.__code__.co_names]
+    for cell in fn.__closure__ or ():
+        with contextlib.suppress(ValueError):  # it is empty
+            found.append(cell.cell_contents)
+    return _find_inputs(found)

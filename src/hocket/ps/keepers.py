@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol, final
 
 from hocket.core import actor, api, context, placement, session
-from hocket.ps import gate, memory, store, streams
+from hocket.ps import gate, memory, store
 
 
 class KeeperAccess(Protocol):
@@ -25,9 +25,6 @@ class KeeperAccess(Protocol):
 
     def make_gate(self, settings: gate.Settings) -> memory.MemoryRef:
         """Make the gate."""
-
-    def make_deal(self, count: int) -> memory.MemoryRef:
-        """Make what says who has which of so many items."""
 
     def add(self, book: memory.MemoryRef, spec: store.Spec, value: Any) -> None:
         """Enter a shard into a book."""
@@ -61,13 +58,6 @@ class Keeper:
         """Make the gate."""
         made = memory.create(gate.count_bytes(), "gate")
         gate.build(made, settings)
-        self._kept.append(made)
-        return made.ref
-
-    def make_deal(self, count: int) -> memory.MemoryRef:
-        """Make what says who has which of so many items."""
-        made = memory.create(streams.count_deal_bytes(count), "deal")
-        streams.build_deal(made, count)
         self._kept.append(made)
         return made.ref
 
@@ -115,11 +105,6 @@ class RemoteKeeper:
     def make_gate(self, settings: gate.Settings) -> memory.MemoryRef:
         """Make the gate."""
         made: memory.MemoryRef = api.get(self._handle.make_gate.remote(settings))
-        return made
-
-    def make_deal(self, count: int) -> memory.MemoryRef:
-        """Make what says who has which of so many items."""
-        made: memory.MemoryRef = api.get(self._handle.make_deal.remote(count))
         return made
 
     def add(self, book: memory.MemoryRef, spec: store.Spec, value: Any) -> None:

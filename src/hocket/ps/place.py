@@ -17,7 +17,6 @@ class Place:
     """A worker in the middle of a closure."""
 
     worker: int
-    num_workers: int
     sequence: int = 0
     """Which of this worker's closures it is; rises. A closure that is run again after its worker died has the same number."""
     turn: int = 0
@@ -26,6 +25,8 @@ class Place:
     """The gate that it has gone into by pulling, and not left by pushing; an `access.GateAccess`."""
     values: dict[int, Any] = field(default_factory=dict)
     """What this worker has of per-worker values, by number."""
+    failures: dict[int, BaseException] = field(default_factory=dict)
+    """What making them raised, by number."""
 
     def take_ticket(self) -> records.Ticket:
         """Return the id of the closure's next push."""

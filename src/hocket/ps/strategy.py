@@ -27,7 +27,6 @@ from hocket.ps import (
     scope,
     server,
     snapshots,
-    streams,
     variable,
 )
 from hocket.ps import (
@@ -129,7 +128,7 @@ class ParameterServerStrategy:
         self._at_close: list[Callable[[], None]] = []
         actors = [*self._servers, *([self.address.registry] if self.address.registry is not None else [])]
         self._end = weakref.finalize(self, _close, self._at_close, self._homes, actors, self.address.key)
-        session.at_close(self._end)
+        session.at_shutdown(self._end)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStrategy, (self.address,)
@@ -233,10 +232,6 @@ class ParameterServerStrategy:
     def variables(self) -> dict[str, variable.BaseVariable | embedding.Embedding]:
         """All variables and tables, by name."""
         return {made.name: build(self.address, made) for made in self._registry.list_made()}
-
-    def make_deal(self, items: Sequence[Any]) -> streams.FromSequence:
-        """Begin to deal out a sequence; see `Coordinator.create_per_worker_dataset`."""
-        return streams.FromSequence(items, self._homes.keepers[0].make_deal(len(items)), self._servers[0])
 
     # -- training --
 

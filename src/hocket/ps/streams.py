@@ -7,14 +7,19 @@ A **stream** is what one worker draws batches from. There are two kinds:
   together take each exactly once. Who took which is written in memory that outlives them.
 
 Either way a stream's state is how many items its worker has drawn in closures that ended. A worker that dies is replaced by one of the same index, which
-goes on from there: the closure that was cut short draws the same items again, and no other item is drawn twice or left out.
+goes on from there: the closure that was cut short draws the same items again, and no other item is drawn twice or left out. What a closure drew before it
+found no more is put back.
+
+What the coordinator holds of a stream is an iterator. With the last one the stream ends: workers let go of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, final
 
 import numpy as np
@@ -34,6 +39,18 @@ class OutOfData(StopIteration):
     def __init__(self, stream: int) -> None:
         super().__init__(stream)
         self.stream: Final = stream
+
+
+class BadInputError(Exception):
+    """Making a worker's dataset or value has raised. Never seen outside: the closure fails with the cause.
+
+    Args:
+        cause: What was raised.
+    """
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(cause)
+        self.cause: Final = cause
 
 
 @final
@@ -126,9 +143,8 @@ class FromFunction:
         self._function = function
         self._takes_context = takes_context
 
-    def open(self, here: place.Place, position: int) -> Iterator[Any]:
+    def open(self, context: InputContext, position: int) -> Iterator[Any]:
         """Return the items from a position on."""
-        context = InputContext(here.num_workers, here.worker)
         source = self._function(context) if self._takes_context else self._function()
         return itertools.islice(iter(source), position, None)
 
@@ -138,33 +154,43 @@ class FromSequence:
     """Makes a worker's stream by dealing the items of a sequence.
 
     Args:
-        items: The sequence.
+        items: The sequence; a reference to it.
+        count: How many items it has.
         ref: The memory that says who has which.
         handle: Who reaches that memory for workers on other machines.
     """
 
-    def __init__(self, items: Sequence[Any], ref: memory.MemoryRef, handle: actor.ActorHandle) -> None:
+    def __init__(self, items: Any, count: int, ref: memory.MemoryRef, handle: actor.ActorHandle) -> None:
         self._items = items
+        self._count = count
         self._ref = ref
         self._handle = handle
 
-    def open(self, here: place.Place, position: int) -> Iterator[Any]:
+    def open(self, context: InputContext, position: int) -> Iterator[Any]:
         """Return the items from a position on."""
-        count = len(self._items)
+        items: Sequence[Any] = api.get(self._items)
+        worker = context.input_pipeline_id
         if memory.is_reachable(self._ref):
-            deal = Deal(self._ref, count)
-            owned, take = deal.list_owned(here.worker), deal.take
+            deal = Deal(self._ref, self._count)
+            owned, take = deal.list_owned(worker), deal.take
         else:
-            owned = api.get(self._handle.call_deal.remote(self._ref, count, "list_owned", here.worker))
-            take = self._take_far
-        for item in owned[position:]:
-            yield self._items[item]
-        while (item_taken := take(here.worker)) is not None:
-            yield self._items[item_taken]
+            owned, take = self._ask("list_owned", worker), self._take_far
+        return self._draw(items, owned[position:], take, worker)
+
+    def _draw(
+        self, items: Sequence[Any], owned: list[int], take: Callable[[int], int | None], worker: int
+    ) -> Iterator[Any]:
+        for item in owned:
+            yield items[item]
+        while (taken := take(worker)) is not None:
+            yield items[taken]
 
     def _take_far(self, worker: int) -> int | None:
-        item: int | None = api.get(self._handle.call_deal.remote(self._ref, len(self._items), "take", worker))
+        item: int | None = self._ask("take", worker)
         return item
+
+    def _ask(self, name: str, worker: int) -> Any:
+        return api.get(self._handle.call_deal.remote(self._ref, self._count, name, worker))
 
 
 @final
@@ -180,6 +206,7 @@ class WorkerStream:
     def __init__(self, number: int, items: Iterator[Any], position: int) -> None:
         self._number = number
         self._items = items
+        self._drawn: list[Any] = []
         self.position = position
 
     def __next__(self) -> Any:
@@ -192,11 +219,59 @@ class WorkerStream:
             item = next(self._items)
         except StopIteration:
             raise OutOfData(self._number) from None
+        self._drawn.append(item)
         self.position += 1
         return item
 
+    def begin(self) -> None:
+        """A closure begins."""
+        self._drawn.clear()
+
+    def put_back(self) -> None:
+        """Put back what the closure has drawn, as it does not count."""
+        self.position -= len(self._drawn)
+        self._items = itertools.chain(self._drawn, self._items)
+        self._drawn = []
+
 
 # --- what a closure holds --------------------------------------------------------------------------------------------
+
+
+_collecting = threading.local()
+
+
+@contextlib.contextmanager
+def collected() -> Iterator[list[Any]]:
+    """Note the per-worker iterators and values that this thread pickles."""
+    found: list[Any] = []
+    _collecting.found = found
+    try:
+        yield found
+    finally:
+        _collecting.found = None
+
+
+def _note(one: Any) -> None:
+    found = getattr(_collecting, "found", None)
+    if found is not None:
+        found.append(one)
+
+
+def _find(here: place.Place, number: int) -> Any:
+    """Return the calling worker's own.
+
+    Raises:
+        BadInputError: Making it has failed.
+        ValueError: The coordinator did not know that the closure needs it.
+    """
+    if number in here.failures:
+        raise BadInputError(here.failures[number])
+    if number not in here.values:
+        raise ValueError(
+            "This closure uses a per-worker iterator or value that is hidden inside another object. Give it as an argument, also in a list, tuple or dict, or let the "
+            "function refer to it by itself."
+        )
+    return here.values[number]
 
 
 @final
@@ -205,6 +280,12 @@ class PerWorkerIterator:
     """Each worker's own iterator over a dataset. ``next`` works in closures only. Made by ``iter(per_worker_dataset)``."""
 
     number: int
+    keeper: Any = field(default=None, repr=False, compare=False)
+    """In the coordinator: what ends the stream when it goes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        _note(self)
+        return PerWorkerIterator, (self.number,)
 
     def __iter__(self) -> PerWorkerIterator:
         return self
@@ -221,7 +302,7 @@ class PerWorkerIterator:
             raise NotImplementedError(
                 "A per-worker iterator has no items of its own: each worker draws from its part. Call next(iterator) in the function that you schedule."
             )
-        return next(here.values[self.number])
+        return next(_find(here, self.number))
 
 
 @final
@@ -230,6 +311,12 @@ class PerWorkerValue:
     """A value of which each worker has its own. Given as an argument, the worker's own is put in its place. Made by ``Coordinator.per_worker``."""
 
     number: int
+    keeper: Any = field(default=None, repr=False, compare=False)
+    """In the coordinator: what ends it when it goes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        _note(self)
+        return PerWorkerValue, (self.number,)
 
     @property
     def value(self) -> Any:
@@ -238,7 +325,7 @@ class PerWorkerValue:
         Raises:
             RuntimeError: It is called outside a closure.
         """
-        return place.get_place("PerWorkerValue.value").values[self.number]
+        return _find(place.get_place("PerWorkerValue.value"), self.number)
 
 
 @final
@@ -246,11 +333,16 @@ class PerWorkerDataset:
     """A dataset of which each worker reads its part. Made by ``Coordinator.create_per_worker_dataset``; give ``iter`` of it to closures.
 
     Args:
-        begin: Begins a new pass over it, and returns its number.
+        begin: Begins a new pass over it, and returns its iterator.
     """
 
-    def __init__(self, begin: Callable[[], int]) -> None:
+    def __init__(self, begin: Callable[[], PerWorkerIterator]) -> None:
         self._begin = begin
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A per-worker dataset stays in the coordinator. Write iterator = iter(dataset) there, and give closures the iterator."
+        )
 
     def __iter__(self) -> PerWorkerIterator:
         """Begin a pass over the data.
@@ -262,7 +354,7 @@ class PerWorkerDataset:
             raise RuntimeError(
                 "iter(per_worker_dataset) was called in a closure. Call it in the coordinator, and give the iterator to the closure."
             )
-        return PerWorkerIterator(self._begin())
+        return self._begin()
 
     def __next__(self) -> NoReturn:
         raise TypeError("A per-worker dataset is no iterator. Write: iterator = iter(dataset)")

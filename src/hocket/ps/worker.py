@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, final
+
+import numpy as np
 
 from hocket import exceptions
+from hocket.collective import segment, stacks
 from hocket.core import actor
 from hocket.engine import values
-from hocket.ps import place, streams
+from hocket.ps import closures, place, streams
 
 VALUE, ERROR, OUT_OF_DATA, BAD_INPUT = range(4)
 """What an `Answer` is."""
@@ -38,7 +42,7 @@ class Answer:
 
     kind: int
     value: Any
-    """The result; the error, encoded; or the stream that is empty."""
+    """The result, see `read_value`; the error, encoded; or the stream that is empty."""
     pushes: int = 0
     """How many pushes it made."""
 
@@ -56,44 +60,78 @@ class Batch:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A result that had to be encoded to find out whether it can travel."""
+
+    data: bytes
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Who a worker is."""
+
+    pid: int
+    host: str
+    desk: stacks.Desk | None
+    """Where to ask it for its stacks; None if it was not told to keep such a place."""
+
+
+@final
 class Worker:
     """Runs closures, one after the other; an actor.
 
     Args:
         index: Which worker it is. One that replaces another has its index.
-        num_workers: How many there are.
-        positions: How many items of each stream the worker before it had drawn.
+        driver: The coordinator's process.
+        is_watched: Whether it may be asked for its stacks.
     """
 
-    def __init__(self, index: int, num_workers: int, positions: dict[int, int]) -> None:
-        self._place = place.Place(index, num_workers)
-        self._positions = dict(positions)
+    def __init__(self, index: int, driver: int, is_watched: bool) -> None:
+        self._place = place.Place(index)
         self._functions: dict[int, Callable[..., Any]] = {}
         self._streams: dict[int, streams.WorkerStream] = {}
-        self._failed: dict[int, BaseException] = {}
+        self._desk: stacks.Desk | None = None
+        if is_watched and os.getpid() != driver:
+            self._desk = stacks.open_desk()
 
-    def get_pid(self) -> int:
-        """Return its process."""
-        return os.getpid()
+    def describe(self) -> Description:
+        """Return who it is."""
+        return Description(os.getpid(), segment.identify_host(), self._desk)
 
     def learn(self, number: int, function: Callable[..., Any]) -> None:
         """Know a function by number."""
         self._functions[number] = function
 
-    def open_stream(self, number: int, source: Any) -> None:
-        """Open a dataset, or make a value. An error is kept for the closures that use it."""
+    def forget(self, functions: Sequence[int], inputs: Sequence[int]) -> None:
+        """Let go of functions, and of datasets and values."""
+        for number in functions:
+            self._functions.pop(number, None)
+        for number in inputs:
+            self._streams.pop(number, None)
+            self._place.values.pop(number, None)
+            self._place.failures.pop(number, None)
+
+    def open_input(self, number: int, source: Any, context: streams.InputContext, position: int) -> None:
+        """Open a dataset, or make a value. An error is kept for the closures that use it.
+
+        Args:
+            number: What closures call it.
+            source: What makes it.
+            context: Which part of a dataset.
+            position: How many items of it were drawn by the worker that this one replaces.
+        """
         try:
             with place.entered(self._place):
                 if isinstance(source, streams.FromFunction | streams.FromSequence):
-                    position = self._positions.get(number, 0)
-                    made: Any = streams.WorkerStream(number, source.open(self._place, position), position)
+                    made: Any = streams.WorkerStream(number, source.open(context, position), position)
                     self._streams[number] = made
                 else:
                     made = source()
             self._place.values[number] = made
         except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
-            self._failed[number] = error
-            self._place.values.pop(number, None)
+            self._place.failures[number] = error
 
     def run(self, calls: Sequence[Call]) -> Batch:
         """Run closures."""
@@ -103,53 +141,85 @@ class Worker:
         positions = {number: stream.position for number, stream in self._streams.items()}
         return Batch(answers, positions, time.perf_counter() - begun)
 
-    def get_values(self, number: int) -> Any:
-        """Return the worker's own of a per-worker value."""
-        return self._place.values[number]
-
     def _run(self, call: Call) -> Answer:
         here = self._place
         here.begin(call.sequence)
+        for stream in self._streams.values():
+            stream.begin()
         function = self._functions[call.function]
         try:
-            args = [self._fill(value) for value in call.args]
-            kwargs = {name: self._fill(value) for name, value in call.kwargs.items()}
-            result = function(*args, **kwargs)
-        except streams.OutOfData as error:
-            return Answer(OUT_OF_DATA, error.stream, here.turn)
-        except _BadInput as error:
+            args = self._fill(call.args)
+            kwargs = self._fill(dict(call.kwargs))
+            return Answer(VALUE, _prepare(function, function(*args, **kwargs)), here.turn)
+        except streams.BadInputError as error:
             return Answer(BAD_INPUT, _encode(function, error.cause), here.turn)
         except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
-            return Answer(ERROR, _encode(function, error), here.turn)
+            empty = _find_out_of_data(error)
+            if empty is None:
+                return Answer(ERROR, _encode(function, error), here.turn)
+            if not here.turn:
+                for stream in self._streams.values():
+                    stream.put_back()
+            return Answer(OUT_OF_DATA, empty.stream, here.turn)
         finally:
             here.leave()
-        return Answer(VALUE, result, here.turn)
 
-    def _fill(self, value: Any) -> Any:
+    def _fill(self, structure: Any) -> Any:
         """Put this worker's own in the place of per-worker values."""
-        if isinstance(value, streams.PerWorkerIterator | streams.PerWorkerValue):
-            if value.number in self._failed:
-                raise _BadInput(self._failed[value.number])
-            return value if isinstance(value, streams.PerWorkerIterator) else self._place.values[value.number]
-        if type(value) in (list, tuple):
-            return type(value)(self._fill(item) for item in value)
-        if type(value) is dict:
-            return {name: self._fill(item) for name, item in value.items()}
+        return closures.map_instances(structure, streams.PerWorkerValue, lambda one: one.value)
+
+
+def _find_out_of_data(error: Exception) -> streams.OutOfData | None:
+    """Return what a worker without data has raised, if this is it: a generator makes a RuntimeError of it."""
+    found = error.__cause__ if isinstance(error, RuntimeError) else error
+    return found if isinstance(found, streams.OutOfData) else None
+
+
+def _prepare(function: Callable[..., Any], value: Any) -> Any:
+    """Return a result as it can travel with others, without one that cannot taking them along.
+
+    Raises:
+        SerializationError: It cannot travel.
+    """
+    if _is_simple(value):
         return value
+    encoded = values.encode(value, f"the return value of {_name(function)}")
+    if encoded.refs:
+        return value  # references count only in an encoding that the engine makes
+    return Encoded(pickle.dumps((encoded.data, [bytes(buffer) for buffer in encoded.buffers])))
 
 
-class _BadInput(Exception):  # noqa: N818 (never seen outside)
-    def __init__(self, cause: BaseException) -> None:
-        super().__init__()
-        self.cause: Final = cause
+def _is_simple(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return all(_is_simple(item) for item in value)
+    if type(value) is dict:
+        return all(_is_simple(item) for item in (*value, *value.values()))
+    if isinstance(value, np.ndarray):
+        return type(value) is np.ndarray and not value.dtype.hasobject
+    return type(value) in values.PLAIN_TYPES or (isinstance(value, np.generic) and not isinstance(value, np.void))
+
+
+def read_value(value: Any) -> Any:
+    """Return a result that has travelled.
+
+    Raises:
+        Exception: What reading it raises.
+    """
+    if isinstance(value, Encoded):
+        data, buffers = pickle.loads(value.data)
+        return values.decode(data, buffers)
+    return value
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", repr(function)))
 
 
 def _encode(function: Callable[..., Any], error: BaseException) -> bytes:
     text = "".join(traceback.format_exception(error))
-    name = getattr(function, "__qualname__", repr(function))
-    return values.encode_error(exceptions.TaskError(name, text, error))
+    return values.encode_error(exceptions.TaskError(_name(function), text, error))
 
 
-def start(index: int, num_workers: int, positions: dict[int, int], options: Mapping[str, Any]) -> actor.ActorHandle:
+def start(index: int, options: Mapping[str, Any], *, is_watched: bool) -> actor.ActorHandle:
     """Start a worker."""
-    return actor.ActorClass(Worker, dict(options)).remote(index, num_workers, positions)
+    return actor.ActorClass(Worker, dict(options)).remote(index, os.getpid(), is_watched)
