@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import os
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -93,6 +94,12 @@ class Coordinator:
         )
         self._functions: weakref.WeakKeyDictionary[Callable[..., Any], closures.Function] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
+        self._passes: list[int] = []
+        """The passes over datasets, in the order of their beginning."""
+        self._counts: dict[int, int] = {}
+        """How many items each pass over a sequence has."""
+        self._restored: list[Any] = []
+        """Where the passes of the run before were."""
         self._joined = 0
         self._end = weakref.finalize(self, self._desk.close)
         strategy.on_close(self._end)
@@ -195,7 +202,7 @@ class Coordinator:
         """
         if callable(dataset):
             made = api.put(streams.FromFunction(dataset, takes_context=_takes_argument(dataset)))
-            return streams.PerWorkerDataset(lambda: streams.PerWorkerIterator(*self._add_source(made)))
+            return streams.PerWorkerDataset(lambda: self._call(made))
         if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") and not isinstance(dataset, Mapping):
             items, count = api.put(dataset), len(dataset)
             return streams.PerWorkerDataset(lambda: self._deal(items, count))
@@ -231,6 +238,73 @@ class Coordinator:
         function = self._learn(_identity)
         asked = [self._desk.ask(lane, function, (value,)) for _, lane in sorted(self._desk.lanes.items())]
         return [one.fetch() for one in asked]
+
+    # -- checkpoints --
+
+    def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> str:
+        """Wait for all closures; write a checkpoint of all variables, and of where each dataset is. Returns its path.
+
+        A program that begins again makes the same variables and the same coordinator, calls `restore`, and then ``iter`` of its datasets in the same order:
+        each item is drawn once, by the two runs together. Of a sequence that is dealt so also with another number of workers.
+
+        Args:
+            path: A directory that does not exist, or a checkpoint, which is replaced.
+            extra: What else to remember: what JSON can hold.
+
+        Raises:
+            ClosureFailures: Closures failed. Nothing is written.
+        """
+        self.join()
+        passes = [self._describe_pass(number) for number in self._passes]
+        state = {"finished": self._desk.finished, "passes": passes}
+        return self.strategy.save(path, {"coordinator": state, "extra": dict(extra or {})})
+
+    def restore(self, path: str | os.PathLike[str], *, strict: bool = True) -> dict[str, Any]:
+        """Go on from what `save` has written; return what it remembers besides. Called before datasets are begun.
+
+        Args:
+            path: The checkpoint.
+            strict: See `ParameterServerStrategy.restore`.
+
+        Raises:
+            RuntimeError: A dataset was begun already.
+            CheckpointMismatchError: A variable does not fit; or it was written by ``strategy.save``, which knows no datasets.
+        """
+        if self._passes:
+            raise RuntimeError(
+                "restore must come before iter(dataset): a dataset that was begun cannot be moved. Call it first."
+            )
+        kept = self.strategy.restore(path, strict=strict)
+        if "coordinator" not in kept:
+            raise errors.CheckpointMismatchError(
+                f"{path} was written by strategy.save, and does not know where datasets are. Use strategy.restore(path), or write checkpoints with coordinator.save."
+            )
+        self._restored = list(kept["coordinator"]["passes"])
+        self._desk.finished = self._joined = int(kept["coordinator"]["finished"])
+        extra: dict[str, Any] = kept["extra"]
+        return extra
+
+    def _describe_pass(self, number: int) -> dict[str, Any] | None:
+        """Return where a pass over a dataset is; None if nobody holds it any more."""
+        if number not in self._desk.sources:
+            return None
+        positions = self._desk.get_positions(number)
+        _, kept = self._desk.sources[number]
+        if kept is None:
+            return {"positions": {str(worker): position for worker, position in positions.items()}}
+        count = self._counts[number]
+        return {"left": streams.Deal(kept.ref, count).list_left(positions), "count": count}
+
+    def _take_restored(self, kind: str) -> Any:
+        """Return where the next pass begins; None: at its beginning."""
+        if len(self._passes) >= len(self._restored):
+            return None
+        kept = self._restored[len(self._passes)]
+        if kept is not None and kind not in kept:
+            raise errors.CheckpointMismatchError(
+                f"Dataset {len(self._passes)} was {'a function' if kind == 'left' else 'a sequence'} when the checkpoint was written. Begin the same datasets in the same order."
+            )
+        return kept
 
     # -- workers --
 
@@ -295,11 +369,35 @@ class Coordinator:
                 self._functions[fn] = function
         return function
 
+    def _call(self, source: Any) -> streams.PerWorkerIterator:
+        """Begin a pass over what a function returns."""
+        restored = self._take_restored("positions")
+        number, keeper = self._add_source(source)
+        if restored is not None:
+            positions = {int(worker): position for worker, position in restored["positions"].items()}
+            if set(positions) != set(self._desk.lanes):
+                raise errors.CheckpointMismatchError(
+                    f"A dataset of a function was read by the workers {sorted(positions)}, and there are {sorted(self._desk.lanes)}. Start as many workers as before, or "
+                    "make the dataset of a sequence, which is dealt to any number."
+                )
+            self._desk.set_positions(number, positions)
+        self._passes.append(number)
+        return streams.PerWorkerIterator(number, keeper)
+
     def _deal(self, items: Any, count: int) -> streams.PerWorkerIterator:
+        """Begin a pass over a sequence."""
+        restored = self._take_restored("left")
+        if restored is not None and restored["count"] != count:
+            raise errors.CheckpointMismatchError(
+                f"A dataset had {restored['count']} items when the checkpoint was written, and has {count}. Use the same."
+            )
         kept = memory.create(streams.count_deal_bytes(count), "deal")
-        streams.build_deal(kept, count)
+        streams.build_deal(kept, count, None if restored is None else restored["left"])
         source = streams.FromSequence(items, count, kept.ref, self.strategy.address.servers[0].handle)
-        return streams.PerWorkerIterator(*self._add_source(api.put(source), kept))
+        number, keeper = self._add_source(api.put(source), kept)
+        self._counts[number] = count
+        self._passes.append(number)
+        return streams.PerWorkerIterator(number, keeper)
 
     def _add_source(self, source: Any, kept: memory.Memory | None = None) -> tuple[int, Any]:
         """Note what makes a dataset or a value; return its number, and what ends it when it goes."""

@@ -234,6 +234,17 @@ class Desk:
             self._settle()
             self.condition.notify_all()
 
+    def get_positions(self, number: int) -> dict[int, int]:
+        """Return how many items of a dataset each worker has drawn in closures that ended."""
+        with self.condition:
+            return {index: lane.get_position(number) for index, lane in self.lanes.items()}
+
+    def set_positions(self, number: int, positions: Mapping[int, int]) -> None:
+        """Have workers begin a dataset, of which nothing was drawn yet, where others stopped."""
+        with self.condition:
+            for index, position in positions.items():
+                self.lanes[index].set_position(number, position)
+
     def _count_workers(self) -> None:
         if self.is_synchronous:
             self.gate.set_workers(len(self.lanes))
@@ -456,6 +467,14 @@ class Lane:
             self._abandon()
             while self.private:
                 self.private.popleft().cancel(_AT_CLOSE)
+
+    def get_position(self, number: int) -> int:
+        """Return how many items of a dataset its worker has drawn."""
+        return self._positions.get(number, 0)
+
+    def set_position(self, number: int, position: int) -> None:
+        """Begin a dataset there."""
+        self._positions[number] = position
 
     # -- the thread --
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, final
 
@@ -28,6 +28,7 @@ from hocket.core import actor, api
 from hocket.ps import memory, mutex, place
 
 _FREE: Final = -1
+_DONE: Final = -2
 
 _WAIT_SECONDS: Final = 600.0
 
@@ -83,11 +84,20 @@ def count_deal_bytes(count: int) -> int:
     return _plan(count).nbytes
 
 
-def build_deal(kept: memory.Memory, count: int) -> None:
-    """Begin to deal, in new memory. Called once, by who made it."""
+def build_deal(kept: memory.Memory, count: int, left: Sequence[int] | None = None) -> None:
+    """Begin to deal, in new memory. Called once, by who made it.
+
+    Args:
+        kept: The memory.
+        count: How many items there are.
+        left: Which of them are to be dealt. Default: all.
+    """
     arrays = _plan(count).view(kept)
     mutex.build(int(arrays["mutex"].ctypes.data))
     arrays["owners"].fill(_FREE)
+    if left is not None:
+        arrays["owners"].fill(_DONE)
+        arrays["owners"][np.asarray(left, np.int64)] = _FREE
 
 
 @final
@@ -109,6 +119,17 @@ class Deal:
     def list_owned(self, worker: int) -> list[int]:
         """Return what a worker has taken, in order."""
         return [int(item) for item in np.flatnonzero(self._owners == worker)]
+
+    def list_left(self, positions: Mapping[int, int]) -> list[int]:
+        """Return the items that nobody has drawn in a closure that ended.
+
+        Args:
+            positions: How many of its items each worker has drawn so.
+        """
+        left = [int(item) for item in np.flatnonzero(self._owners == _FREE)]
+        for worker, position in positions.items():
+            left += self.list_owned(worker)[position:]
+        return sorted(left)
 
     def take(self, worker: int) -> int | None:
         """Give a worker the next item; None if there is none."""
