@@ -12,6 +12,7 @@ import pytest
 import hocket
 import hocket.dag
 import hocket.data
+import hocket.ps
 import hocket.util
 import hocket.util.multiprocessing
 import hocket.util.scheduling_strategies
@@ -47,6 +48,7 @@ def test_each_name_is_exported_once() -> None:
         hocket,
         hocket.dag,
         hocket.data,
+        hocket.ps,
         hocket.util,
         hocket.util.multiprocessing,
         hocket.util.scheduling_strategies,
@@ -59,7 +61,7 @@ def test_each_name_is_exported_once() -> None:
 
 
 def test_every_public_name_has_a_docstring() -> None:
-    modules = [hocket, hocket.dag, hocket.data, hocket.util, hocket.util.multiprocessing, hocket.exceptions]
+    modules = [hocket, hocket.dag, hocket.data, hocket.ps, hocket.util, hocket.util.multiprocessing, hocket.exceptions]
     missing = [
         f"{module.__name__}.{name}"
         for module in modules

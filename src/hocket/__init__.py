@@ -41,7 +41,7 @@ from hocket.core.timeline import timeline as timeline
 from hocket.engine.contract import ObjectRef as ObjectRef
 from hocket.version import __version__ as __version__
 
-_LATER = ("data", "train")
+_LATER = ("data", "ps", "train")
 
 if not _typing.TYPE_CHECKING:  # else no wrong name would be found
 
