@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 INPROCESS_TRAIN := $(addprefix tests/train/test_,strategies.py loaders.py train_collective.py)
 INPROCESS_TESTS := tests/core tests/kernel tests/util $(INPROCESS_TRAIN)
 # Clusters of several nodes, Ray's client, other people's trainers, each framework with each strategy: minutes each.
-LONG_TESTS := tests/matrix $(addprefix tests/engine/ray/test_,client.py cluster.py joining.py) $(addprefix tests/train/test_,cluster.py frameworks.py horovod.py)
+LONG_TESTS := tests/matrix $(addprefix tests/engine/ray/test_,client.py cluster.py joining.py) $(addprefix tests/train/test_,cluster.py frameworks.py horovod.py) tests/ps/test_nodes.py
 # All of the core on Ray is a part of `make parity`.
 RAY_TESTS := $(addprefix tests/core/test_,ray_program.py options.py dag.py)
 PARITY_TESTS := tests/core tests/util tests/train

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, final
 
+from hocket import exceptions
 from hocket.core import actor, api
-from hocket.ps import gate, memory, records, store
+from hocket.ps import errors, gate, memory, records, store
 from hocket.ps.memory import Array
 
 
@@ -165,7 +166,7 @@ class RemoteStore:
         return found
 
     def _call(self, name: str, *args: Any) -> Any:
-        return api.get(self._handle.call_store.remote(name, *args))
+        return _ask(self._handle.call_store, name, *args)
 
 
 @final
@@ -258,7 +259,7 @@ class RemoteGate:
         return found
 
     def _call(self, name: str, *args: int) -> Any:
-        return api.get(self._handle.call_gate.remote(name, *args))
+        return _ask(self._handle.call_gate, name, *args)
 
 
 def open_server(
@@ -283,6 +284,21 @@ def open_gate(ref: memory.MemoryRef, handle: actor.ActorHandle, timeout_s: float
     if is_shared and memory.is_reachable(ref):
         return gate.Gate(ref, timeout_s)
     return RemoteGate(handle)
+
+
+def _ask(method: Any, *args: Any) -> Any:
+    """Call a server.
+
+    Raises:
+        ServerLostError: It will not come back: its machine is gone, and its memory with it.
+    """
+    try:
+        return api.get(method.remote(*args))
+    except (exceptions.ActorError, exceptions.ActorUnschedulableError) as error:
+        raise errors.ServerLostError(
+            f"A server is gone, and the variables that it held: {error} A server that is only killed comes back by itself; this one's machine is lost, or the strategy was "
+            "closed. Make a new ParameterServerStrategy and restore a checkpoint."
+        ) from error
 
 
 def _put(value: Any, out: Array | None) -> Array:
