@@ -14,7 +14,7 @@ INPROCESS_TESTS := tests/core tests/kernel tests/util $(INPROCESS_TRAIN)
 LONG_TESTS := tests/matrix $(addprefix tests/engine/ray/test_,client.py cluster.py joining.py) $(addprefix tests/train/test_,cluster.py frameworks.py horovod.py) tests/ps/test_nodes.py
 # All of the core on Ray is a part of `make parity`.
 RAY_TESTS := $(addprefix tests/core/test_,ray_program.py options.py dag.py)
-PARITY_TESTS := tests/core tests/util tests/train
+PARITY_TESTS := tests/core tests/util tests/train tests/ps
 RESULTS ?= build/parity
 PAGES := README.md $(wildcard docs/*.md)
 NEWS_BASE ?= origin/main
@@ -50,11 +50,12 @@ demo: $(VENV)/.demo  ## train a real model on two workers
 	$(BIN)/hocket demo $(ARGS)
 
 test: $(VENV)/.dev  ## run the tests, then those of the core on the in-process engine
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
-	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(INPROCESS_TESTS) $(ARGS)
+	$(BIN)/python -m pytest -m 'not long' $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
+	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest -m 'not long' $(INPROCESS_TESTS) $(ARGS)
 
 test-long: $(VENV)/.dev  ## run what `make test` leaves out because it takes long, and a part of the core on Ray
 	$(BIN)/python -m pytest $(LONG_TESTS) $(ARGS)
+	$(BIN)/python -m pytest -m long $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
 	HOCKET_ENGINE=ray $(BIN)/python -m pytest $(RAY_TESTS) $(ARGS)
 
 parity: $(VENV)/.dev  ## run the suites on each engine and write docs/parity.md (half an hour)

@@ -25,7 +25,7 @@ from hocket.testing import Leftovers
 from tests.conftest import RunScript
 from tests.core.test_life_cycle import list_grandchildren, wait_gone
 
-pytestmark = [pytest.mark.slow, pytest.mark.about_local("how its processes die")]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.about_local("how its processes die")]
 
 KILLS = int(os.environ.get("HOCKET_TEST_KILLS", "15"))
 CYCLES = int(os.environ.get("HOCKET_TEST_CYCLES", "10"))

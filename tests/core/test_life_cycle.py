@@ -279,6 +279,7 @@ while True:
 
 
 @pytest.mark.about_local("its processes and their sockets")
+@pytest.mark.long
 @pytest.mark.slow
 def test_driver_killed_at_random_moments_leaves_nothing(start_script: RunScript) -> None:
     seed = random.randrange(10**6)

@@ -213,6 +213,7 @@ print(json.dumps({"refused": refused, "sessions": [
 
 
 @needs_root
+@pytest.mark.long
 @pytest.mark.slow
 def test_three_users_at_once_do_not_see_each_other() -> None:
     drivers = [start_as(user, DRIVER) for user in USERS]

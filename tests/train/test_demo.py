@@ -40,6 +40,7 @@ def read_value(out: str, label: str) -> str:
     return next(line.removeprefix(label).strip() for line in out.splitlines() if line.startswith(label))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_demo_twice_with_one_seed(tmp_path: Path) -> None:
     outputs = []
@@ -117,6 +118,7 @@ def test_bad_arguments(tmp_path: Path, arguments: list[str], message: str) -> No
     assert message in errors
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_demo_learns_the_same_on_each_engine(tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ def read_until_killed(config: dict[str, Any]) -> None:
                     save(total)
 
 
+@pytest.mark.long
 def test_fifty_kills_cost_no_row(tmp_path: Path) -> None:
     """Each time another rank, another step, and then another number of ranks."""
     dice = random.Random(5)
