@@ -225,7 +225,9 @@ def import_tensorflow() -> Any:
 def serve_tensorflow(cluster: str, job: str, index: int) -> None:
     """A worker's or a server's process."""
     tf = import_tensorflow()
-    tf.config.threading.set_inter_op_parallelism_threads(2)  # as TensorFlow's guide has it: one thread can wait for itself
+    tf.config.threading.set_inter_op_parallelism_threads(
+        2
+    )  # as TensorFlow's guide has it: one thread can wait for itself
     spec = tf.train.ClusterSpec(json.loads(cluster))
     tf.distribute.Server(spec, job_name=job, task_index=index, protocol="grpc").join()
 
@@ -235,9 +237,7 @@ def open_tensorflow() -> Iterator[dict[str, Measure]]:
     jobs = {"worker": WORKERS, "ps": SERVERS}
     cluster = {job: [f"127.0.0.1:{find_port()}" for _ in range(count)] for job, count in jobs.items()}
     command = [sys.executable, __file__, "--serve", json.dumps(cluster)]
-    processes = [
-        subprocess.Popen([*command, job, str(index)]) for job, count in jobs.items() for index in range(count)
-    ]
+    processes = [subprocess.Popen([*command, job, str(index)]) for job, count in jobs.items() for index in range(count)]
     try:
         yield build_tensorflow(cluster)
     finally:
