@@ -264,30 +264,9 @@ def build_tensorflow(cluster: dict[str, list[str]]) -> dict[str, Measure]:
         total.assign_add(next(numbers))
         return total.read_value()
 
-    @tf.function  # type: ignore[untyped-decorator]
-    def step_network(batches: Any) -> Any:
-        images, labels = next(batches)
-        layers = len(WIDTHS) - 1
-        with tf.GradientTape() as tape:
-            hidden = images
-            for number, (weight, bias) in enumerate(zip(variables[:layers], variables[layers:], strict=True)):
-                hidden = hidden @ weight + bias
-                if number < layers - 1:
-                    hidden = tf.nn.relu(hidden)
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, hidden))
-        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-            variable.assign_sub(0.01 * gradient)
+    def rate(amount: int, function: Any, *datasets: Callable[[], Any]) -> Measure:
+        args = tuple(iter(coordinator.create_per_worker_dataset(dataset)) for dataset in datasets)
 
-    @tf.function  # type: ignore[untyped-decorator]
-    def step_table(batches: Any) -> Any:
-        ids = next(batches)
-        with tf.GradientTape() as tape:
-            bags = tf.reduce_sum(tf.nn.embedding_lookup(table, ids), 1)
-            loss = tf.reduce_mean(tf.square(bags - 1.0))
-        gradient = tape.gradient(loss, table)
-        table.scatter_sub(tf.IndexedSlices(0.01 * gradient.values, gradient.indices))
-
-    def rate(amount: int, function: Any, *args: Any) -> Measure:
         def measure(closures: int) -> float:
             closures = max(10, closures // 10)
             for _ in range(closures // 10):
@@ -301,8 +280,8 @@ def build_tensorflow(cluster: dict[str, list[str]]) -> dict[str, Measure]:
 
         return measure
 
-    def deal(dataset: Callable[[], Any]) -> Any:
-        return iter(coordinator.create_per_worker_dataset(dataset))
+    def load_numbers() -> Any:
+        return tf.data.Dataset.from_tensor_slices(tf.range(1.0, 6.0)).repeat()
 
     def load_images() -> Any:
         images, labels = (np.stack(arrays) for arrays in zip(*build_network_batches(), strict=True))
@@ -311,20 +290,53 @@ def build_tensorflow(cluster: dict[str, list[str]]) -> dict[str, Measure]:
     def load_ids() -> Any:
         return tf.data.Dataset.from_tensor_slices(np.stack(build_id_batches())).repeat().prefetch(2)
 
-    numbers = deal(lambda: tf.data.Dataset.from_tensor_slices(tf.range(1.0, 6.0)).repeat())
-    coordinator.schedule(count, (numbers,)).fetch()
+    coordinator.schedule(count, (iter(coordinator.create_per_worker_dataset(load_numbers)),)).fetch()
     arrived = time.time()
-    coordinator.join()
     with strategy.scope():
         variables = [tf.Variable(weight) for weight in build_weights()]
         table = tf.Variable(tf.random.uniform([TABLE_ROWS, DIM], -1, 1))
     return {
         STARTUP: lambda _: arrived,
         EMPTY: rate(1, do_nothing),
-        COUNTING: rate(1, count, numbers),
-        NETWORK: rate(1, step_network, deal(load_images)),
-        TABLE: rate(LOOKUPS, step_table, deal(load_ids)),
+        COUNTING: rate(1, count, load_numbers),
+        NETWORK: rate(1, build_network_step(tf, variables), load_images),
+        TABLE: rate(LOOKUPS, build_table_step(tf, table), load_ids),
     }
+
+
+def build_network_step(tf: Any, variables: list[Any]) -> Any:
+    """TensorFlow's closure for a batch of the perceptron."""
+    layers = len(WIDTHS) - 1
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(batches: Any) -> None:
+        images, labels = next(batches)
+        with tf.GradientTape() as tape:
+            hidden = images
+            for number, (weight, bias) in enumerate(zip(variables[:layers], variables[layers:], strict=True)):
+                hidden = hidden @ weight + bias
+                if number < layers - 1:
+                    hidden = tf.nn.relu(hidden)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, hidden))
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.01 * gradient)
+
+    return step
+
+
+def build_table_step(tf: Any, table: Any) -> Any:
+    """TensorFlow's closure for a batch of bags of ids."""
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(batches: Any) -> None:
+        ids = next(batches)
+        with tf.GradientTape() as tape:
+            bags = tf.reduce_sum(tf.nn.embedding_lookup(table, ids), 1)
+            loss = tf.reduce_mean(tf.square(bags - 1.0))
+        gradient = tape.gradient(loss, table)
+        table.scatter_sub(tf.IndexedSlices(0.01 * gradient.values, gradient.indices))
+
+    return step
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------

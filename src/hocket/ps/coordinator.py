@@ -27,6 +27,7 @@ class Coordinator:
         max_queued: How many closures may wait before `schedule` waits.
         num_cpus: How many CPUs each worker holds. Workers wait for each other's, so hold none by default.
         resources: What else each worker holds.
+        modules: What the functions import, such as ``"torch"``. Where workers are forked it is imported once, and a worker that replaces another has it at once.
         watchdog_s: If no closure ends for so many seconds while some run, the stacks of this process and of the workers are written to stderr, once; then it
             goes on. Default: never.
 
@@ -71,6 +72,7 @@ class Coordinator:
         max_queued: int = MAX_QUEUED,
         num_cpus: float = 0,
         resources: Mapping[str, float] | None = None,
+        modules: Sequence[str] = (),
         watchdog_s: float | None = None,
     ) -> None:
         if hasattr(self, "_desk"):
@@ -82,6 +84,8 @@ class Coordinator:
             )
         self.strategy: Final = strategy
         options = {"num_cpus": num_cpus, "resources": dict(resources or {})}
+        if modules:
+            session.get_engine().expect_work(modules)
         self._link = links.open_link(strategy.address)
         generation = _generations.setdefault(strategy, itertools.count())
         self._desk = desk.Desk(
