@@ -83,6 +83,19 @@ FEATURES = {
     "train.test_progress_display": "The progress display",
     "train.test_progress_model": "What the progress display knows",
     "train.test_loggers": "Loggers and curves",
+    "train.test_parameter_server_strategy": "Trainers on parameter servers",
+    "train.test_parameter_servers_tensorflow": "TensorFlow's own parameter servers",
+    "ps.test_coordinator": "Parameter servers: scheduling",
+    "ps.test_faults": "Parameter servers: deaths",
+    "ps.test_datasets": "Parameter servers: datasets",
+    "ps.test_variables": "Parameter servers: variables",
+    "ps.test_gate": "Parameter servers: staleness",
+    "ps.test_store": "Parameter servers: transactions",
+    "ps.test_checkpoints": "Parameter servers: checkpoints and snapshots",
+    "ps.test_synchronous": "Parameter servers: synchronous steps",
+    "ps.test_remote": "Parameter servers: servers that are asked",
+    "ps.test_nodes": "Parameter servers: several nodes",
+    "ps.test_recommender": "Parameter servers: the recommender",
 }
 """Names of test modules for people; a module that is not here has its own name, with capitals."""
 
