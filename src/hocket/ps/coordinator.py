@@ -136,6 +136,7 @@ class Coordinator:
             )
         if isinstance(args, str) or not isinstance(args, Sequence):
             raise TypeError(f"args must be a tuple of arguments, but received {args!r}. Write args=({args!r},).")
+        self._desk.check_open()
         function = self._learn(fn)
         given, named = tuple(args), dict(kwargs or {})
         drawn = frozenset(one.number for one in (*function.inputs, *_find_inputs((given, named))))
@@ -190,6 +191,7 @@ class Coordinator:
         Raises:
             TypeError: It is neither.
         """
+        self._desk.check_open()
         if callable(dataset):
             made = api.put(streams.FromFunction(dataset, takes_context=_takes_argument(dataset)))
             return streams.PerWorkerDataset(lambda: streams.PerWorkerIterator(*self._add_source(made)))
@@ -217,6 +219,7 @@ class Coordinator:
             raise TypeError(
                 f"Coordinator.per_worker takes a function that makes the value, but received {fn!r}. Write lambda: {fn!r}."
             )
+        self._desk.check_open()
         return streams.PerWorkerValue(*self._add_source(api.put(fn)))
 
     def read_all(self, value: streams.PerWorkerValue) -> list[Any]:
@@ -225,6 +228,7 @@ class Coordinator:
         Raises:
             Exception: What making it has raised.
         """
+        self._desk.check_open()
         function = self._learn(_identity)
         asked = [self._desk.ask(lane, function, (value,)) for _, lane in sorted(self._desk.lanes.items())]
         return [one.fetch() for one in asked]

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, final
 
@@ -96,7 +97,10 @@ class Store:
         self._touched = arrays["touched"]
         self._ends = arrays["ends"]
         self._list = arrays["list"]
-        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), f"server {server}", timeout_s, self._recover)
+        recover = weakref.WeakMethod(self._recover)  # a circle would keep the memory until the collector comes by
+        self._mutex = mutex.Mutex(
+            int(arrays["mutex"].ctypes.data), f"server {server}", timeout_s, lambda: _call(recover())
+        )
         self._shards: list[Shard] = []
         self._specs: list[Spec] = []
         self._growing = threading.Lock()
@@ -283,6 +287,11 @@ class Store:
             self._finish()
         for number in range(int(self._words[SHARDS])):
             self.get_shard(number).mend()
+
+
+def _call(function: Callable[[], None] | None) -> None:
+    assert function is not None, "who uses the mutex holds the store"
+    function()
 
 
 def _open(spec: Spec) -> Shard:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from hocket.core import actor, api
+from hocket.core import actor, api, session
 from hocket.engine import node
 from hocket.ps import (
     cluster as cluster_module,
@@ -128,6 +128,7 @@ class ParameterServerStrategy:
         self._link = links.open_link(self.address)
         self._at_close: list[Callable[[], None]] = []
         self._end = weakref.finalize(self, _close, self._at_close, self._keeper, self._servers, self.address.key)
+        session.at_shutdown(self._end)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStrategy, (self.address,)
