@@ -264,6 +264,11 @@ def fail(number: int) -> None:
     raise CustomError(f"number {number}")
 
 
+def fail_when(files: Files, name: str) -> None:
+    files.wait_for(name)
+    raise CustomError(name)
+
+
 def test_all_errors_are_raised_once(coordinator):
     """A2 #20: TensorFlow raises one of them."""
     bad = [coordinator.schedule(fail, (n,)) for n in range(2)]
@@ -286,9 +291,10 @@ def test_after_an_error_nothing_runs(coordinator, files: Files):
     """A2 #21, #22: what runs is waited for, what waits is cancelled, and nothing of it comes later."""
     held = coordinator.schedule(files.wait_for, ("go",))
     files.wait_until(lambda: coordinator.statistics()["inflight_closures"] == 1)
-    bad = coordinator.schedule(fail, (1,))
+    bad = coordinator.schedule(fail_when, (files, "fail"))
     values = [coordinator.schedule(files.append, ("log", n)) for n in range(1000)]
     dependent = coordinator.schedule(abs, (values[-1],))
+    files.write("fail")
     with pytest.raises(CustomError):
         bad.fetch()
     assert not coordinator.done()

@@ -260,3 +260,18 @@ def test_the_counter_of_the_reference_ends_at_15(how):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "15"
+
+
+@pytest.mark.needs("parallelism")
+def test_removing_the_last_worker_with_data(strategy, files: Files):
+    """A5 #69: closures that only it could run end."""
+    coordinator = ps.Coordinator(strategy)
+    stream = iter(
+        coordinator.create_per_worker_dataset(lambda context: range(1000 if context.input_pipeline_id else 0))
+    )
+    coordinator.fetch([coordinator.schedule(files.wait_for_others, ("all", 2)) for _ in range(2)])
+    values = [coordinator.schedule(next, (stream,)) for _ in range(500)]
+    coordinator.remove_worker(1)
+    coordinator.join()
+    assert all(value.is_ready for value in values)
+    coordinator.close()
