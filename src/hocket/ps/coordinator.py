@@ -149,6 +149,7 @@ class Coordinator:
             )
         if isinstance(args, str) or not isinstance(args, Sequence):
             raise TypeError(f"args must be a tuple of arguments, but received {args!r}. Write args=({args!r},).")
+        self._desk.check_open()
         function = self._learn(fn)
         given, named = tuple(args), dict(kwargs or {})
         drawn = frozenset(one.number for one in (*function.inputs, *_find_inputs((given, named))))
@@ -204,6 +205,7 @@ class Coordinator:
         Raises:
             TypeError: It is neither.
         """
+        self._desk.check_open()
         if callable(dataset):
             made = api.put(streams.FromFunction(dataset, takes_context=_takes_argument(dataset)))
             return streams.PerWorkerDataset(lambda: self._call(made))
@@ -231,6 +233,7 @@ class Coordinator:
             raise TypeError(
                 f"Coordinator.per_worker takes a function that makes the value, but received {fn!r}. Write lambda: {fn!r}."
             )
+        self._desk.check_open()
         return streams.PerWorkerValue(*self._add_source(api.put(fn)))
 
     def read_all(self, value: streams.PerWorkerValue) -> list[Any]:
@@ -239,6 +242,7 @@ class Coordinator:
         Raises:
             Exception: What making it has raised.
         """
+        self._desk.check_open()
         function = self._learn(_identity)
         asked = [self._desk.ask(lane, function, (value,)) for _, lane in sorted(self._desk.lanes.items())]
         return [one.fetch() for one in asked]

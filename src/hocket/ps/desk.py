@@ -39,6 +39,9 @@ MAX_BATCH: Final = 256
 MAX_FUNCTIONS: Final = 2 * MAX_BATCH
 """How many functions a worker knows at once: those of a batch, and as many that may come again."""
 
+_AHEAD_SECONDS: Final = 0.1
+"""A worker whose closures take longer gets the next one when it has ended this one: there is little to be gained, and another may be free sooner. A guess."""
+
 MAX_DEATHS: Final = 20
 """How many workers in a row may die in the middle of one closure, before the closure is given up. A guess: preemption kills a few, a closure that crashes its
 process kills all."""
@@ -136,7 +139,7 @@ class Desk:
     def ask(self, lane: Lane, function: closures.Function, args: tuple[Any, ...]) -> closures.RemoteValue:
         """Have one worker run something before all that waits. It is no closure of the user's: nobody waits for it but who holds the result."""
         with self.condition:
-            self._check_open()
+            self.check_open()
             result = closures.RemoteValue(self.condition, function.name)
             drawn = frozenset(one.number for one in args)
             lane.private.append(closures.Closure(-1, function, args, {}, drawn, result, is_private=True))
@@ -154,7 +157,7 @@ class Desk:
     def is_done(self) -> bool:
         """Tell whether nothing is left to do."""
         with self.condition:
-            self._check_open()
+            self.check_open()
             self.raise_failures(wait=False)
             return not self._open
 
@@ -203,6 +206,7 @@ class Desk:
             if helper is not threading.current_thread():
                 helper.join()
         with self.condition:
+            self.lanes.clear()  # lanes and desk hold each other
             for _, kept in self.sources.values():
                 if kept is not None:
                     kept.close()
@@ -212,7 +216,7 @@ class Desk:
     def add_lane(self) -> int:
         """Start one more worker; return its index."""
         with self.condition:
-            self._check_open()
+            self.check_open()
             index = self.num_workers
             self.num_workers += 1
         lane = Lane(self, index)
@@ -267,6 +271,10 @@ class Desk:
     def count_queued(self) -> int:
         """Return how many closures could be sent."""
         return 0 if self.failures else len(self._queue)
+
+    def has_idle(self) -> bool:
+        """Tell whether some worker has nothing to do, though there is something for it."""
+        return any(not lane.has_sent and self.has_work(lane) for lane in self.lanes.values() if not lane.is_leaving)
 
     def has_work(self, lane: Lane) -> bool:
         """Tell whether there is something for a worker."""
@@ -366,7 +374,12 @@ class Desk:
             self._lowest += 1
         return self._lowest
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuse to go on when it is closed.
+
+        Raises:
+            RuntimeError: It is.
+        """
         if self.is_closed:
             raise RuntimeError(
                 "The coordinator is closed, or its session has ended. Make a new one: ps.Coordinator(strategy)."
@@ -375,7 +388,7 @@ class Desk:
     def _wait(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            self._check_open()
+            self.check_open()
             if predicate():
                 return True
             left = None if end is None else end - time.monotonic()
@@ -410,8 +423,8 @@ class Lane:
         self._contexts: dict[int, streams.InputContext] = {}
         """What each dataset was told when it was first opened: it is told the same when a worker is replaced."""
         self._sequence = desk.first_sequence
-        self._seconds = BATCH_SECONDS
-        """How long a closure takes here, about."""
+        self._seconds: float | None = None
+        """How long a closure takes here, about; None until one has ended."""
         self._sent: collections.deque[tuple[Any, list[tuple[worker.Call, closures.Closure]]]] = collections.deque()
         self._known: dict[int, None] = {}
         """Functions that the worker knows, least recently used first."""
@@ -424,6 +437,11 @@ class Lane:
     def begin(self) -> None:
         """Take closures, from now on."""
         self._thread.start()
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether its worker has something to do."""
+        return bool(self._sent)
 
     def count_sent(self) -> int:
         """Return how many closures its worker has."""
@@ -502,13 +520,13 @@ class Lane:
             if self._is_dead and not self._sent:
                 self._sent.append((None, []))
             batch: list[closures.Closure] = []
-            if len(self._sent) < DEPTH and not self.is_leaving:
+            if self._may_take():
                 batch = desk.take(self, self._choose_size())
             desk.release_inputs()
         if batch:
             self._say_idle(is_idle=False)
             self._send([(self._make_call(closure), closure) for closure in batch])
-            if len(self._sent) < DEPTH and desk.count_queued():
+            if self._may_take() and desk.has_work(self):
                 return False
         if self._sent:
             self._receive()
@@ -520,9 +538,19 @@ class Lane:
             self._is_idle = is_idle
             self._desk.gate.set_idle(self.index, is_idle)
 
+    def _may_take(self) -> bool:
+        """Tell whether the worker may have more than it has."""
+        if self.is_leaving:
+            return False
+        if not self._sent:
+            return True
+        if self._seconds is None or self._seconds > _AHEAD_SECONDS or len(self._sent) >= DEPTH:
+            return False
+        return not self._desk.has_idle()  # who has nothing to do goes first
+
     def _choose_size(self) -> int:
-        if self._desk.is_synchronous:
-            return 1  # a second one would wait for workers that might have none
+        if self._seconds is None or self._desk.is_synchronous:
+            return 1  # in a synchronous step a second one would wait for workers that might have none
         fair = -(-self._desk.count_queued() // (DEPTH * max(1, len(self._desk.lanes))))
         return max(1, min(fair, int(BATCH_SECONDS / max(self._seconds, 1e-6)), MAX_BATCH))
 
@@ -542,8 +570,9 @@ class Lane:
                 for one in batch:
                     self._send([one])
                 return
+            closure = batch[0][1]
             with self._desk.condition:
-                self._desk.end(batch[0][1], None, error)
+                self._desk.end(closure, None, _explain(closure, error))
             return
         with self._desk.condition:
             self._sent.append((ref, batch))
@@ -593,7 +622,7 @@ class Lane:
             self._divide(batch, error)
             return
         seconds = max(found.seconds, 1e-7) / len(batch)
-        self._seconds += 0.3 * (seconds - self._seconds)
+        self._seconds = seconds if self._seconds is None else self._seconds + 0.3 * (seconds - self._seconds)
         ended = [self._read(closure, answer) for (_, closure), answer in zip(batch, found.answers, strict=True)]
         desk = self._desk
         with desk.condition:
@@ -672,7 +701,6 @@ class Lane:
         desk.gate.forget(self.index)
         self._known.clear()
         self._opened.clear()
-        self._seconds = BATCH_SECONDS
         try:
             self._start()
         except Exception as failure:  # noqa: BLE001 (the session is closed, or there is no room)
@@ -707,6 +735,15 @@ class Lane:
             api.kill(self._handle)
         except Exception:  # noqa: BLE001 (the session is closed, which has ended it)
             return
+
+
+def _explain(closure: closures.Closure, error: Exception) -> Exception:
+    """Return why a closure cannot be sent, in words that name the argument."""
+    try:
+        values.encode((closure.args, dict(closure.kwargs)), closure.name, values.explain_arguments)
+    except Exception as better:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+        return better
+    return error
 
 
 def _unwrap(error: Any) -> Exception:

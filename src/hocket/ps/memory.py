@@ -10,6 +10,7 @@ Pages that nobody has touched cost nothing, so memory is asked for generously: a
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import weakref
@@ -25,6 +26,13 @@ from hocket.collective import segment
 from hocket.ps import errors
 
 Array: TypeAlias = npt.NDArray[Any]
+
+_library: Any = ctypes.CDLL(None, use_errno=True)
+_library.mmap.restype = ctypes.c_void_p
+_library.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
 LINE: Final = 64
 """Bytes that processors hand to each other at once. Each array begins on a line of its own."""
@@ -56,8 +64,7 @@ class Memory:
     """
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
-        self._map = mmap.mmap(descriptor, nbytes)
-        self._bytes: Array = np.frombuffer(self._map, np.uint8)
+        self._bytes: Array = _map(descriptor, nbytes)
         self.ref: Final = MemoryRef(f"/proc/{os.getpid()}/fd/{descriptor}", segment.identify(descriptor), nbytes)
         self._end = weakref.finalize(self, os.close, descriptor)
         self._end.atexit = False
@@ -77,6 +84,17 @@ class Memory:
     def close(self) -> None:
         """Give up the descriptor: nobody can open it here any more. Arrays go on."""
         self._end()
+
+
+def _map(descriptor: int, nbytes: int) -> Array:
+    """Return a file's bytes as an array that is the file. The `mmap` module would keep a descriptor for each, and models have hundreds of variables."""
+    address = _library.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    if address == _MAP_FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{os.strerror(code)} (mapping {nbytes:,} bytes)")
+    block = (ctypes.c_uint8 * nbytes).from_address(address)
+    weakref.finalize(block, _library.munmap, address, nbytes).atexit = False
+    return np.frombuffer(block, np.uint8)
 
 
 def create(nbytes: int, purpose: str) -> Memory:
