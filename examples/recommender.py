@@ -253,7 +253,8 @@ class Killer:
 def train(settings: Settings) -> Outcome:
     """Train and test, in the session that is open."""
     strategy = ps.ParameterServerStrategy(
-        {"worker": settings.num_workers, "server": settings.num_servers}, optimizer=ps.Adagrad(lr=0.1, initial_accumulator=0.001)
+        {"worker": settings.num_workers, "server": settings.num_servers},
+        optimizer=ps.Adagrad(lr=0.1, initial_accumulator=0.001),
     )
     with strategy.scope():
         start = ps.Normal(stddev=0.1)
