@@ -8,14 +8,14 @@ from examples import recommender
 from sklearn import metrics
 
 SMALL = recommender.Settings(
-    users=5000, items=1000, dim=8, steps=240, batch=128, test_batches=10, quiet=True, framework="torch"
+    users=5000, items=1000, dim=8, steps=150, batch=128, test_batches=10, quiet=True, framework="torch"
 )
 
 
 @pytest.mark.about_local("workers that share memory")
 @pytest.mark.parametrize("framework", sorted(recommender.NETWORKS))
 def test_it_learns_in_each_framework(session, framework):
-    outcome = recommender.train(dataclasses.replace(SMALL, framework=framework))
+    outcome = recommender.train(dataclasses.replace(SMALL, framework=framework, num_workers=1))
     assert outcome.steps == SMALL.steps
     assert 0.68 < outcome.auc < outcome.best_auc
 
@@ -23,11 +23,10 @@ def test_it_learns_in_each_framework(session, framework):
 @pytest.mark.about_local("processes that are killed")
 @pytest.mark.timeout(180)
 def test_forty_deaths_change_nothing(session):
-    settings = dataclasses.replace(SMALL, steps=840, framework="jax")
+    settings = dataclasses.replace(SMALL, steps=420)
     quiet = recommender.train(settings)
-    outcome = recommender.train(dataclasses.replace(settings, kill_after=20))
-    assert (outcome.killed_workers, outcome.killed_servers) >= (20, 20)
-    assert outcome.killed_servers >= 20
+    outcome = recommender.train(dataclasses.replace(settings, kill_after=10))
+    assert min(outcome.killed_workers, outcome.killed_servers) >= 20
     assert outcome.steps == quiet.steps == settings.steps
     assert abs(outcome.auc - quiet.auc) < 0.01 * quiet.auc
 
