@@ -6,6 +6,9 @@ of 32 ids (Zipf, 1.3) is looked up, summed, and pushed back. Our workers compute
 
 `in place` is ours without the journal: updates write over the values that they read, and a process that dies in the middle leaves half an update. It tells what surviving costs.
 
+The last row is how long two workers, of which one takes five times as long for a step, need to bring a perceptron's loss down: ours alone, asynchronous beside
+`synchronous`, where a step is the mean of both and, being of twice the batch, twice as long.
+
 python benchmarks/parameter_server.py
 """
 
@@ -35,13 +38,14 @@ LOOKUPS = BAGS * BAG
 ZIPF = 1.3
 LIMIT_SECONDS = 600
 
-STARTUP, EMPTY, COUNTING, NETWORK, TABLE, HASHED = (
+STARTUP, EMPTY, COUNTING, NETWORK, TABLE, HASHED, UNEVEN = (
     "start-up to first result",
     "empty closures",
     "counting closures",
     "perceptron 784-700-500-10",
     "table, 256 bags of 32 ids",
     "table of hashed ids, the same",
+    "to one loss, a worker of two slower",
 )
 ROWS = (
     Row(name=STARTUP, unit="s", more_is_better=False),
@@ -50,22 +54,30 @@ ROWS = (
     Row(name=NETWORK, unit="steps/s"),
     Row(name=TABLE, unit="lookups/s"),
     Row(name=HASHED, unit="lookups/s"),
+    Row(name=UNEVEN, unit="s", more_is_better=False),
 )
 
+SLOWNESS = 5
+"""How many times longer than the other's the slow worker's steps take."""
+
+LOSS, RATE, MOST_STEPS = 1.0, 0.05, 5_000
+"""The loss to come to, from 2.3; the learning rate; and after how many steps it is given up."""
+
 IN_PLACE = "in place"
+SYNCHRONOUS = "synchronous"
 TENSORFLOW = "tensorflow"
 
 Measure = Callable[[int], float]
 """Runs so many closures, and returns the row's figure."""
 
-COUNTS = {STARTUP: 1, EMPTY: 20_000, COUNTING: 20_000, NETWORK: 400, TABLE: 2_000, HASHED: 2_000}
+COUNTS = {STARTUP: 1, EMPTY: 20_000, COUNTING: 20_000, NETWORK: 400, TABLE: 2_000, HASHED: 2_000, UNEVEN: 1}
 """How many closures a row has with us. TensorFlow, which is slower, has a part of them."""
 
 
 def build_network_batches() -> list[tuple[Any, Any]]:
     generator = np.random.default_rng(0)
     images = generator.random((4096, WIDTHS[0]), np.float32)
-    labels = generator.integers(0, WIDTHS[-1], 4096)
+    labels = ((images - 0.5) @ generator.normal(size=(WIDTHS[0], WIDTHS[-1]))).argmax(1)
     return [(images[start : start + BATCH], labels[start : start + BATCH]) for start in range(0, 4096, BATCH)]
 
 
@@ -92,6 +104,7 @@ class Network:
 
         torch.set_num_threads(1)
         self.torch = torch
+        self.loss = float("nan")
         self.weights = [torch.from_numpy(weight) for weight in build_weights()]
         for weight in self.weights:
             weight.requires_grad_()
@@ -106,6 +119,7 @@ class Network:
             if number < count - 1:
                 hidden = torch.relu(hidden)
         loss = torch.nn.functional.cross_entropy(hidden, torch.from_numpy(labels))
+        self.loss = loss.item()
         return [gradient.numpy() for gradient in torch.autograd.grad(loss, self.weights)]
 
 
@@ -141,6 +155,12 @@ def write_in_place() -> None:
 
     dense.DenseShard.prepare = prepare_dense
     rows.TableShard.prepare = prepare_rows
+
+
+@contextlib.contextmanager
+def open_synchronous() -> Iterator[dict[str, Measure]]:
+    with importlib.import_module("hocket").init(num_cpus=WORKERS):
+        yield {UNEVEN: lambda _: learn_unevenly(synchronous=True)}
 
 
 @contextlib.contextmanager
@@ -202,8 +222,56 @@ def open_ours(*, has_journal: bool) -> Iterator[dict[str, Measure]]:
             NETWORK: rate(1, step_network, images, network),
             TABLE: rate(LOOKUPS, step_table, table, ids),
             HASHED: rate(LOOKUPS, step_table, hashed, ids),
+            **({UNEVEN: lambda _: learn_unevenly(synchronous=False)} if has_journal else {}),
         }
         strategy.close()
+
+
+def learn_unevenly(*, synchronous: bool) -> float:
+    """Return how many seconds it takes until the mean loss of the last 20 steps is low enough."""
+    ps = importlib.import_module("hocket.ps")
+    rule = ps.SGD(lr=RATE * (WORKERS if synchronous else 1))
+    cluster = {"worker": WORKERS, "server": SERVERS}
+    strategy = ps.ParameterServerStrategy(cluster, optimizer=rule, synchronous=synchronous)
+    with strategy.scope():
+        variables = [ps.Variable(weight) for weight in build_weights()]
+    coordinator = ps.Coordinator(strategy, modules=("torch",))
+    network = coordinator.per_worker(Network)
+    batches = coordinator.per_worker(lambda: itertools.cycle(build_network_batches()))
+
+    def step(network: Any, batches: Any) -> tuple[float, float]:
+        values = strategy.pull(variables)
+        begun = time.perf_counter()
+        for weight, value in zip(network.weights, values, strict=True):
+            weight.detach().numpy()[...] = value
+        gradients = network.compute_gradients(*next(batches))
+        if ps.get_current_worker_index() == 0:
+            time.sleep((SLOWNESS - 1) * (time.perf_counter() - begun))
+        strategy.push(zip(gradients, variables, strict=True))
+        return time.time(), network.loss
+
+    for worker in coordinator.read_all(network):
+        assert worker
+    begun = time.time()
+    values = [coordinator.schedule(step, (network, batches)) for _ in range(MOST_STEPS)]
+    try:
+        return wait_for_loss(values) - begun
+    finally:
+        strategy.close()
+
+
+def wait_for_loss(values: list[Any]) -> float:
+    """Return when the loss was low enough."""
+    known: list[tuple[float, float]] = []
+    while values:
+        known += [value.fetch() for value in values if value.is_ready]
+        values = [value for value in values if not value.is_ready]
+        known.sort()
+        for end in range(20, len(known)):
+            if sum(loss for _, loss in known[end - 20 : end]) < 20 * LOSS:
+                return known[end - 1][0]
+        time.sleep(0.02)
+    raise RuntimeError(f"the loss is not {LOSS} after {MOST_STEPS} steps: the last were {known[-3:]}")
 
 
 # --- TensorFlow's ----------------------------------------------------------------------------------------------------
@@ -344,8 +412,13 @@ def build_table_step(tf: Any, table: Any) -> Any:
 
 def measure_side(side: str, file: Path, begun: float, *, only: list[str], quick: bool) -> None:
     """All rows of a side, in this process and what it starts."""
-    opened = open_tensorflow() if side == TENSORFLOW else open_ours(has_journal=side == OURS)
-    with opened as measures, file.open("a") as output:
+    openers: dict[str, Callable[[], contextlib.AbstractContextManager[dict[str, Measure]]]] = {
+        OURS: lambda: open_ours(has_journal=True),
+        IN_PLACE: lambda: open_ours(has_journal=False),
+        SYNCHRONOUS: open_synchronous,
+        TENSORFLOW: open_tensorflow,
+    }
+    with openers[side]() as measures, file.open("a") as output:
         for row, measure in measures.items():
             if row in only:
                 value = measure(max(1, COUNTS[row] // (20 if quick else 1)))
@@ -392,7 +465,7 @@ def main() -> int:
         only = json.loads(given.rows)
         measure_side(given.side, Path(given.file), float(given.begun), only=only, quick=given.quick)
         return 0
-    settings = parse_settings((__doc__ or "").splitlines()[0], rounds=5, peers=(IN_PLACE, TENSORFLOW))
+    settings = parse_settings((__doc__ or "").splitlines()[0], rounds=5, peers=(TENSORFLOW, IN_PLACE, SYNCHRONOUS))
     results = Results(rows=[row for row in ROWS if settings.wants(row)], sides=settings.sides)
     for _ in range(settings.rounds):
         for side in settings.sides:

@@ -233,16 +233,21 @@ class Killer:
         self.random = random.Random(0)  # noqa: S311 (no secrets)
         self.killed = {"worker": 0, "server": 0}
         self.next_time = time.monotonic() + (settings.kill_every or 0)
+        self.is_due = False
 
     def look(self, step: int) -> None:
         """Kill one, if it is time; called after each step."""
         every, after = self.settings.kill_every, self.settings.kill_after
-        if (every and time.monotonic() >= self.next_time) or (after and (step + 1) % after == 0):
-            self.next_time = time.monotonic() + (every or 0)
-            kind = min(self.killed, key=lambda kind: self.killed[kind])
-            with contextlib.suppress(exceptions.ActorError, ProcessLookupError):  # it is being replaced just now
-                os.kill(self.random.choice(self.list_pids(kind)), signal.SIGKILL)
-                self.killed[kind] += 1
+        self.is_due |= bool((every and time.monotonic() >= self.next_time) or (after and (step + 1) % after == 0))
+        if not self.is_due:
+            return
+        kind = min(self.killed, key=lambda kind: self.killed[kind])
+        with contextlib.suppress(
+            exceptions.ActorError, ProcessLookupError
+        ):  # one is just being replaced: at the next step, then
+            os.kill(self.random.choice(self.list_pids(kind)), signal.SIGKILL)
+            self.killed[kind] += 1
+            self.is_due, self.next_time = False, time.monotonic() + (every or 0)
 
     def list_pids(self, kind: str) -> list[int]:
         if kind == "server":
@@ -253,7 +258,8 @@ class Killer:
 def train(settings: Settings) -> Outcome:
     """Train and test, in the session that is open."""
     strategy = ps.ParameterServerStrategy(
-        {"worker": settings.num_workers, "server": settings.num_servers}, optimizer=ps.Adagrad(lr=0.1, initial_accumulator=0.001)
+        {"worker": settings.num_workers, "server": settings.num_servers},
+        optimizer=ps.Adagrad(lr=0.1, initial_accumulator=0.001),
     )
     with strategy.scope():
         start = ps.Normal(stddev=0.1)
