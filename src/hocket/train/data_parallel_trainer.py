@@ -121,7 +121,7 @@ class DataParallelTrainer:
         try:
             with (
                 callbacks.follow_run(run.context, run.config.callbacks),
-                hosting.hosted(run.function, run.context.num_workers) as (function, host),
+                hosting.hosted(run.function, max(run.context.num_workers, 1)) as (function, host),
             ):
                 run = dataclasses.replace(run, function=function)
                 if not runs_here:

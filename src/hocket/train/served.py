@@ -19,7 +19,6 @@ All ranks load the same, at different times; the first one's loading counts, or 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +79,7 @@ class _Servers(hosting.Host):
             bad_gradients=settings.bad_gradients,
             scale_by_staleness=settings.scale_by_staleness,
             timeout_s=settings.timeout_s,
+            _is_hosted=True,
         )
         super().__init__(OpenParameterServer(settings, num_workers, self._opened))
 
@@ -242,19 +242,14 @@ class Client:
         return outcome
 
     def _build(self, gradient: Gradient) -> Mapping[int, Sequence[records.Operation]] | None:
+        """Return what a gradient does on each server; None if the step is to be skipped."""
         target, value = gradient.target, gradient.value
-        if isinstance(value, ps.IndexedSlices):
-            admitted = self._link.admit(target.name, value.values)
-            found = None if admitted is None else target.build_operations(ps.IndexedSlices(admitted, value.indices))
-        else:
-            admitted = self._link.admit(target.name, value)
-            found = None if admitted is None else target.build_operations(admitted)
-        if found is None or gradient.scale == 1.0:
-            return found  # type: ignore[no-any-return]  # of one of two classes
-        return {
-            server: [dataclasses.replace(operation, scale=operation.scale * gradient.scale) for operation in operations]
-            for server, operations in found.items()
-        }
+        if not isinstance(target, ps.Embedding):  # a table does it
+            value = self._link.admit(target.name, value)
+            if value is None:
+                return None
+        found: Mapping[int, Sequence[records.Operation]] | None = target.build_operations(value, gradient.scale)
+        return found
 
     def _note_dropped(self, step: int) -> None:
         if not self.dropped:
