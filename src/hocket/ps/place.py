@@ -68,7 +68,7 @@ def get_place(caller: str) -> Place:
 
 
 @contextlib.contextmanager
-def entered(place: Place | None) -> Iterator[None]:
+def entered(place: Place) -> Iterator[None]:
     """Be at a place, in this thread."""
     before = get_optional_place()
     _local.place = place
@@ -76,11 +76,6 @@ def entered(place: Place | None) -> Iterator[None]:
         yield
     finally:
         _local.place = before
-
-
-def outside() -> contextlib.AbstractContextManager[None]:
-    """Be at no place, in this thread: what is read in the block does not go through the gate."""
-    return entered(None)
 
 
 def get_current_worker_index() -> int:

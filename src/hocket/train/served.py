@@ -30,6 +30,7 @@ import numpy.typing as npt
 from hocket import ps
 from hocket.collective import turns
 from hocket.ps import gate, links, place, records
+from hocket.ps import strategy as strategy_module
 from hocket.train import hosting, strategies, worker_session
 
 _log = logging.getLogger("hocket.train")
@@ -60,8 +61,8 @@ class OpenParameterServer(strategies.Strategy):
     settings: strategies.ParameterServer
     num_workers: int
     """How many ranks there will be at most."""
-    remote: Any
-    """A `hocket.ps.strategy.RemoteStrategy`, when it arrives in a rank."""
+    remote: strategy_module.RemoteStrategy
+    """Where the servers are."""
 
 
 @final
@@ -81,7 +82,7 @@ class _Servers(hosting.Host):
             timeout_s=settings.timeout_s,
             _is_hosted=True,
         )
-        super().__init__(OpenParameterServer(settings, num_workers, self._opened))
+        super().__init__(OpenParameterServer(settings, num_workers, strategy_module.RemoteStrategy(self._opened.address)))
 
     def get_statistics(self) -> dict[str, Any]:
         """Return what the servers have counted, and how many pushes had which staleness."""
@@ -129,22 +130,20 @@ class Client:
         self.world_size: Final = info.world_size
         self.dropped = 0
         """How many pushes were dropped because the servers had had them."""
+        self._session = session
         self._remote = opened.remote
-        self._address: links.Address = opened.remote.address
-        self._link = links.open_link(self._address)
-        self._turns = turns.get_optional_turns()
+        self._link = links.open_link(opened.remote.address)
         self._attempt = info.attempt
         self._loads = 0
         self._has_pushed = True
         self._loader = place.Place(_LOADER, info.world_size)
         self._loader.begin(info.attempt + 1)
         self._here = place.Place(info.rank, info.world_size)
-        self._closing = contextlib.ExitStack()
         self._forget_dead(opened.num_workers)
         generation = np.zeros(1, np.int64)
         self._generation = self._remote.make_variable(generation, name="hocket.generation", exist_ok=True)
         self._current = int(self._generation.read_value()[0])
-        self._closing.enter_context(place.entered(self._here))
+        session.before_waiting.append(self.leave)
 
     def _forget_dead(self, num_workers: int) -> None:
         """Take those out of the gate who were in it when they were killed. All ranks of an attempt have died when the next one starts."""
@@ -204,7 +203,8 @@ class Client:
 
     def enter(self) -> None:
         """Begin a step: note what it reads. Waits if others are to push first."""
-        self._link.enter()
+        with place.entered(self._here):
+            self._link.enter()
 
     def push(self, step: int, gradients: Sequence[Gradient]) -> links.Outcome:
         """End a step.
@@ -220,26 +220,30 @@ class Client:
             NonFiniteGradientError: A gradient has NaN or infinity, and is not to be skipped or clipped.
             PushTimeoutError: Other ranks are to be applied first, and do not come.
         """
-        link = self._link
         if not self.is_inside:  # a second step after one pull, such as that of another optimizer
-            link.enter()
+            self.enter()
         operations: dict[int, list[records.Operation]] = {}
         for gradient in gradients:
             found = self._build(gradient)
             if found is None:
-                self._here.leave()
-                return links.Outcome(is_applied=False, staleness=0)
+                operations.clear()
+                break
             for server, some in found.items():
                 operations.setdefault(server, []).extend(some)
+        if not operations:
+            self.leave()
+            return links.Outcome(is_applied=False, staleness=0)
         self._has_pushed = True
         self._here.begin(self._current * _GENERATION + step)
-        if not operations:
-            self._here.leave()
-            return links.Outcome(is_applied=False, staleness=0)
-        outcome = link.push(operations)
+        with place.entered(self._here):
+            outcome = self._link.push(operations)
         if not outcome.is_applied:
             self._note_dropped(step)
         return outcome
+
+    def leave(self) -> None:
+        """Give up a step that was begun: the other ranks need not wait for it."""
+        self._here.leave()
 
     def _build(self, gradient: Gradient) -> Mapping[int, Sequence[records.Operation]] | None:
         """Return what a gradient does on each server; None if the step is to be skipped."""
@@ -262,17 +266,17 @@ class Client:
 
     def pass_turn(self) -> None:
         """Let the other ranks of this process take a step each."""
-        if self._turns is None or self._turns.size == 1:
+        ours = turns.get_optional_turns()
+        if ours is None or ours.size == 1:
             return
         looks = iter((False, True))
-        self._turns.wait(lambda: next(looks, True), "ends a step", needs_rank=False)
+        ours.wait(lambda: next(looks, True), "ends a step", needs_rank=False)
 
     # -- reading and writing outside of steps --
 
     def read(self, variable: Any, out: Array | None = None) -> Array:
         """Return a variable's value as it is now, without a step that begins."""
-        with place.outside():
-            value: Array = variable.read_value(out)
+        value: Array = variable.read_value(out)
         return value
 
     def look_up(self, table: Any, ids: Array, *, begins_step: bool) -> Any:
@@ -286,7 +290,7 @@ class Client:
         Raises:
             IndexError: An id is out of range.
         """
-        with contextlib.nullcontext() if begins_step else place.outside():
+        with place.entered(self._here) if begins_step else contextlib.nullcontext():
             return table.pull(ids)
 
     def read_table(self, table: Any, rows: int) -> Array:
@@ -313,13 +317,12 @@ class Client:
                 else:
                     target.assign(np.asarray(value, target.dtype))
             self._generation.assign(np.array([(self._attempt + 1) * _LOADS + self._loads], np.int64))
-        with place.outside():
-            self._current = int(self._generation.read_value()[0])
+        self._current = int(self._generation.read_value()[0])
 
     def close(self) -> None:
-        """Leave. The other ranks need not wait for this one."""
-        self._here.leave()
-        self._closing.close()
+        """Leave for good."""
+        self.leave()
+        self._session.before_waiting.remove(self.leave)
 
 
 def find_scale(lr: float, optimizer: Any) -> float:
