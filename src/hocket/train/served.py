@@ -89,8 +89,9 @@ class _Servers(hosting.Host):
         return {**self._opened.statistics(), "staleness": self._opened.get_staleness()}
 
     def close(self) -> None:
-        """End the servers."""
+        """End the servers, and let go of their memory, which this process has mapped."""
         self._opened.close()
+        del self._opened
 
 
 @hosting.open_host.register
