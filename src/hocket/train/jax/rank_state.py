@@ -52,7 +52,7 @@ class RunWithStrategy(hosting.FunctionWithStrategy):
         try:
             returned = self._function(*args)
         finally:
-            del _exchanges[session]
+            _exchanges.pop(session).close()
         host_calls.wait_for_steps()
         world.get_world("jax.JaxTrainer").close()
         return returned
