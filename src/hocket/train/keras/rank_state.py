@@ -53,11 +53,12 @@ def get_state(caller: str) -> RankState:
 def use_strategy(strategy: strategies.Strategy) -> Iterator[None]:
     """Have the open session's rank use a strategy, for the duration of a block."""
     session = worker_session.get_session("keras.KerasTrainer")
-    _states[session] = RankState(world.get_world("keras.KerasTrainer"), strategy)
+    state = _states[session] = RankState(world.get_world("keras.KerasTrainer"), strategy)
     try:
         yield
     finally:
         _states.pop(session, None)
+        state.exchange.close()
 
 
 @final
