@@ -82,7 +82,9 @@ class _Servers(hosting.Host):
             timeout_s=settings.timeout_s,
             _is_hosted=True,
         )
-        super().__init__(OpenParameterServer(settings, num_workers, strategy_module.RemoteStrategy(self._opened.address)))
+        super().__init__(
+            OpenParameterServer(settings, num_workers, strategy_module.RemoteStrategy(self._opened.address))
+        )
 
     def get_statistics(self) -> dict[str, Any]:
         """Return what the servers have counted, and how many pushes had which staleness."""
@@ -353,4 +355,3 @@ def open_client(opened: OpenParameterServer, caller: str) -> Client:
         caller: The trainer's name, for messages.
     """
     return Client(opened, worker_session.get_session(caller))
-

@@ -59,9 +59,9 @@ class Plan:
     @property
     def number(self) -> int:
         """What stands for the plan in a compiled program; the same in all processes."""
-        digest = hashlib.blake2b(repr(
-            (self.caller, self.op, self.leaves, self.buffers, self.visitor)
-        ).encode(), digest_size=8)
+        digest = hashlib.blake2b(
+            repr((self.caller, self.op, self.leaves, self.buffers, self.visitor)).encode(), digest_size=8
+        )
         return int.from_bytes(digest.digest(), "little", signed=True)
 
 

@@ -118,7 +118,10 @@ class _Exchange(strategy.Exchange):
         chosen = [number for number, value in enumerate(values) if trees.is_inexact(value)]
         count = jnp.asarray(state.count + 1, jnp.int32)
         *pulled, _ = host_calls.visit(
-            [*(values[number] for number in chosen), count], [*(leaves[number] for number in chosen), _COUNT], _CALLER, _VISITOR
+            [*(values[number] for number in chosen), count],
+            [*(leaves[number] for number in chosen), _COUNT],
+            _CALLER,
+            _VISITOR,
         )
         for number, new in zip(chosen, pulled, strict=True):
             values[number] = averaging.find_step(targets[number], new.astype(targets[number].dtype), values[number])
@@ -129,7 +132,9 @@ class _Exchange(strategy.Exchange):
     def _make(self, params: Any, optimizer: ps.Optimizer) -> None:
         leaves, values, _ = trees.list_leaves(params, "init")
         if any(isinstance(value, jax.core.Tracer) for value in values):
-            raise TypeError("With ParameterServer optimizer.init(params) puts them on the servers. Call it outside of jax.jit.")
+            raise TypeError(
+                "With ParameterServer optimizer.init(params) puts them on the servers. Call it outside of jax.jit."
+            )
         if self._made:
             raise ValueError(
                 "With ParameterServer optimizer.init(params) was called for the second time in this training function. Prepare one optimizer, for one tree of parameters."

@@ -93,7 +93,9 @@ class _Exchange(strategy.Exchange):
             if self._world.rank == 0:
                 self._world.barrier()
         elif self._seen is not None and not np.array_equal(self._seen, variables.read_flat(given)):
-            self._client.load([(target, variables.read(variable)) for target, variable in zip(self._made, given, strict=True)])
+            self._client.load(
+                [(target, variables.read(variable)) for target, variable in zip(self._made, given, strict=True)]
+            )
         self._step = int(keras.ops.convert_to_numpy(model.optimizer.iterations))
 
     def begin_epoch(self, model: Any) -> None:
