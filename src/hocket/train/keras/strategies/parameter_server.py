@@ -181,6 +181,7 @@ def _convert_adam(config: Mapping[str, Any], decay: float) -> ps.Optimizer:
         eps=config["epsilon"],
         weight_decay=decay,
         decoupled=True,
+        is_eps_hat=True,
     )
 
 
