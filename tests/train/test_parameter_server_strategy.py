@@ -6,37 +6,24 @@ import copy
 import functools
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import torch
-
-with pytest.MonkeyPatch.context() as _patch:
-    if "KERAS_BACKEND" not in os.environ:
-        _patch.setenv("KERAS_BACKEND", "torch")  # for this process, in which torch is loaded anyway
-    import keras
 
 import hocket
 from hocket import ps, train
 from hocket.ps import links
-from hocket.train import hosting, served, strategies
-from hocket.train import jax as hocket_jax
-from hocket.train import keras as hocket_keras
+from hocket.train import hosting, served
 from hocket.train import torch as hocket_torch
 from hocket.train.strategies import ParameterServer
 from hocket.train.torch import rank_state
 
+from .on_servers import fit, make_digits
 from .ranks import be_rank
-
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"  # Keras's own
-)
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": functools.partial(torch.optim.SGD, lr=0.1),
@@ -45,30 +32,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": functools.partial(torch.optim.AdamW, lr=0.01),
     "adagrad": functools.partial(torch.optim.Adagrad, lr=0.1, initial_accumulator_value=0.1),
 }
-
-
-@pytest.fixture
-def here() -> Iterator[None]:
-    """A session in this process."""
-    hocket.init(engine="inprocess")
-    yield
-    hocket.shutdown()
-
-
-def fit(
-    tmp_path: Path, loop: Callable[..., Any], strategy: strategies.Strategy | None, num_workers: int = 0, **given: Any
-) -> train.Result:
-    trainer = given.get("trainer", hocket_torch.TorchTrainer)(
-        loop,
-        train_loop_config=given.get("config"),
-        strategy=strategy,
-        scaling_config=train.ScalingConfig(num_workers=num_workers),
-        run_config=train.RunConfig(
-            storage_path=str(tmp_path),
-            failure_config=train.FailureConfig(max_failures=given.get("max_failures", 0)),
-        ),
-    )
-    return trainer.fit()
 
 
 # --- the description --------------------------------------------------------------------------------------------------
@@ -175,7 +138,10 @@ def test_one_rank_takes_the_steps_of_plain_torch(here: None, tmp_path: Path, nam
         take_steps(model, optimizer, range(20), torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5))
         return model.state_dict()
 
-    plain, on_servers = (fit(tmp_path, loop, given).return_value for given in (None, ParameterServer(num_servers=2)))
+    plain, on_servers = (
+        fit(hocket_torch.TorchTrainer, tmp_path, loop, given).return_value
+        for given in (None, ParameterServer(num_servers=2))
+    )
     for key, value in plain.items():
         torch.testing.assert_close(on_servers[key], value, rtol=0, atol=1e-12)
 
@@ -218,7 +184,7 @@ def test_tables_move_by_rows_and_are_in_checkpoints(here: None, tmp_path: Path) 
             model.load_state_dict({**saved, "users.weight": torch.zeros(2, 4)})
         return before, after, (saved, at_end), list(loaded)
 
-    result = fit(tmp_path, loop, ParameterServer(2, min_table_rows=40))
+    result = fit(hocket_torch.TorchTrainer, tmp_path, loop, ParameterServer(2, min_table_rows=40))
     before, after, found, keys = result.return_value
     assert (before, after, keys) == (960, [8, 8], [[], []])
     for ours, plain in zip(found, compute_plainly(), strict=True):
@@ -251,8 +217,8 @@ def test_closures_accumulation_and_two_optimizers_work(here: None, tmp_path: Pat
             tables.zero_grad()
         return model.state_dict(), loss.item(), len(dense.state)
 
-    plain = fit(tmp_path, loop, None).return_value
-    served_result = fit(tmp_path, loop, ParameterServer(max_staleness=0))
+    plain = fit(hocket_torch.TorchTrainer, tmp_path, loop, None).return_value
+    served_result = fit(hocket_torch.TorchTrainer, tmp_path, loop, ParameterServer(max_staleness=0))
     assert served_result.return_value[1] == pytest.approx(plain[1], abs=1e-12)
     assert (served_result.return_value[2], served_result.statistics["pushes"]) == (0, 8)
     for key, value in plain[0].items():
@@ -314,17 +280,22 @@ def test_what_servers_cannot_do_is_refused(
     here: None, tmp_path: Path, loop: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        fit(tmp_path, lambda: loop(hocket_torch.prepare_model(Recommender())), ParameterServer())
+        fit(
+            hocket_torch.TorchTrainer,
+            tmp_path,
+            lambda: loop(hocket_torch.prepare_model(Recommender())),
+            ParameterServer(),
+        )
 
 
 def count_down(config: dict[str, Any]) -> float:
     """Push a gradient of 1 in each step; be killed in the middle of two of them, in the middle of the servers' update."""
     strategy = rank_state.get_state("a test").strategy
     assert isinstance(strategy, served.OpenParameterServer)
+    rank, attempt = train.get_context().get_world_rank(), len(list(Path(config["folder"]).iterdir()))
     model = hocket_torch.prepare_model(torch.nn.Linear(1, 1, bias=False))
     torch.nn.init.zeros_(model.weight)
     optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
-    rank, attempt = train.get_context().get_world_rank(), len(os.listdir(config["folder"]))
     store: Any = links.open_link(strategy.remote.address).stores[0]
 
     def die(point: str) -> None:
@@ -345,23 +316,20 @@ def test_a_killed_rank_costs_its_running_step_only(session: hocket.SessionContex
     folder = tmp_path / "deaths"
     folder.mkdir()
     config = {"folder": str(folder), "steps": 40}
-    result = fit(tmp_path, count_down, ParameterServer(max_staleness=1), 2, config=config, max_failures=2)
-    assert len(os.listdir(folder)) == 2
+    result = fit(
+        hocket_torch.TorchTrainer,
+        tmp_path,
+        count_down,
+        ParameterServer(max_staleness=1),
+        2,
+        config=config,
+        max_failures=2,
+    )
+    assert len(list(folder.iterdir())) == 2
     counted = result.statistics
     assert (counted["updates"], counted["recoveries"]) == ([80], 2)
     assert counted["pushes"] == sum(counted["staleness"].values()) == 80
     assert max(counted["staleness"]) <= 1
-
-
-# --- several ranks, in each framework ---------------------------------------------------------------------------------
-
-
-def make_digits(rank: int, step: int) -> tuple[Any, Any]:
-    """Images of two "digits" with noise; no two ranks and steps have the same."""
-    generator = np.random.default_rng((rank, step))
-    labels = generator.integers(0, 4, 32)
-    patterns = np.random.default_rng(0).normal(size=(4, 16))
-    return (patterns[labels] + generator.normal(size=(32, 16)) / 2).astype("float32"), labels
 
 
 def learn_with_torch(config: dict[str, Any]) -> float:
@@ -381,201 +349,8 @@ def learn_with_torch(config: dict[str, Any]) -> float:
     return losses[-1] / losses[0]
 
 
-def learn_with_jax(config: dict[str, Any]) -> float:
-    rank = train.get_context().get_world_rank()
-    keys = jax.random.split(jax.random.key(rank))
-    params = {"in": jax.random.normal(keys[0], (16, 8)) / 4, "out": jax.random.normal(keys[1], (8, 4)) / 4}
-    params = hocket_jax.prepare_params(params)
-    optimizer = hocket_jax.prepare_optimizer(config.get("optimizer", optax.adam(0.02)))
-    state = optimizer.init(params)
-
-    @jax.jit
-    def step_once(params: Any, state: Any, x: Any, y: Any) -> Any:
-        def compute(params: Any) -> Any:
-            scores = jax.nn.relu(x @ params["in"]) @ params["out"]
-            return optax.softmax_cross_entropy_with_integer_labels(scores, y).mean()
-
-        loss, gradients = jax.value_and_grad(compute)(params)
-        updates, state = optimizer.update(gradients, state, params)
-        return optax.apply_updates(params, updates), state, loss
-
-    losses = []
-    for step in range(config["steps"]):
-        params, state, loss = step_once(params, state, *make_digits(rank, step))
-        losses.append(float(loss))
-    return losses[-1] / losses[0]
-
-
-def build_keras_model(optimizer: Any) -> Any:
-    keras.utils.set_random_seed(7)
-    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(4)])
-    model = hocket_keras.prepare_model(model)
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
-def learn_with_keras(config: dict[str, Any]) -> float:
-    parts = [make_digits(0, step) for step in range(config["steps"])]
-    x, y = (np.concatenate(part) for part in zip(*parts, strict=True))
-    data = hocket_keras.prepare_arrays(x, y, batch_size=32)
-    history = build_keras_model(keras.optimizers.Adam(0.02)).fit(data, epochs=2, verbose=0, validation_data=(x, y))
-    losses = history.history["val_loss"]
-    assert losses[-1] < losses[0]
-    return float(losses[-1])
-
-
-@pytest.mark.parametrize(
-    ("trainer", "loop"),
-    [
-        (hocket_torch.TorchTrainer, learn_with_torch),
-        (hocket_keras.KerasTrainer, learn_with_keras),
-    ],
-)
-def test_two_ranks_learn_together(here: None, tmp_path: Path, trainer: Any, loop: Any) -> None:
+def test_two_ranks_learn_together(here: None, tmp_path: Path) -> None:
     settings = ParameterServer(num_servers=2, max_staleness=0)
-    result = fit(tmp_path, loop, settings, 2, config={"steps": 40}, trainer=trainer)
+    result = fit(hocket_torch.TorchTrainer, tmp_path, learn_with_torch, settings, 2, config={"steps": 40})
     assert result.return_value < 0.5
     assert result.statistics["staleness"] == {0: 80}
-
-
-def test_two_ranks_that_are_processes_learn_together(session: hocket.SessionContext, tmp_path: Path) -> None:
-    """JAX's ranks are never threads."""
-    settings = ParameterServer(num_servers=2, max_staleness=0)
-    result = fit(tmp_path, learn_with_jax, settings, 2, config={"steps": 40}, trainer=hocket_jax.JaxTrainer)
-    assert result.return_value < 0.5
-    assert result.statistics["staleness"] == {0: 80}
-    assert result.statistics["updates"] == [80, 80]
-
-
-# --- JAX and Keras ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-@pytest.mark.parametrize("is_applied_by_servers", [False, True])
-def test_one_rank_takes_the_steps_of_plain_jax(
-    here: None, tmp_path: Path, name: str, is_applied_by_servers: bool
-) -> None:
-    plain = {"sgd": optax.sgd(0.1), "adam": optax.adam(0.02)}[name]
-    ours = {"sgd": ps.SGD(lr=0.1), "adam": ps.Adam(lr=0.02)}[name] if is_applied_by_servers else plain
-
-    def loop(config: dict[str, Any]) -> Any:
-        params = hocket_jax.prepare_params({"w": jnp.ones((3, 2)), "b": jnp.zeros((), jnp.float32)})
-        optimizer = hocket_jax.prepare_optimizer(config["optimizer"])
-        state = optimizer.init(params)
-
-        @jax.jit
-        def step_once(params: Any, state: Any, x: Any) -> Any:
-            gradients = jax.grad(lambda params: jnp.square(jnp.tanh(x @ params["w"]) + params["b"]).sum())(params)
-            updates, state = optimizer.update(gradients, state, params)
-            return optax.apply_updates(params, updates), state
-
-        for step in range(10):
-            params, state = step_once(params, state, np.random.default_rng(step).normal(size=(4, 3)).astype("float32"))
-        params, state = hocket_jax.synchronize(params, state)
-        return {key: np.asarray(value) for key, value in params.items()}
-
-    expected, found = (
-        fit(tmp_path, loop, strategy, config={"optimizer": optimizer}, trainer=hocket_jax.JaxTrainer).return_value
-        for strategy, optimizer in ((None, plain), (ParameterServer(2), ours))
-    )
-    for key, value in expected.items():
-        np.testing.assert_allclose(found[key], value, rtol=0, atol=5e-6 if is_applied_by_servers else 1e-6)
-
-
-def init_when_traced(optimizer: Any) -> None:
-    jax.jit(optimizer.init)(jnp.ones(2))
-
-
-def init_twice(optimizer: Any) -> None:
-    optimizer.init(jnp.ones(2))
-    optimizer.init(jnp.ones(2))
-
-
-def step_without_params(optimizer: Any) -> None:
-    optimizer.update(jnp.ones(2), optimizer.init(jnp.ones(2)))
-
-
-def step_with_another_state(optimizer: Any) -> None:
-    optimizer.update(jnp.ones(2), (), jnp.ones(2))
-
-
-def average(optimizer: Any) -> None:
-    hocket_jax.average_gradients(jnp.ones(2))
-
-
-def synchronize_when_traced(optimizer: Any) -> None:
-    state = optimizer.init(jnp.ones(2))
-    jax.jit(hocket_jax.synchronize)(jnp.ones(2), state)
-
-
-@pytest.mark.parametrize(
-    ("loop", "message"),
-    [
-        (init_when_traced, r"puts them on the servers. Call it outside of jax.jit"),
-        (init_twice, r"was called for the second time in this training function"),
-        (step_without_params, r"was called without them. Write optimizer.update\(gradients, state, params\)"),
-        (step_with_another_state, r"needs the state of a prepared optimizer, but received a tuple"),
-        (average, r"gradients are not averaged but pushed, and average_gradients\(\) does not do it"),
-        (synchronize_when_traced, r"synchronize\(\) asks the servers. Call it outside of jax.jit"),
-    ],
-)
-def test_what_jax_cannot_do_is_refused(here: None, tmp_path: Path, loop: Any, message: str) -> None:
-    def run() -> None:
-        loop(hocket_jax.prepare_optimizer(optax.sgd(0.1)))
-
-    with pytest.raises((TypeError, ValueError), match=message):
-        fit(tmp_path, run, ParameterServer(), trainer=hocket_jax.JaxTrainer)
-
-
-def test_optimizers_of_servers_need_servers(here: None, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"received SGD\(.*\), which servers apply, but the strategy has no servers"):
-        fit(tmp_path, lambda: hocket_jax.prepare_optimizer(ps.SGD(lr=0.1)), None, trainer=hocket_jax.JaxTrainer)
-
-
-KERAS_OPTIMIZERS = {
-    "sgd": lambda: keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.9)),
-    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
-    "adam": lambda: keras.optimizers.Adam(0.01),
-    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
-    "adagrad": lambda: keras.optimizers.Adagrad(0.05),
-}
-
-
-@pytest.mark.parametrize("name", KERAS_OPTIMIZERS)
-def test_one_rank_takes_the_steps_of_plain_keras(here: None, tmp_path: Path, name: str) -> None:
-    x, y = make_digits(0, 0)
-
-    def loop() -> Any:
-        model = build_keras_model(KERAS_OPTIMIZERS[name]())
-        data = hocket_keras.prepare_arrays(x, y, batch_size=8, resume=False)
-        model.fit(data, epochs=2, verbose=0)
-        model.set_weights([weight / 2 for weight in model.get_weights()])  # which the servers must hear of
-        model.fit(data, epochs=1, verbose=0)
-        return model.get_weights()
-
-    expected, found = (
-        fit(tmp_path, loop, strategy, trainer=hocket_keras.KerasTrainer).return_value
-        for strategy in (None, ParameterServer(2, max_staleness=1))
-    )
-    for value, ours in zip(expected, found, strict=True):
-        np.testing.assert_allclose(ours, value, rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "message"),
-    [
-        (lambda: keras.optimizers.Lion(0.1), "have no Lion. Use one of keras.optimizers: SGD, Adam, AdamW, Adagrad"),
-        (lambda: keras.optimizers.Adam(0.1, clipnorm=1.0), r"have no Adam\(clipnorm=1.0\). Leave clipnorm out"),
-        (lambda: keras.optimizers.Adagrad(0.1, weight_decay=0.1), r"have no Adagrad\(weight_decay=0.1\) as Keras"),
-        (
-            lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1),
-            "have no SGD with momentum=0.9 and weight_decay=0.1",
-        ),
-    ],
-)
-def test_what_servers_cannot_do_for_keras_is_refused(here: None, tmp_path: Path, optimizer: Any, message: str) -> None:
-    def loop() -> None:
-        build_keras_model(optimizer()).fit(*make_digits(0, 0), verbose=0)
-
-    with pytest.raises(ValueError, match=message):
-        fit(tmp_path, loop, ParameterServer(), trainer=hocket_keras.KerasTrainer)

@@ -6,7 +6,6 @@
 from hocket.train.jax.strategies import all_reduce as all_reduce
 from hocket.train.jax.strategies import local_sgd as local_sgd
 from hocket.train.jax.strategies import parameter_server as parameter_server
-from hocket.train.jax.strategies import parameter_server as parameter_server
 from hocket.train.jax.strategies.strategy import Exchange as Exchange
 from hocket.train.jax.strategies.strategy import Ranks as Ranks
 from hocket.train.jax.strategies.strategy import open_exchange as open_exchange

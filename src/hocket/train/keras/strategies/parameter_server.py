@@ -154,7 +154,7 @@ def convert(optimizer: Any, variable: Any) -> ps.Optimizer:
             f"Servers apply the updates with ParameterServer, and have no constraints, but `{variable.path}` has {variable.constraint!r}. Leave it out."
         )
     config = optimizer.get_config()
-    decays = config.get("weight_decay") and optimizer._use_weight_decay(variable)  # noqa: SLF001 (there is no other way to ask)
+    decays = config.get("weight_decay") and optimizer._use_weight_decay(variable)
     return rule(config, float(config["weight_decay"]) if decays else 0.0)
 
 

@@ -205,8 +205,8 @@ class _Exchange(strategy.Exchange):
         made = {parameter for _, parameter in groups}
         for module in {module for model in self._models for module in model.modules()}:
             if not made.isdisjoint(module.parameters(recurse=False)) and not isinstance(module, tables.ServedEmbedding):
-                self._hooks.append(module._register_state_dict_hook(self._save))  # noqa: SLF001 (public since torch 2.5)
-                self._hooks.append(module._register_load_state_dict_pre_hook(self._load, with_module=True))  # noqa: SLF001 (the same)
+                self._hooks.append(module._register_state_dict_hook(self._save))
+                self._hooks.append(module._register_load_state_dict_pre_hook(self._load, with_module=True))
         self._seen = -1
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
