@@ -11,13 +11,13 @@ from hocket.train import questions, reports, storage, worker_session
 
 @contextlib.contextmanager
 def be_rank(
-    rank: int = 0, world_size: int = 1, positions: Mapping[str, Any] | None = None
+    rank: int = 0, world_size: int = 1, positions: Mapping[str, Any] | None = None, attempt: int = 0
 ) -> Iterator[list[reports.Report]]:
     """Be a rank of a group for the duration of a block; give its reports, which nobody takes."""
     info = worker_session.RankInfo(
         rank=rank,
         world_size=world_size,
-        attempt=0,
+        attempt=attempt,
         run_storage=storage.Storage("/nowhere", "run"),
         use_gpu=False,
         num_cpus=1,

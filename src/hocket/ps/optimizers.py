@@ -279,6 +279,7 @@ class Adam(Optimizer):
         beta2: How much of the average square is kept.
         eps: What is added to the root.
         weight_decay: How much of the value is added to the gradient; or, if `decoupled`, taken off the value.
+        is_eps_hat: Whether `eps` is added before the root is corrected, as TensorFlow and Keras do: the paper's "epsilon hat". Else after, as PyTorch does.
         decoupled: False for ``torch.optim.Adam``. True for AdamW, where decay does not pass through the averages: I. Loshchilov and F. Hutter,
             "Decoupled Weight Decay Regularization" (ICLR 2019), with the decay multiplied by the learning rate as in PyTorch and Keras.
 
@@ -297,6 +298,7 @@ class Adam(Optimizer):
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
+    is_eps_hat: bool = False
 
     def __post_init__(self) -> None:
         _set(self, "lr", _require_lr(self.lr))
@@ -331,7 +333,7 @@ class Adam(Optimizer):
         # m / b1 / (sqrt(v / b2) + eps) = root / b1 * m / (sqrt(v) + root * eps), with one pass less.
         root = (1 - self.beta2**step) ** 0.5
         np.sqrt(new_square, out=work)
-        np.add(work, max(root * self.eps, _TINY), out=work)
+        np.add(work, self.eps if self.is_eps_hat else max(root * self.eps, _TINY), out=work)
         np.divide(new_average, work, out=work)
         np.multiply(work, rate * root / (1 - self.beta1**step), out=work)
         if self.weight_decay and self.decoupled:

@@ -19,6 +19,7 @@ from hocket.train import (
     checkpoint_manager,
     configs,
     controller,
+    hosting,
     local_mode,
     report_book,
     storage,
@@ -118,7 +119,11 @@ class DataParallelTrainer:
         manager = checkpoint_manager.CheckpointManager(run.run_storage, run.config.checkpoint_config, self._validation)
         book = report_book.ReportBook(run.context, manager, run.config.callbacks)
         try:
-            with callbacks.follow_run(run.context, run.config.callbacks):
+            with (
+                callbacks.follow_run(run.context, run.config.callbacks),
+                hosting.hosted(run.function, max(run.context.num_workers, 1)) as (function, host),
+            ):
+                run = dataclasses.replace(run, function=function)
                 if not runs_here:
                     session.get_engine().expect_work(run.backend_config.list_modules(run.function))
                 supplies = datasets_module.prepare(self._datasets, self._dataset_config, stays_here=runs_here)
@@ -130,12 +135,13 @@ class DataParallelTrainer:
                         validation_queue.ValidationQueue(self._validation, manager) if self._validation else None
                     )
                     returned = controller.Controller(run, manager, book, validations).train()
+                statistics = {} if host is None else host.get_statistics()
         except BaseException:
             storage.discard_empty(run.run_storage)
             raise
         finally:
             storage.close_storage(run.run_storage)
-        return result_module.build(manager, book.history, run.run_storage, returned)
+        return result_module.build(manager, book.history, run.run_storage, returned, statistics)
 
     @classmethod
     def restore(cls, *_: Any, **__: Any) -> NoReturn:

@@ -30,6 +30,8 @@ class Result:
     """The checkpoints that are kept, best first (`CheckpointConfig`), each with rank 0's metrics of its report."""
     return_value: Any = None
     """What the training function returned in rank 0."""
+    statistics: dict[str, Any] = field(default_factory=dict)
+    """What the strategy has counted. `ParameterServer`: ``"staleness"``, how many pushes had which; ``"updates"`` of each server; and more. Others: nothing."""
     error: Exception | None = None
     """Always None: `fit` raises. Here for programs written for Ray."""
     _committed: tuple[checkpoint_manager.Committed, ...] = field(default=(), repr=False)
@@ -145,6 +147,7 @@ def build(
     history: list[dict[str, Any]],
     run_storage: storage.Storage,
     returned: Any,
+    statistics: dict[str, Any] | None = None,
 ) -> Result:
     """Return the result of a run.
 
@@ -153,6 +156,7 @@ def build(
         history: Rank 0's metrics of every report.
         run_storage: Where it is kept.
         returned: What the training function returned in rank 0.
+        statistics: What the strategy has counted.
     """
     return Result(
         metrics=history[-1] if history else None,
@@ -161,5 +165,6 @@ def build(
         path=str(run_storage.path),
         best_checkpoints=[(record.checkpoint, record.metrics) for record in manager.sort_by_score()],
         return_value=returned,
+        statistics=statistics or {},
         _committed=tuple(manager.committed),
     )

@@ -95,6 +95,8 @@ class WorkerSession:
         self._acknowledged = -1
         self._failure: Exception | None = None
         self._outbox = uploads.Outbox(self._fail)
+        self.before_waiting: list[Callable[[], None]] = []
+        """Called before this rank waits for the other ranks here, by the thread that does."""
         self._pass_failure = fail
 
     def report(
@@ -132,6 +134,7 @@ class WorkerSession:
             if checkpoint is not None:
                 self._last_saved = index
         if checkpoint is not None and not upload.is_asynchronous:
+            self._prepare_to_wait()
             self._wait_acknowledged(index)
 
     def _send(
@@ -242,7 +245,12 @@ class WorkerSession:
         blob = _encode(call, data) if self.info.rank == 0 else None
         with self._lock:
             count = self._count
+        self._prepare_to_wait()
         return pickle.loads(self._ask(questions.Meeting(call, blob), count))
+
+    def _prepare_to_wait(self) -> None:
+        for function in self.before_waiting:
+            function()
 
     def _ask(
         self, about: questions.ListCheckpoints | questions.Meeting, report_count: int, timeout_s: float | None = None

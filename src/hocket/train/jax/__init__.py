@@ -30,3 +30,4 @@ from hocket.train.jax.trainer import JaxTrainer as JaxTrainer
 from hocket.train.strategies import AllReduce as AllReduce
 from hocket.train.strategies import LocalSGD as LocalSGD
 from hocket.train.strategies import Nesterov as Nesterov
+from hocket.train.strategies import ParameterServer as ParameterServer

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -50,11 +51,17 @@ class Plan:
     leaves: tuple[trees.Leaf, ...]
     buffers: tuple[tuple[str, int], ...]
     """Dtype and number of elements of each buffer."""
+    groups: tuple[tuple[int, ...], ...]
+    """Which leaves each buffer holds, one after another."""
+    visitor: str = ""
+    """Who changes the arrays, by name; see `visit`. Empty: `op` does."""
 
     @property
     def number(self) -> int:
         """What stands for the plan in a compiled program; the same in all processes."""
-        digest = hashlib.blake2b(repr((self.caller, self.op, self.leaves, self.buffers)).encode(), digest_size=8)
+        digest = hashlib.blake2b(
+            repr((self.caller, self.op, self.leaves, self.buffers, self.visitor)).encode(), digest_size=8
+        )
         return int.from_bytes(digest.digest(), "little", signed=True)
 
 
@@ -83,16 +90,40 @@ def all_reduce(
     if not arrays:
         return []
     # One program, also outside of the user's.
-    return list(_all_reduce(tuple(arrays), tuple(leaves), caller, op, travel_as or widen))
+    return list(_travel(tuple(arrays), tuple(leaves), caller, op, travel_as or widen, ""))
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
-def _all_reduce(
+Visitor = Callable[[Sequence[tuple[trees.Leaf, npt.NDArray[Any]]]], None]
+"""Changes arrays in place, on the host; each flat."""
+
+_visitors: dict[str, Visitor] = {}
+
+
+def add_visitor(name: str, visitor: Visitor) -> None:
+    """Have something that `visit` can name."""
+    _visitors[name] = visitor
+
+
+def visit(arrays: Sequence[Any], leaves: Sequence[trees.Leaf], caller: str, name: str) -> list[Any]:
+    """Return what a visitor on the host makes of arrays. Works inside `jax.jit` and outside. Halves travel as float32.
+
+    Args:
+        arrays: Of the calling rank.
+        leaves: What they are called.
+        caller: For messages.
+        name: Whose visitor.
+    """
+    return list(_travel(tuple(arrays), tuple(leaves), caller, arithmetic.ReduceOp.SUM, widen, name))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4, 5))
+def _travel(
     arrays: Sequence[Any],
     leaves: tuple[trees.Leaf, ...],
     caller: str,
     op: arithmetic.ReduceOp,
     choose: Callable[[Any], Any],
+    visitor: str,
 ) -> list[Any]:
     dtypes = [jnp.dtype(choose(array.dtype)) for array in arrays]
     groups = _group(arrays, dtypes)
@@ -102,6 +133,8 @@ def _all_reduce(
         op=op,
         leaves=leaves,
         buffers=tuple((str(buffer.dtype), buffer.size) for buffer in buffers),
+        groups=tuple(tuple(group) for group in groups),
+        visitor=visitor,
     )
     _plans[plan.number] = plan
     found: dict[int, Any] = {}
@@ -168,11 +201,10 @@ def _work(number: int, arguments: list[int], results: list[int]) -> None:
     plan = _plans[number]
     arrays = []
     for (dtype, count), source, target in zip(plan.buffers, arguments, results, strict=True):
-        if count:
-            array = frames.view(target, jnp.dtype(dtype), count)
-            if source != target:  # XLA had to keep what it gave
-                np.copyto(array, frames.view(source, jnp.dtype(dtype), count))
-            arrays.append(array)
+        array = frames.view(target, jnp.dtype(dtype), count) if count else np.empty(0, jnp.dtype(dtype))
+        if count and source != target:  # XLA had to keep what it gave
+            np.copyto(array, frames.view(source, jnp.dtype(dtype), count))
+        arrays.append(array)
     _reduce(plan, arrays)
 
 
@@ -194,10 +226,23 @@ class _Copied:
 
 
 def _reduce(plan: Plan, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    if plan.visitor:
+        _visitors[plan.visitor](_split(plan, arrays))
+        return
     ranks = world.get_world(f"jax.{plan.caller}")
     agree(ranks, plan.number, plan.leaves, plan.caller)
     for array in arrays:
-        ranks.all_reduce(array, plan.op)
+        if array.size:
+            ranks.all_reduce(array, plan.op)
+
+
+def _split(plan: Plan, arrays: Sequence[npt.NDArray[Any]]) -> list[tuple[trees.Leaf, npt.NDArray[Any]]]:
+    """Return the leaves' parts of the buffers, in the order of the leaves."""
+    found: dict[int, npt.NDArray[Any]] = {}
+    for group, array in zip(plan.groups, arrays, strict=True):
+        sizes = [math.prod(plan.leaves[number].shape) for number in group]
+        found.update(zip(group, np.split(array.reshape(-1), np.cumsum(sizes)[:-1]), strict=True))
+    return [(leaf, found[number]) for number, leaf in enumerate(plan.leaves)]
 
 
 def agree(ranks: collective_world.World, number: int, leaves: Sequence[trees.Leaf], caller: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hocket import ps
 from hocket.train.jax import rank_state
 
 
@@ -44,10 +45,12 @@ def prepare_optimizer(optimizer: Any) -> Any:
     """Return an optimizer whose updates go through the trainer's strategy.
 
     With `AllReduce` it averages the gradients before the optimizer sees them; its state is the optimizer's own. With `LocalSGD` the ranks meet
-    in it, so it must be the outermost one: prepare a chain, do not chain a prepared one. Its ``update`` then needs the parameters.
+    in it, so it must be the outermost one: prepare a chain, do not chain a prepared one. Its ``update`` then needs the parameters. With `ParameterServer` the same
+    holds, and ``init`` is called with the parameters that training begins with, outside of `jax.jit`.
 
     Args:
-        optimizer: A gradient transformation of optax, or what looks like one: a named tuple with ``init`` and ``update``.
+        optimizer: A gradient transformation of optax, or what looks like one: a named tuple with ``init`` and ``update``. With `ParameterServer` one of
+            `hocket.ps`, too, which the servers apply.
 
     Raises:
         TypeError: It is none.
@@ -76,6 +79,8 @@ def prepare_optimizer(optimizer: Any) -> Any:
         0.9
     """
     exchange = rank_state.get_exchange("prepare_optimizer")
+    if isinstance(optimizer, ps.Optimizer):
+        return exchange.adapt_server_optimizer(optimizer)
     init, update = getattr(optimizer, "init", None), getattr(optimizer, "update", None)
     if not (callable(init) and callable(update) and hasattr(optimizer, "_replace")):
         raise TypeError(

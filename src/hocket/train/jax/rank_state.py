@@ -8,12 +8,10 @@ A rank whose training function has returned leaves the others' collectives, so t
 
 from __future__ import annotations
 
-import functools
 import weakref
-from collections.abc import Callable
 from typing import Any, final
 
-from hocket.train import strategies, worker_session, world
+from hocket.train import hosting, strategies, worker_session, world
 from hocket.train.jax import host_calls
 from hocket.train.jax import strategies as jax_strategies
 
@@ -44,27 +42,17 @@ def _open(session: worker_session.WorkerSession, strategy: strategies.Strategy) 
 
 
 @final
-class RunWithStrategy:
-    """A training function together with its strategy; it looks like the function.
-
-    Args:
-        function: The training function.
-        strategy: What its `prepare_optimizer` and the like shall use.
-    """
-
-    def __init__(self, function: Callable[..., Any], strategy: strategies.Strategy) -> None:
-        self._function = function
-        self._strategy = strategy
-        functools.update_wrapper(self, function)
+class RunWithStrategy(hosting.FunctionWithStrategy):
+    """A training function together with its strategy."""
 
     def __call__(self, *args: Any) -> Any:
         """Run it."""
         session = worker_session.get_session("jax.JaxTrainer")
-        _exchanges[session] = _open(session, self._strategy)
+        _exchanges[session] = _open(session, self.strategy)
         try:
             returned = self._function(*args)
         finally:
-            del _exchanges[session]
+            _exchanges.pop(session).close()
         host_calls.wait_for_steps()
         world.get_world("jax.JaxTrainer").close()
         return returned

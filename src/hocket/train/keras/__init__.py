@@ -31,3 +31,4 @@ from hocket.train.keras.trainer import KerasTrainer as KerasTrainer
 from hocket.train.strategies import AllReduce as AllReduce
 from hocket.train.strategies import LocalSGD as LocalSGD
 from hocket.train.strategies import Nesterov as Nesterov
+from hocket.train.strategies import ParameterServer as ParameterServer

@@ -164,10 +164,22 @@ class _Prepared:
 
         def apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
             rows, self._rows = self._rows, None
+            if self._exchange.takes_steps:
+                self._take_step(optimizer, list(grads))
+                return None
             averaged = self._crossing.average(list(grads), 1.0 if rows is None else rows)
             return original(averaged, trainable_variables)
 
         object.__setattr__(optimizer, "apply", apply)
+
+    def _take_step(self, optimizer: Any, grads: Sequence[Any]) -> None:
+        """Have the variables become what the host makes of the gradients."""
+        given, rate = self.model.trainable_variables, keras.ops.convert_to_tensor(optimizer.learning_rate)
+        self._exchange.choose([number for number, gradient in enumerate(grads) if gradient is not None])
+        for variable, value in zip(given, self._crossing.average(grads, rate), strict=True):
+            if value is not None:
+                variable.assign(value)
+        optimizer.iterations.assign_add(1)
 
     def _compute_loss(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
         leaves = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
@@ -276,7 +288,7 @@ class _Prepared:
     def begin_fit(self) -> None:
         """Give all ranks rank 0's weights."""
         model = self.model
-        if self._world.size > 1:
+        if self._world.size > 1 and not self._exchange.has_begun:
             optimizer = model.optimizer
             theirs = list(optimizer.variables) if optimizer is not None and optimizer.built else []
             for given in (model.weights, [one for one in theirs if keras.backend.is_float_dtype(one.dtype)]):
@@ -288,6 +300,7 @@ class _Prepared:
     def begin_epoch(self, filler: int | None) -> None:
         """Note that an epoch begins, and which of its steps does not count here."""
         self._step, self._filler, self._is_in_epoch = 0, filler, True
+        self._exchange.begin_epoch(self.model)
 
     def after_steps(self, count: int) -> None:
         """Note that steps are taken."""

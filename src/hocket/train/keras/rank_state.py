@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, final
 
 from hocket.collective.world import World
-from hocket.train import strategies, worker_session, world
+from hocket.train import hosting, strategies, worker_session, world
 from hocket.train.keras import strategies as keras_strategies
 
 
@@ -54,28 +53,19 @@ def get_state(caller: str) -> RankState:
 def use_strategy(strategy: strategies.Strategy) -> Iterator[None]:
     """Have the open session's rank use a strategy, for the duration of a block."""
     session = worker_session.get_session("keras.KerasTrainer")
-    _states[session] = RankState(world.get_world("keras.KerasTrainer"), strategy)
+    state = _states[session] = RankState(world.get_world("keras.KerasTrainer"), strategy)
     try:
         yield
     finally:
         _states.pop(session, None)
+        state.exchange.close()
 
 
 @final
-class RunWithStrategy:
-    """A training function together with its strategy; it looks like the function.
-
-    Args:
-        function: The training function.
-        strategy: How its models' updates travel.
-    """
-
-    def __init__(self, function: Callable[..., Any], strategy: strategies.Strategy) -> None:
-        self._function = function
-        self._strategy = strategy
-        functools.update_wrapper(self, function)
+class RunWithStrategy(hosting.FunctionWithStrategy):
+    """A training function together with its strategy."""
 
     def __call__(self, *args: Any) -> Any:
         """Run it."""
-        with use_strategy(self._strategy):
+        with use_strategy(self.strategy):
             return self._function(*args)

@@ -7,4 +7,5 @@ from hocket.train.strategies.all_reduce import AllReduce as AllReduce
 from hocket.train.strategies.all_reduce import PowerSGD as PowerSGD
 from hocket.train.strategies.local_sgd import LocalSGD as LocalSGD
 from hocket.train.strategies.local_sgd import Nesterov as Nesterov
+from hocket.train.strategies.parameter_server import ParameterServer as ParameterServer
 from hocket.train.strategies.strategy import Strategy as Strategy

@@ -15,6 +15,7 @@ except ImportError as _error:
 from hocket.train.strategies import AllReduce as AllReduce
 from hocket.train.strategies import LocalSGD as LocalSGD
 from hocket.train.strategies import Nesterov as Nesterov
+from hocket.train.strategies import ParameterServer as ParameterServer
 from hocket.train.strategies import PowerSGD as PowerSGD
 from hocket.train.torch.config import TorchConfig as TorchConfig
 from hocket.train.torch.devices import get_device as get_device

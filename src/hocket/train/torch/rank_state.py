@@ -7,15 +7,14 @@ was given a strategy.
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, final
 
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from hocket.train import strategies, worker_session
+from hocket.train import hosting, strategies, worker_session
 from hocket.train.torch import precision
 from hocket.train.torch import strategies as torch_strategies
 
@@ -127,20 +126,10 @@ def use_strategy(strategy: strategies.Strategy) -> Iterator[None]:
 
 
 @final
-class RunWithStrategy:
-    """A training function together with its strategy; it looks like the function.
-
-    Args:
-        function: The training function.
-        strategy: What its `prepare_model` and the like shall use.
-    """
-
-    def __init__(self, function: Callable[..., Any], strategy: strategies.Strategy) -> None:
-        self._function = function
-        self._strategy = strategy
-        functools.update_wrapper(self, function)
+class RunWithStrategy(hosting.FunctionWithStrategy):
+    """A training function together with its strategy."""
 
     def __call__(self, *args: Any) -> Any:
         """Run it."""
-        with use_strategy(self._strategy):
+        with use_strategy(self.strategy):
             return self._function(*args)

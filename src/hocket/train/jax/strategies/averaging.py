@@ -1,4 +1,4 @@
-"""Means over the ranks."""
+"""Means over the ranks, and steps that lead to them."""
 
 from __future__ import annotations
 
@@ -42,3 +42,9 @@ def compute_means(
         for number, mean in zip(chosen, means, strict=True):
             values[number] = mean
     return jax.tree_util.tree_unflatten(structure, values)
+
+
+def find_step(param: Any, goal: Any, step: Any) -> Any:
+    """Return what to add to a parameter so that it becomes the goal, as an array of the step's dtype."""
+    first = goal - param
+    return (first + (goal - (param + first))).astype(step.dtype)

@@ -89,7 +89,7 @@ class _Exchange(strategy.Exchange):
             def meet(steps: Any, state: LocalSGDState) -> Any:
                 moved = jax.tree.map(lambda param, step: jnp.asarray(param + step, param.dtype), params, steps)
                 common, state = self._meet(moved, state)
-                found = jax.tree.map(_find_step, params, common, steps)
+                found = jax.tree.map(averaging.find_step, params, common, steps)
                 return found, state
 
             return jax.lax.cond(
@@ -154,9 +154,3 @@ def _check_state(state: Any) -> None:
 def _copy_wide(param: Any) -> Any:
     array = jnp.asarray(param)
     return jnp.array(array, host_calls.widen(array.dtype), copy=True)
-
-
-def _find_step(param: Any, goal: Any, step: Any) -> Any:
-    """Return what to add to a parameter so that it becomes the goal."""
-    first = goal - param
-    return (first + (goal - (param + first))).astype(step.dtype)

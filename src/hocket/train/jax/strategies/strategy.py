@@ -14,6 +14,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from hocket import ps
 from hocket.train import strategies
 
 
@@ -46,9 +47,22 @@ class Exchange(abc.ABC):
     def adapt_optimizer(self, optimizer: Any) -> Any:
         """Return the optimizer that the rank steps with; of the same type, with another ``init`` and ``update``."""
 
+    def adapt_server_optimizer(self, optimizer: ps.Optimizer) -> Any:
+        """Return an optimizer, as optax has them, whose steps the servers take.
+
+        Raises:
+            TypeError: There are no servers.
+        """
+        raise TypeError(
+            f"prepare_optimizer() received {optimizer!r}, which servers apply, but the strategy has no servers. Use strategy=ParameterServer(), or an optimizer of optax."
+        )
+
     @abc.abstractmethod
     def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
         """Return parameters that are equal in all ranks, and the optimizer's state to go on with."""
+
+    def close(self) -> None:
+        """Give back what is held. Called when the training function has returned or raised."""
 
 
 @functools.singledispatch

@@ -5,5 +5,6 @@
 
 from hocket.train.keras.strategies import all_reduce as all_reduce
 from hocket.train.keras.strategies import local_sgd as local_sgd
+from hocket.train.keras.strategies import parameter_server as parameter_server
 from hocket.train.keras.strategies.strategy import Exchange as Exchange
 from hocket.train.keras.strategies.strategy import open_exchange as open_exchange

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -25,6 +26,8 @@ class Exchange(abc.ABC):
 
     averages_gradients: bool = True
     """Whether gradients go through `average` at all."""
+    takes_steps: bool = False
+    """Whether `average` returns what the variables become, and the optimizer is not to step."""
 
     @abc.abstractmethod
     def average(self, flat: npt.NDArray[Any], rows: float) -> None:
@@ -32,12 +35,23 @@ class Exchange(abc.ABC):
 
         Args:
             flat: All of them, and a last element that has no meaning and may be used.
-            rows: Of how many rows they are the mean; 0 if they shall not count.
+            rows: Of how many rows they are the mean; 0 if they shall not count. If it takes steps: the learning rate; 0 for no step.
         """
+
+    def choose(self, numbers: Sequence[int]) -> None:
+        """Say which of the trainable variables have gradients, if it takes steps. Called when a step is traced."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the ranks' weights may be other than rank 0's when ``fit`` begins."""
+        return False
 
     @abc.abstractmethod
     def begin(self, model: Any) -> None:
         """Called when ``fit`` begins and the ranks' weights are equal."""
+
+    def begin_epoch(self, model: Any) -> None:
+        """Called when an epoch begins."""
 
     @abc.abstractmethod
     def after_steps(self, model: Any, count: int) -> None:
@@ -46,6 +60,9 @@ class Exchange(abc.ABC):
     @abc.abstractmethod
     def synchronize(self, model: Any) -> None:
         """Make the ranks' weights equal, where they may differ now."""
+
+    def close(self) -> None:
+        """Give back what is held. Called when the training function has returned or raised."""
 
 
 @functools.singledispatch

@@ -1,0 +1,84 @@
+"""What a strategy keeps in the driver for as long as ``fit()`` takes, over all starts of the ranks: parameter servers, for example.
+
+Most strategies keep nothing there; `open_host` is registered for those that do. A host says what the ranks are given in the strategy's stead, which knows where to
+find it.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Self
+
+from hocket.train import strategies
+
+
+class Host:
+    """What is kept. This one keeps nothing.
+
+    Args:
+        strategy: What the ranks are given.
+    """
+
+    def __init__(self, strategy: strategies.Strategy) -> None:
+        self.strategy: Final = strategy
+
+    def get_statistics(self) -> dict[str, Any]:
+        """Return what was counted; it becomes `Result.statistics`."""
+        return {}
+
+    def close(self) -> None:
+        """Give it up. Called when no rank runs any more."""
+
+
+@functools.singledispatch
+def open_host(strategy: strategies.Strategy, num_workers: int) -> Host:
+    """Begin what a strategy keeps in the driver.
+
+    Args:
+        strategy: Which.
+        num_workers: How many ranks there will be at most.
+    """
+    return Host(strategy)
+
+
+class FunctionWithStrategy(abc.ABC):
+    """A training function together with its strategy; it looks like the function. Each adapter says how to run it.
+
+    Args:
+        function: The training function.
+        strategy: What its `prepare_model`, `prepare_optimizer` and the like shall use.
+    """
+
+    def __init__(self, function: Callable[..., Any], strategy: strategies.Strategy) -> None:
+        self._function = function
+        self.strategy: Final = strategy
+        functools.update_wrapper(self, function)
+
+    @abc.abstractmethod
+    def __call__(self, *args: Any) -> Any:
+        """Run it."""
+
+    def replace(self, strategy: strategies.Strategy) -> Self:
+        """Return the function together with another strategy."""
+        return type(self)(self._function, strategy)
+
+
+@contextlib.contextmanager
+def hosted(function: Callable[..., Any], num_workers: int) -> Iterator[tuple[Callable[..., Any], Host | None]]:
+    """Keep a training function's host for the duration of a block. Yields the function for the ranks, and the host.
+
+    Args:
+        function: Which; one without a strategy needs no host.
+        num_workers: How many ranks there will be at most.
+    """
+    if not isinstance(function, FunctionWithStrategy):
+        yield function, None
+        return
+    host = open_host(function.strategy, num_workers)
+    try:
+        yield function if host.strategy is function.strategy else function.replace(host.strategy), host
+    finally:
+        host.close()

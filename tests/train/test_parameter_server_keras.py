@@ -1,0 +1,98 @@
+"""Keras on parameter servers: plain Keras's steps with one rank, and one model for two."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+with pytest.MonkeyPatch.context() as _patch:
+    if "KERAS_BACKEND" not in os.environ:
+        _patch.setenv("KERAS_BACKEND", "torch")  # for this process, in which torch is loaded anyway
+    import keras
+
+from hocket.train import keras as hocket_keras
+from hocket.train.strategies import ParameterServer
+
+from .on_servers import fit, make_digits
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"  # Keras's own
+)
+
+
+def build_keras_model(optimizer: Any) -> Any:
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(4)])
+    model = hocket_keras.prepare_model(model)
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def learn_with_keras(config: dict[str, Any]) -> float:
+    parts = [make_digits(0, step) for step in range(config["steps"])]
+    x, y = (np.concatenate(part) for part in zip(*parts, strict=True))
+    data = hocket_keras.prepare_arrays(x, y, batch_size=32)
+    history = build_keras_model(keras.optimizers.Adam(0.02)).fit(data, epochs=2, verbose=0, validation_data=(x, y))
+    losses = history.history["val_loss"]
+    assert losses[-1] < losses[0]
+    return float(losses[-1])
+
+
+def test_two_ranks_learn_together(here: None, tmp_path: Path) -> None:
+    settings = ParameterServer(num_servers=2, max_staleness=0)
+    result = fit(hocket_keras.KerasTrainer, tmp_path, learn_with_keras, settings, 2, config={"steps": 10})
+    assert result.return_value < 0.9
+    assert result.statistics["staleness"] == {0: 20}
+
+
+KERAS_OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.9)),
+    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.05),
+}
+
+
+@pytest.mark.parametrize("name", KERAS_OPTIMIZERS)
+def test_one_rank_takes_the_steps_of_plain_keras(here: None, tmp_path: Path, name: str) -> None:
+    x, y = make_digits(0, 0)
+
+    def loop() -> Any:
+        model = build_keras_model(KERAS_OPTIMIZERS[name]())
+        data = hocket_keras.prepare_arrays(x, y, batch_size=8, resume=False)
+        model.fit(data, epochs=2, verbose=0)
+        model.set_weights([weight / 2 for weight in model.get_weights()])  # which the servers must hear of
+        model.fit(data, epochs=1, verbose=0)
+        return model.get_weights()
+
+    expected, found = (
+        fit(hocket_keras.KerasTrainer, tmp_path, loop, strategy).return_value
+        for strategy in (None, ParameterServer(2, max_staleness=1))
+    )
+    for value, ours in zip(expected, found, strict=True):
+        np.testing.assert_allclose(ours, value, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (lambda: keras.optimizers.Lion(0.1), "have no Lion. Use one of keras.optimizers: SGD, Adam, AdamW, Adagrad"),
+        (lambda: keras.optimizers.Adam(0.1, clipnorm=1.0), r"have no Adam\(clipnorm=1.0\). Leave clipnorm out"),
+        (lambda: keras.optimizers.Adagrad(0.1, weight_decay=0.1), r"have no Adagrad\(weight_decay=0.1\) as Keras"),
+        (
+            lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1),
+            "have no SGD with momentum=0.9 and weight_decay=0.1",
+        ),
+    ],
+)
+def test_what_servers_cannot_do_for_keras_is_refused(here: None, tmp_path: Path, optimizer: Any, message: str) -> None:
+    def loop() -> None:
+        build_keras_model(optimizer()).fit(*make_digits(0, 0), verbose=0)
+
+    with pytest.raises(ValueError, match=message):
+        fit(hocket_keras.KerasTrainer, tmp_path, loop, ParameterServer())
