@@ -340,7 +340,7 @@ def test_two_threads_wait_and_one_is_told(coordinator, files: Files):
 def test_an_error_that_cannot_travel_is_replaced(coordinator):
     def explode() -> None:
         error = ValueError("has a lock")
-        error.lock = threading.Lock()
+        error.lock = threading.Lock()  # type: ignore[attr-defined]
         raise error
 
     assert "has a lock" in str(join_failing(coordinator, explode)[0])

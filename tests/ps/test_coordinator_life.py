@@ -224,7 +224,7 @@ def test_the_watchdog_speaks_once(strategy, files: Files, capfd):
     with pytest.raises(ValueError, match=r"max_queued must be a whole number from 1, but received 0"):
         ps.Coordinator(strategy, max_queued=0)
     with pytest.raises(TypeError, match=r"takes a ParameterServerStrategy, but received dict"):
-        ps.Coordinator({"worker": 1})
+        ps.Coordinator({"worker": 1})  # type: ignore[arg-type]
 
 
 def test_a_task_can_be_the_coordinator(session):

@@ -60,6 +60,7 @@ def test_dealt_items_go_to_who_is_free(coordinator, files: Files):
 def test_a_pass_after_a_pass(coordinator):
     """A3 #32. Workers let go of a pass that nobody holds."""
     dataset = coordinator.create_per_worker_dataset(np.arange(8))
+    stream = iter(dataset)
     for _ in range(20):
         stream = iter(dataset)
         assert sorted(coordinator.fetch([coordinator.schedule(draw, (stream,)) for _ in range(8)])) == list(range(8))
@@ -144,7 +145,7 @@ def test_values_of_each_worker(coordinator):
     made = coordinator.per_worker(lambda: {"worker": ps.get_current_worker_index(), "count": 0})
     assert coordinator.read_all(made) == [{"worker": 0, "count": 0}, {"worker": 1, "count": 0}]
 
-    def count(own: dict[str, int]) -> int:
+    def count(own: dict[str, int]) -> Any:
         own["count"] += 1
         assert made.value is own
         return own["count"]

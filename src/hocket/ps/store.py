@@ -183,10 +183,10 @@ class Store:
         return value
 
     def read_rows(self, number: int, ids: Array, out: Array | None = None) -> Array:
-        """Return copies of rows of a table, made if they are new.
+        """Return copies of rows: of a table, made if they are new; or of a dense shard.
 
         Args:
-            number: Which table.
+            number: Which.
             ids: Local ids, int64.
             out: Where to put them. Default: a new array.
 
@@ -194,7 +194,13 @@ class Store:
             CapacityError: The table is full.
         """
         shard = self.get_shard(number)
-        assert isinstance(shard, rows.TableShard), "a dense variable is read whole"
+        if isinstance(shard, dense.DenseShard):
+            value = shard.read_rows(ids, out)
+            if value is None:
+                with self._mutex:
+                    value = shard.read_rows(ids, out)
+            assert value is not None, "nobody writes without the mutex"
+            return value
         value = shard.read(ids, out)
         if value is None:
             with self._mutex:

@@ -10,7 +10,7 @@ them, use ``strategy.pull``; in a closure each reading notes it, too.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, final
 
 import numpy as np
@@ -84,12 +84,19 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         return value if dtype is None else value.astype(dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if any(isinstance(out, BaseVariable) for out in kwargs.get("out") or ()):
-            return NotImplemented
+        for out in kwargs.get("out") or ():
+            if isinstance(out, BaseVariable):
+                raise TypeError(
+                    f"`{out.name}` is a variable on a server, which an operation in place does not reach: `{out.name} += ...` would make an array of it. Write "
+                    f"{out.name}.assign_add(...), assign_sub(...) or assign(...)."
+                )
         return getattr(ufunc, method)(*(_read(given) for given in inputs), **kwargs)
 
     def __getitem__(self, index: Any) -> Any:
         return self.read_value()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.read_value())
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         raise TypeError(
@@ -113,13 +120,19 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
     __hash__ = object.__hash__
 
     def sparse_read(self, indices: Any) -> Array:
-        """Return rows by number; of a sharded variable each shard is asked for its own.
+        """Return rows by number. Only they move.
 
         Raises:
             IndexError: A number is out of range.
         """
         ids = self._check_ids(indices)
-        result: Array = self.read_value()[ids]
+        link = links.open_link(self._address)
+        link.enter()
+        result: Array = np.empty((*ids.shape, *self.shape[1:]), self.dtype)
+        for part, rows in zip(self._parts, self.list_rows(), strict=True):
+            mine = (ids >= rows.start) & (ids < rows.stop)
+            if mine.any():
+                result[mine] = link.stores[part.server].read_rows(part.number, ids[mine] - rows.start)
         return result
 
     # -- writing --
@@ -209,7 +222,7 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
             raise TypeError(
                 f"`{self.name}` holds {self.dtype}, which {given.dtype} does not fit into. Convert it: value.astype({str(self.dtype)!r})."
             )
-        if np.broadcast_shapes(given.shape, self.shape) != self.shape:
+        if not _fits(given.shape, self.shape):
             raise ValueError(f"`{self.name}` has the shape {self.shape}, which {given.shape} cannot be added to.")
         given = given.astype(self.dtype, copy=False)
         link = links.open_link(self._address)
@@ -290,20 +303,6 @@ class ShardedVariable(BaseVariable):
         """The shards, each as a variable of its own."""
         return [build(Variable, self._address, part.name, part.shape, part.dtype, [part]) for part in self._parts]
 
-    def sparse_read(self, indices: Any) -> Array:
-        """Return rows by number; only they move.
-
-        Raises:
-            IndexError: A number is out of range.
-        """
-        ids = self._check_ids(indices)
-        result = np.empty((*ids.shape, *self.shape[1:]), self.dtype)
-        for shard, rows in zip(self.variables, self.list_rows(), strict=True):
-            mine = (ids >= rows.start) & (ids < rows.stop)
-            if mine.any():
-                result[mine] = shard.read_value()[ids[mine] - rows.start]
-        return result
-
 
 def build(
     cls: type[BaseVariable],
@@ -326,6 +325,14 @@ def build(
     made = object.__new__(cls)
     made._address, made.name, made.shape, made.dtype, made._parts = address, name, shape, np.dtype(dtype), tuple(parts)
     return made
+
+
+def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Tell whether an array can be broadcast to a shape."""
+    try:
+        return np.broadcast_shapes(shape, whole) == whole
+    except ValueError:
+        return False
 
 
 def _read(given: Any) -> Any:
