@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -22,7 +23,7 @@ def make_gate(
     bound: int | None, timeout_s: float = 20.0, *, is_logging: bool = True
 ) -> tuple[memory.Memory, gate.Gate]:
     kept = memory.create(gate.count_bytes(), "gate")
-    gate.build(kept, bound, is_logging=is_logging)
+    gate.build(kept, gate.Settings(bound, 0, is_logging, 8))
     return kept, gate.Gate(kept.ref, timeout_s)
 
 
@@ -36,6 +37,7 @@ def test_the_bound_holds_and_somebody_can_always_go_on(bound, workers, choices):
     """A4 #53. Each step one worker tries what it would do next; whatever the order, no push is staler, and never are all stuck."""
     kept, door = make_gate(bound)
     state = ["outside"] * workers
+    closures = itertools.count()
 
     def attempt(worker: int) -> bool:
         if state[worker] == "outside":
@@ -43,7 +45,7 @@ def test_the_bound_holds_and_somebody_can_always_go_on(bound, workers, choices):
         elif state[worker] == "computes":
             done, state_after = door._try_grant(worker), "pushes"
         else:
-            assert door.leave(worker) <= bound
+            assert door.leave(worker, next(closures), 0) <= bound
             done, state_after = True, "outside"
         if done:
             state[worker] = state_after
@@ -91,7 +93,7 @@ def test_threads_as_workers(bound):
 
     def work(worker: int) -> None:
         rng = random.Random(worker)
-        for _ in range(150):
+        for closure in range(150):
             door.enter(worker)
             if rng.random() < 0.1:
                 door.forget(worker)
@@ -99,7 +101,7 @@ def test_threads_as_workers(bound):
             if rng.random() < 0.3:
                 time.sleep(0)
             door.grant(worker)
-            staleness = door.leave(worker)
+            staleness = door.leave(worker, closure, 0)
             assert bound is None or staleness <= bound
 
     threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
@@ -140,7 +142,9 @@ def test_a_process_dies_inside(tmp_path):
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     door.enter(0)
     door.grant(0)
-    assert door.leave(0) == 0
+    assert door.leave(0, 1, 0) == 0
+    assert door.leave(0, 1, 0) == 0  # said again by its successor
+    assert door.version == 1
     kept.close()
 
 
@@ -182,5 +186,6 @@ def test_staleness_with_workers_that_are_stopped(session):
     log = strategy.get_log()
     assert (log[:, 2] - log[:, 1]).max() <= bound
     assert len(set(log[:, 0])) == 3
-    assert 1500 - coordinator.statistics()["recoverable_worker_failure_count"] <= len(log) <= 1500
+    assert len(log) == sum(histogram.values()) == 1500
+    assert coordinator.statistics()["recoverable_worker_failure_count"] >= 1
     strategy.close()

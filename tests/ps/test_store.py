@@ -26,9 +26,9 @@ class Server:
         self.timeout_s = timeout_s
         self.store = self.open()
         rule = ps.Adagrad(lr=0.5)
-        spec = records.DenseSpec(0, 0, "dense", (3, 2), "float32", rule, records.NO_MEMORY)
+        spec = records.DenseSpec(0, 0, "dense", (3, 2), 0, "float32", rule, records.NO_MEMORY)
         made = self._make(dense.plan(spec.shape, spec.dtype, len(rule.slots)).nbytes)
-        self.store.add(records.DenseSpec(0, 0, "dense", (3, 2), "float32", rule, made), np.ones((3, 2)))
+        self.store.add(records.DenseSpec(0, 0, "dense", (3, 2), 0, "float32", rule, made), np.ones((3, 2)))
         for number, is_hashed in ((1, False), (2, True)):
             table = records.TableSpec(
                 number,
@@ -45,7 +45,7 @@ class Server:
                 None,
                 records.NO_MEMORY,
             )
-            self.store.add(records.replace_ref(table, self._make(rows.plan(table).nbytes)))
+            self.store.add(records.replace_memory(table, self._make(rows.plan(table).nbytes), None))
 
     def _make(self, nbytes: int) -> memory.MemoryRef:
         self.kept.append(memory.create(nbytes, "shard"))
@@ -57,13 +57,11 @@ class Server:
     def look(self) -> dict[str, Any]:
         """Return all numbers, after what a dead process left was put right."""
         with self.store.locked():
-            pass
-        step, slots = self.store.get_shard(0).read_slots()
+            state = self.store.get_shard(0).export()
         return {
             "version": self.store.version,
             "dense": self.store.read(0).tolist(),
-            "step": step,
-            "slots": [slot.tolist() for slot in slots],
+            "state": {name: np.array(value).tolist() for name, value in state.items()},
             "rows": self.store.read_rows(1, np.arange(20)).tolist(),
             "hashed": self.store.read_rows(2, np.array([5, 2**40, -7])).tolist(),
         }

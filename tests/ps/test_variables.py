@@ -146,7 +146,7 @@ def test_rows_are_split_as_evenly_as_possible(rows, shards):
 def test_partitioners_of_a_strategy(module_strategy):
     """A4 #45, #46, #44: what is colocated is not split, nor what is one number."""
     with module_strategy.scope():
-        split = ps.Variable(np.zeros((13, 2)), partitioner=ps.FixedShards(5))
+        split: Any = ps.Variable(np.zeros((13, 2)), partitioner=ps.FixedShards(5))
         assert isinstance(split, ps.ShardedVariable)
         assert [part.shape[0] for part in split.variables] == [3, 3, 3, 2, 2]
         assert isinstance(ps.Variable(3.0, partitioner=ps.FixedShards(5)), ps.Variable)
@@ -199,7 +199,7 @@ def test_initial_values(module_strategy):
         named = ps.Variable(1.0, name="mine")
         with pytest.raises(ValueError, match=r"There is a variable named 'mine' already"):
             ps.Variable(1.0, name="mine")
-        assert module_strategy.variables["mine"] is named
+        assert module_strategy.variables["mine"].assign_add(2.0).numpy() == named.numpy() == 3.0
         with pytest.raises(
             errors.CapacityError, match=r"takes [\d.]+ GiB with its optimizer's slots.*this machine has [\d.]+ GiB"
         ):

@@ -94,7 +94,8 @@ def _map(descriptor: int, nbytes: int) -> Array:
         raise OSError(code, f"{os.strerror(code)} (mapping {nbytes:,} bytes)")
     block = (ctypes.c_uint8 * nbytes).from_address(address)
     weakref.finalize(block, _library.munmap, address, nbytes).atexit = False
-    return np.frombuffer(block, np.uint8)
+    mapped: Array = np.frombuffer(memoryview(block).cast("B"), np.uint8)
+    return mapped
 
 
 def create(nbytes: int, purpose: str) -> Memory:
