@@ -26,6 +26,7 @@ def list_lanes() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("hocket-ps")]
 
 
+@pytest.mark.needs("parallelism")
 def test_the_queue_is_bounded(strategy, files: Files):
     """A2 #17."""
     with_limit = ps.Coordinator(strategy, max_queued=2)
@@ -227,10 +228,9 @@ def test_the_watchdog_speaks_once(strategy, files: Files, capfd):
         ps.Coordinator({"worker": 1})  # type: ignore[arg-type]
 
 
+@pytest.mark.needs("parallelism")
 def test_a_task_can_be_the_coordinator(session):
     """A1 #5: the coordinator is no worker, and needs not be the driver."""
-    if ENGINE == "inprocess":
-        pytest.skip("A task runs in the caller's thread, and keeps the lanes from theirs.")
 
     @hocket.remote(num_cpus=0)
     def train() -> int:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from hocket import ps
 from hocket.ps import errors, gate, memory
-from tests.conftest import ENGINE
 
 
 def make_gate(
@@ -148,9 +147,7 @@ def test_a_process_dies_inside(tmp_path):
     kept.close()
 
 
-@pytest.mark.skipif(
-    ENGINE != "local", reason="It stops the workers' processes, of which only the local engine tells nothing to Ray."
-)
+@pytest.mark.about_local("workers' processes, which are stopped and killed by their numbers")
 def test_staleness_with_workers_that_are_stopped(session):
     """A4 #53: SIGSTOP and SIGCONT at random, and a kill."""
     bound = 4
