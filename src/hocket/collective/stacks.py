@@ -121,10 +121,19 @@ def fetch(pid: int, desk: Desk, process: int | None = None) -> str:
                 else:
                     os.kill(pid, _SIGNAL)
                 _grows(file, before)
-            time.sleep(0.02)  # it writes line by line
+            _wait_for_the_end(file)
         return file.read_bytes()[before:].decode(errors="replace")
     except OSError as error:
         return f"(its stack cannot be read: {error})"
+
+
+def _wait_for_the_end(file: Path) -> None:
+    """Wait until a file has not grown for a while: stacks are written line by line."""
+    deadline = time.monotonic() + STACK_SECONDS
+    size = -1
+    while (now := file.stat().st_size) != size and time.monotonic() < deadline:
+        size = now
+        time.sleep(0.03)
 
 
 def _grows(file: Path, size: int) -> bool:

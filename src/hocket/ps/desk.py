@@ -128,11 +128,15 @@ class Desk:
                 self.last_end = time.monotonic()
             self._count += 1
             self._open.add(closure.number)
-            if closure.watch():
-                self._ready.append(closure)
-                self._settle()
-            else:
-                self._blocked[closure.number] = closure
+            try:
+                if closure.watch():
+                    self._ready.append(closure)
+                    self._settle()
+                else:
+                    self._blocked[closure.number] = closure
+            except BaseException:  # a Ctrl-C: nobody has the result, and nobody must wait for it
+                self._open.discard(closure.number)
+                raise
             self.condition.notify_all()
         return result
 
@@ -233,8 +237,8 @@ class Desk:
         with self.condition:
             del self.lanes[index]
             self._count_workers()
-            for stream in lane.empty:
-                self._end_if_undrawn(stream)
+            for stream in set().union(*(other.empty for other in self.lanes.values())):
+                self._end_if_undrawn(stream)  # it may have been the last with data for them
             self._settle()
             self.condition.notify_all()
 
