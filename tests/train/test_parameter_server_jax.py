@@ -15,8 +15,7 @@ import hocket
 from hocket import ps, train
 from hocket.train import jax as hocket_jax
 from hocket.train.strategies import ParameterServer
-
-from .on_servers import fit, make_digits
+from tests.train.on_servers import fit, make_digits
 
 
 def learn_with_jax(config: dict[str, Any]) -> float:

@@ -61,6 +61,7 @@ class Exchange(abc.ABC):
     def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
         """Return parameters that are equal in all ranks, and the optimizer's state to go on with."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Give back what is held. Called when the training function has returned or raised."""
 
