@@ -74,6 +74,6 @@ def open_exchange(strategy: strategies.Strategy, ranks: Ranks) -> Exchange:
         TypeError: JAX's adapter does not know the strategy.
     """
     raise TypeError(
-        f"JaxTrainer does not know the strategy {strategy!r}. Use AllReduce or LocalSGD, or register how it works with "
+        f"JaxTrainer does not know the strategy {strategy!r}. Use AllReduce, LocalSGD or ParameterServer, or register how it works with "
         "hocket.train.jax.strategies.open_exchange.register."
     )

@@ -75,4 +75,4 @@ def open_exchange(settings: strategies.Strategy, joined: World) -> Exchange:
     Raises:
         TypeError: Keras does not have it.
     """
-    raise TypeError(f"hocket.train.keras does not have the strategy {settings!r}. Use AllReduce() or LocalSGD(8).")
+    raise TypeError(f"hocket.train.keras does not have the strategy {settings!r}. Use AllReduce(), LocalSGD(8) or ParameterServer().")

@@ -78,9 +78,9 @@ class _Exchange(strategy.Exchange):
                 "ParameterServer holds parameters of prepared models, but prepare_optimizer() received an optimizer of others. Call "
                 "model = prepare_model(model) first, and make the optimizer from the parameters of what it returns."
             )
-        if self._ranks.world_size > 1 and self._ranks.rank > 0:
+        if self._ranks.rank > 0:
             dist.barrier()  # rank 0 makes them, with its values
-        self._make(optimizer, groups, names)
+        self._make(optimizer, groups, names, is_made=self._ranks.rank > 0)
         if self._ranks.world_size > 1 and self._ranks.rank == 0:
             dist.barrier()
         self._optimizers.append(optimizer)
@@ -191,18 +191,19 @@ class _Exchange(strategy.Exchange):
         optimizer: torch.optim.Optimizer,
         groups: list[tuple[dict[str, Any], torch.Tensor]],
         names: Mapping[torch.Tensor, str],
+        *,
+        is_made: bool = False,
     ) -> None:
         for group, parameter in groups:
             rule = served_optimizers.convert(optimizer, group)
             value = tables.to_array(parameter)
             module = self._tables.get(parameter)
             if module is not None:
-                rows, dim = value.shape
-                table = self._client.make_table(names[parameter], rows, dim, value.dtype, value, rule)
+                table = self._client.make_table(names[parameter], value, rule, is_made=is_made)
                 tables.ServedEmbedding.adopt(module, table, self._client)
                 self._served[parameter] = table
             else:
-                self._served[parameter] = self._client.make_variable(names[parameter], value, rule)
+                self._served[parameter] = self._client.make_variable(names[parameter], value, rule, is_made=is_made)
         for model in self._models:
             for owner in model.modules():
                 if owner not in self._followed and any(one in self._served for one in owner.parameters(recurse=False)):
