@@ -75,4 +75,6 @@ def open_exchange(settings: strategies.Strategy, joined: World) -> Exchange:
     Raises:
         TypeError: Keras does not have it.
     """
-    raise TypeError(f"hocket.train.keras does not have the strategy {settings!r}. Use AllReduce(), LocalSGD(8) or ParameterServer().")
+    raise TypeError(
+        f"hocket.train.keras does not have the strategy {settings!r}. Use AllReduce(), LocalSGD(8) or ParameterServer()."
+    )
