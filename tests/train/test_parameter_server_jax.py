@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,7 @@ import hocket
 from hocket import ps, train
 from hocket.train import jax as hocket_jax
 from hocket.train.strategies import ParameterServer
-
-from .on_servers import fit, make_digits
+from tests.train.on_servers import fit, make_digits
 
 
 def learn_with_jax(config: dict[str, Any]) -> float:
@@ -39,15 +40,20 @@ def learn_with_jax(config: dict[str, Any]) -> float:
 
     losses = []
     for step in range(config["steps"]):
+        if rank == 1 and step == 10 and "folder" in config and not (Path(config["folder"]) / "died").exists():
+            (Path(config["folder"]) / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         params, state, loss = step_once(params, state, *make_digits(rank, step))
         losses.append(float(loss))
     return losses[-1] / losses[0]
 
 
 def test_two_ranks_that_are_processes_learn_together(session: hocket.SessionContext, tmp_path: Path) -> None:
-    """JAX's ranks are never threads."""
+    """JAX's ranks are never threads. One is killed, and begins anew: the servers drop the steps that they have had."""
     settings = ParameterServer(num_servers=2, max_staleness=0)
-    result = fit(hocket_jax.JaxTrainer, tmp_path, learn_with_jax, settings, 2, config={"steps": 40})
+    config = {"steps": 40, "folder": str(tmp_path)}
+    result = fit(hocket_jax.JaxTrainer, tmp_path, learn_with_jax, settings, 2, config=config, max_failures=1)
+    assert (tmp_path / "died").exists()
     assert result.return_value < 0.5
     assert result.statistics["staleness"] == {0: 80}
     assert result.statistics["updates"] == [80, 80]

@@ -16,8 +16,7 @@ with pytest.MonkeyPatch.context() as _patch:
 
 from hocket.train import keras as hocket_keras
 from hocket.train.strategies import ParameterServer
-
-from .on_servers import fit, make_digits
+from tests.train.on_servers import fit, make_digits
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"  # Keras's own

@@ -159,30 +159,38 @@ class Client:
 
     # -- making --
 
-    def make_variable(self, name: str, value: Array, optimizer: ps.Optimizer) -> Any:
-        """Return a variable; if it is there already, with the value that it has."""
-        return self._remote.make_variable(value, name=name, dtype=value.dtype, optimizer=optimizer, exist_ok=True)
+    def make_variable(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> Any:
+        """Return a variable; if it is there already, with the value that it has.
 
-    def make_table(
-        self, name: str, rows: int, dim: int, dtype: Any, initial: Array | None, optimizer: ps.Optimizer
-    ) -> Any:
+        Args:
+            name: What it is called.
+            value: What it begins with.
+            optimizer: What turns gradients into updates.
+            is_made: Whether it is known to be there, so that the value need not travel.
+        """
+        return self._remote.make_variable(
+            np.zeros if is_made else value,
+            name=name,
+            shape=value.shape,
+            dtype=value.dtype,
+            optimizer=optimizer,
+            exist_ok=True,
+        )
+
+    def make_table(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> Any:
         """Return a table; if it is there already, with the rows that it has.
 
         Args:
             name: What it is called.
-            rows: How many rows it has.
-            dim: How long they are.
-            dtype: Of their numbers.
-            initial: Its rows. None: normal, with a deviation of 1.
+            value: Its rows.
             optimizer: What turns gradients into updates.
+            is_made: Whether it is known to be there, so that the rows need not travel.
         """
         return self._remote.make_embedding(
-            rows,
-            dim,
+            *value.shape,
             name=name,
-            dtype=dtype,
-            initializer=ps.Normal(0.0, 1.0) if initial is None else None,
-            initial_value=initial,
+            dtype=value.dtype,
+            initial_value=None if is_made else value,
             optimizer=optimizer,
             exist_ok=True,
         )

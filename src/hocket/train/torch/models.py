@@ -96,7 +96,8 @@ def no_sync(model: torch.nn.Module, when: bool = True) -> Iterator[None]:
 def synchronize() -> None:
     """Make the models of all ranks equal, if the strategy lets them differ between steps. All ranks must call it at the same step.
 
-    With `LocalSGD` that is a meeting, after which the next `sync_every` steps begin; with `AllReduce` there is nothing to do.
+    With `LocalSGD` that is a meeting, after which the next `sync_every` steps begin; with `AllReduce` there is nothing to do. With `ParameterServer` the rank reads
+    what the servers have now; ranks that go on stepping may be ahead of it.
 
     Raises:
         RuntimeError: It is called outside a training function.

@@ -49,6 +49,8 @@ class _Exchange(strategy.Exchange):
     def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
         return params, state
 
+    def close(self) -> None: ...
+
 
 def _shorten(compression: str, dtype: Any) -> Any:
     return _SHORT[compression] if jnp.issubdtype(dtype, jnp.floating) else dtype

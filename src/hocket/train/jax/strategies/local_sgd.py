@@ -110,6 +110,8 @@ class _Exchange(strategy.Exchange):
         )
         return common, whole
 
+    def close(self) -> None: ...
+
     def _average(self, tree: Any) -> Any:
         return averaging.compute_means(tree, self._world_size, "prepare_optimizer")
 

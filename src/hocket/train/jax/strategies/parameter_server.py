@@ -172,7 +172,7 @@ def _visit(arrays: Sequence[tuple[trees.Leaf, npt.NDArray[Any]]]) -> None:
 
 def _check(state: Any, params: Any) -> None:
     if not isinstance(state, ParameterServerState):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 (as `LocalSGD` does; it is mostly a checkpoint's)
             f"ParameterServer needs the state of a prepared optimizer, but received a {type(state).__name__}. Write optimizer = prepare_optimizer(optimizer), and "
             "make the state with optimizer.init(params); a checkpoint of another strategy has another state."
         )

@@ -61,6 +61,7 @@ class Exchange(abc.ABC):
     def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
         """Return parameters that are equal in all ranks, and the optimizer's state to go on with."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Give back what is held. Called when the training function has returned or raised."""
 
@@ -73,6 +74,6 @@ def open_exchange(strategy: strategies.Strategy, ranks: Ranks) -> Exchange:
         TypeError: JAX's adapter does not know the strategy.
     """
     raise TypeError(
-        f"JaxTrainer does not know the strategy {strategy!r}. Use AllReduce or LocalSGD, or register how it works with "
+        f"JaxTrainer does not know the strategy {strategy!r}. Use AllReduce, LocalSGD or ParameterServer, or register how it works with "
         "hocket.train.jax.strategies.open_exchange.register."
     )

@@ -1,6 +1,6 @@
 """What Keras makes of the strategies of `hocket.train.strategies`.
 
-`strategy` has what one must do; `all_reduce` and `local_sgd` are two of them.
+`strategy` has what one must do; `all_reduce`, `local_sgd` and `parameter_server` are three of them.
 """
 
 from hocket.train.keras.strategies import all_reduce as all_reduce

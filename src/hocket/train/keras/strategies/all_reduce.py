@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -38,9 +39,15 @@ class _Exchange(strategy.Exchange):
     def average(self, flat: npt.NDArray[Any], rows: float) -> None:
         average_rows(self._world, flat, rows, self._short)
 
+    def choose(self, numbers: Sequence[int]) -> None: ...
+
     def begin(self, model: Any) -> None: ...
 
+    def begin_epoch(self, model: Any) -> None: ...
+
     def after_steps(self, model: Any, count: int) -> None: ...
+
+    def close(self) -> None: ...
 
     def synchronize(self, model: Any) -> None: ...
 

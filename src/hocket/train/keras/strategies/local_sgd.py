@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -43,9 +44,13 @@ class _Exchange(strategy.Exchange):
         if self._seen <= self._settings.begin_after:
             all_reduce.average_rows(self._world, flat, rows)
 
+    def choose(self, numbers: Sequence[int]) -> None: ...
+
     def begin(self, model: Any) -> None:
         if self._outer is not None and not self._apart:
             self._outer.drop_anchor(_read(model))
+
+    def begin_epoch(self, model: Any) -> None: ...
 
     def after_steps(self, model: Any, count: int) -> None:
         before = self._taken
@@ -56,6 +61,8 @@ class _Exchange(strategy.Exchange):
         self._apart += max(0, self._taken - max(before, first))
         if self._apart >= self._settings.sync_every:
             self._meet(model)
+
+    def close(self) -> None: ...
 
     def synchronize(self, model: Any) -> None:
         if self._apart:

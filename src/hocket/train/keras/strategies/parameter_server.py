@@ -89,7 +89,9 @@ class _Exchange(strategy.Exchange):
             for number, (variable, rule) in enumerate(zip(given, rules, strict=True)):
                 value = variables.read(variable)
                 wide = value if value.dtype == np.float64 else value.astype(np.float32)
-                self._made.append(self._client.make_variable(f"{number}/{variable.path}", wide, rule))
+                self._made.append(
+                    self._client.make_variable(f"{number}/{variable.path}", wide, rule, is_made=self._world.rank > 0)
+                )
             if self._world.rank == 0:
                 self._world.barrier()
         elif self._seen is not None and not np.array_equal(self._seen, variables.read_flat(given)):

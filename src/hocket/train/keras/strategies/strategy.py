@@ -38,6 +38,7 @@ class Exchange(abc.ABC):
             rows: Of how many rows they are the mean; 0 if they shall not count. If it takes steps: the learning rate; 0 for no step.
         """
 
+    @abc.abstractmethod
     def choose(self, numbers: Sequence[int]) -> None:
         """Say which of the trainable variables have gradients, if it takes steps. Called when a step is traced."""
 
@@ -50,6 +51,7 @@ class Exchange(abc.ABC):
     def begin(self, model: Any) -> None:
         """Called when ``fit`` begins and the ranks' weights are equal."""
 
+    @abc.abstractmethod
     def begin_epoch(self, model: Any) -> None:
         """Called when an epoch begins."""
 
@@ -61,6 +63,7 @@ class Exchange(abc.ABC):
     def synchronize(self, model: Any) -> None:
         """Make the ranks' weights equal, where they may differ now."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Give back what is held. Called when the training function has returned or raised."""
 
@@ -72,4 +75,6 @@ def open_exchange(settings: strategies.Strategy, joined: World) -> Exchange:
     Raises:
         TypeError: Keras does not have it.
     """
-    raise TypeError(f"hocket.train.keras does not have the strategy {settings!r}. Use AllReduce() or LocalSGD(8).")
+    raise TypeError(
+        f"hocket.train.keras does not have the strategy {settings!r}. Use AllReduce(), LocalSGD(8) or ParameterServer()."
+    )

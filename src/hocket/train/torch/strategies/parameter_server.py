@@ -47,6 +47,7 @@ class _Exchange(strategy.Exchange):
         self._aside: list[tuple[torch.Tensor, torch.Tensor]] = []
         #: The number of pushes when the copies were pulled; -1 if they are to be pulled in any case.
         self._seen = -1
+        self._followed: set[torch.nn.Module] = set()
         self._hooks: list[Any] = []
 
     # --- what the training function calls ---------------------------------------------------------------------------
@@ -77,9 +78,9 @@ class _Exchange(strategy.Exchange):
                 "ParameterServer holds parameters of prepared models, but prepare_optimizer() received an optimizer of others. Call "
                 "model = prepare_model(model) first, and make the optimizer from the parameters of what it returns."
             )
-        if self._ranks.world_size > 1 and self._ranks.rank > 0:
+        if self._ranks.rank > 0:
             dist.barrier()  # rank 0 makes them, with its values
-        self._make(optimizer, groups, names)
+        self._make(optimizer, groups, names, is_made=self._ranks.rank > 0)
         if self._ranks.world_size > 1 and self._ranks.rank == 0:
             dist.barrier()
         self._optimizers.append(optimizer)
@@ -190,26 +191,34 @@ class _Exchange(strategy.Exchange):
         optimizer: torch.optim.Optimizer,
         groups: list[tuple[dict[str, Any], torch.Tensor]],
         names: Mapping[torch.Tensor, str],
+        *,
+        is_made: bool = False,
     ) -> None:
         for group, parameter in groups:
             rule = served_optimizers.convert(optimizer, group)
             value = tables.to_array(parameter)
             module = self._tables.get(parameter)
             if module is not None:
-                rows, dim = value.shape
-                table = self._client.make_table(names[parameter], rows, dim, value.dtype, value, rule)
+                table = self._client.make_table(names[parameter], value, rule, is_made=is_made)
                 tables.ServedEmbedding.adopt(module, table, self._client)
                 self._served[parameter] = table
             else:
-                self._served[parameter] = self._client.make_variable(names[parameter], value, rule)
-        made = {parameter for _, parameter in groups}
-        for module in {module for model in self._models for module in model.modules()}:
-            if not made.isdisjoint(module.parameters(recurse=False)) and not isinstance(module, tables.ServedEmbedding):
-                self._hooks.append(module._register_state_dict_hook(self._save))
-                self._hooks.append(module._register_load_state_dict_pre_hook(self._load, with_module=True))
+                self._served[parameter] = self._client.make_variable(names[parameter], value, rule, is_made=is_made)
+        for model in self._models:
+            for owner in model.modules():
+                if owner not in self._followed and any(one in self._served for one in owner.parameters(recurse=False)):
+                    self._follow(owner)
         self._seen = -1
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _follow(self, module: torch.nn.Module) -> None:
+        """Have what a module saves come from the servers, and go there what it loads."""
+        self._followed.add(module)
+        if not isinstance(module, tables.ServedEmbedding):  # which does so itself
+            follow: Any = module  # both are public since torch 2.5
+            self._hooks.append(follow._register_state_dict_hook(self._save))
+            self._hooks.append(follow._register_load_state_dict_pre_hook(self._load, with_module=True))
 
     def _save(self, module: torch.nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
         """Put into a ``state_dict`` what the servers have."""

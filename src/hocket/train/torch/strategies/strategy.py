@@ -103,7 +103,7 @@ def open_exchange(settings: strategies.Strategy, ranks: Ranks) -> Exchange:
         TypeError: PyTorch does not have it.
     """
     raise TypeError(
-        f"hocket.train.torch does not have the strategy {settings!r}. Use AllReduce() or LocalSGD(8), or derive one from hocket.train.torch.Strategy."
+        f"hocket.train.torch does not have the strategy {settings!r}. Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive one from hocket.train.torch.Strategy."
     )
 
 

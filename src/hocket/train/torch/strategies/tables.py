@@ -13,7 +13,7 @@ from hocket import ps
 from hocket.train import served
 
 
-def find_tables(model: torch.nn.Module, min_rows: int) -> Iterator[tuple[torch.nn.Embedding, torch.nn.Parameter]]:
+def find_tables(model: torch.nn.Module, min_rows: int) -> Iterator[tuple[torch.nn.Embedding, torch.Tensor]]:
     """Yield the embeddings of a model that move by rows, and their weights.
 
     Those are the sparse ones and the large ones; not one whose weight has a second use (a whole tensor is needed there), nor a class of the user's, which may do
@@ -59,7 +59,7 @@ class ServedEmbedding(torch.nn.Embedding):
         object.__setattr__(module, "_client", client)
         object.__setattr__(module, "_table", table)
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 (torch's name)
         """Look rows up."""
         weight = self.weight
         found = self._client.look_up(
