@@ -233,13 +233,14 @@ class Killer:
         self.random = random.Random(0)  # noqa: S311 (no secrets)
         self.killed = {"worker": 0, "server": 0}
         self.next_time = time.monotonic() + (settings.kill_every or 0)
-        self.is_due = False
+        self.due = 0
 
     def look(self, step: int) -> None:
         """Kill one, if it is time; called after each step."""
         every, after = self.settings.kill_every, self.settings.kill_after
-        self.is_due |= bool((every and time.monotonic() >= self.next_time) or (after and (step + 1) % after == 0))
-        if not self.is_due:
+        if (every and time.monotonic() >= self.next_time) or (after and (step + 1) % after == 0):
+            self.due, self.next_time = self.due + 1, time.monotonic() + (every or 0)
+        if not self.due:
             return
         kind = min(self.killed, key=lambda kind: self.killed[kind])
         with contextlib.suppress(
@@ -247,7 +248,7 @@ class Killer:
         ):  # one is just being replaced: at the next step, then
             os.kill(self.random.choice(self.list_pids(kind)), signal.SIGKILL)
             self.killed[kind] += 1
-            self.is_due, self.next_time = False, time.monotonic() + (every or 0)
+            self.due -= 1
 
     def list_pids(self, kind: str) -> list[int]:
         if kind == "server":

@@ -25,7 +25,7 @@ def test_it_learns_in_each_framework(session, framework):
 def test_forty_deaths_change_nothing(session):
     settings = dataclasses.replace(SMALL, steps=420)
     quiet = recommender.train(settings)
-    outcome = recommender.train(dataclasses.replace(settings, kill_after=10))
+    outcome = recommender.train(dataclasses.replace(settings, kill_after=9))
     assert min(outcome.killed_workers, outcome.killed_servers) >= 20
     assert outcome.steps == quiet.steps == settings.steps
     assert abs(outcome.auc - quiet.auc) < 0.01 * quiet.auc
