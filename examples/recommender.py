@@ -222,7 +222,7 @@ class KerasNetwork(JaxNetwork):
         return outputs[:, 0]
 
 
-NETWORKS = {"torch": TorchNetwork, "jax": JaxNetwork, "keras": KerasNetwork}
+NETWORKS: dict[str, Any] = {"torch": TorchNetwork, "jax": JaxNetwork, "keras": KerasNetwork}
 MODULES = {"torch": ("torch",), "jax": ("jax",), "keras": ("hocket.train.keras_preloads.jax",)}
 """What workers import. It is loaded once, in the process that they are forked from, so a worker that replaces another starts in a moment."""
 
