@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAMS = ("startup", "core", "envelope", "idle", "store", "launch", "collective", "train_jax")
+PROGRAMS = ("startup", "core", "envelope", "idle", "store", "launch", "collective", "train_jax", "parameter_server")
 
 
 def main() -> int:

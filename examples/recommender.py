@@ -13,7 +13,9 @@ ids, so it is known how good a recommender can be: its AUC is printed beside the
 """
 
 import argparse
+import collections
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -32,6 +34,9 @@ NUM_TAGS, TAGS_PER_ITEM = 1000, 8
 NUM_NUMBERS = 4
 HIDDEN = 32
 ZIPF = 1.2
+AHEAD = 32
+"""How many steps are scheduled before the first of them has ended."""
+
 FIRST_TEST = 1 << 30
 """Batches from this number on are for the test."""
 
@@ -217,7 +222,7 @@ class KerasNetwork(JaxNetwork):
         return outputs[:, 0]
 
 
-NETWORKS = {"torch": TorchNetwork, "jax": JaxNetwork, "keras": KerasNetwork}
+NETWORKS: dict[str, Any] = {"torch": TorchNetwork, "jax": JaxNetwork, "keras": KerasNetwork}
 MODULES = {"torch": ("torch",), "jax": ("jax",), "keras": ("hocket.train.keras_preloads.jax",)}
 """What workers import. It is loaded once, in the process that they are forked from, so a worker that replaces another starts in a moment."""
 
@@ -233,21 +238,24 @@ class Killer:
         self.random = random.Random(0)  # noqa: S311 (no secrets)
         self.killed = {"worker": 0, "server": 0}
         self.next_time = time.monotonic() + (settings.kill_every or 0)
-        self.is_due = False
 
     def look(self, step: int) -> None:
         """Kill one, if it is time; called after each step."""
         every, after = self.settings.kill_every, self.settings.kill_after
-        self.is_due |= bool((every and time.monotonic() >= self.next_time) or (after and (step + 1) % after == 0))
-        if not self.is_due:
+        if not ((every and time.monotonic() >= self.next_time) or (after and (step + 1) % after == 0)):
             return
+        self.next_time = time.monotonic() + (every or 0)
         kind = min(self.killed, key=lambda kind: self.killed[kind])
-        with contextlib.suppress(
-            exceptions.ActorError, ProcessLookupError
-        ):  # one is just being replaced: at the next step, then
+        while not self.kill(kind) and not self.coordinator.done():  # a worker that has nothing to do is not replaced
+            time.sleep(0.01)  # the one before it is just being replaced
+
+    def kill(self, kind: str) -> bool:
+        """Kill one; return False if it was not there to be asked for its process, or has ended meanwhile."""
+        with contextlib.suppress(exceptions.ActorError, ProcessLookupError):
             os.kill(self.random.choice(self.list_pids(kind)), signal.SIGKILL)
             self.killed[kind] += 1
-            self.is_due, self.next_time = False, time.monotonic() + (every or 0)
+            return True
+        return False
 
     def list_pids(self, kind: str) -> list[int]:
         if kind == "server":
@@ -299,9 +307,9 @@ def train(settings: Settings) -> Outcome:
 
     begun = time.monotonic()
     numbers = iter(coordinator.create_per_worker_dataset(range(settings.steps)))
-    losses = [coordinator.schedule(step, (network, numbers)) for _ in range(settings.steps)]
+    losses = (coordinator.schedule(step, (network, numbers)) for _ in range(settings.steps))
     killer = Killer(settings, strategy, coordinator)
-    for number, loss in enumerate(follow(losses, quiet=settings.quiet)):
+    for number, loss in enumerate(follow(losses, settings)):
         assert np.isfinite(loss)
         killer.look(number)
     coordinator.join()
@@ -322,13 +330,15 @@ def train(settings: Settings) -> Outcome:
     return outcome
 
 
-def follow(losses: list[Any], *, quiet: bool) -> Iterator[float]:
-    """Wait for each closure's loss, in the order of scheduling, and show a smooth one."""
-    with Progress(disable=quiet, transient=True) as progress:
-        task = progress.add_task("training", total=len(losses))
+def follow(losses: Iterator[Any], settings: Settings) -> Iterator[float]:
+    """Wait for each closure's loss, in the order of scheduling, and show a smooth one. So many closures are scheduled ahead that no worker waits."""
+    ahead = collections.deque(itertools.islice(losses, AHEAD))
+    with Progress(disable=settings.quiet, transient=True) as progress:
+        task = progress.add_task("training", total=settings.steps)
         smooth = None
-        for value in losses:
-            loss = value.fetch()
+        while ahead:
+            loss = ahead.popleft().fetch()
+            ahead.extend(itertools.islice(losses, 1))
             smooth = loss if smooth is None else 0.98 * smooth + 0.02 * loss
             progress.update(task, advance=1, description=f"loss {smooth:.3f}")
             yield loss

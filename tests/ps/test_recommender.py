@@ -23,7 +23,7 @@ def test_it_learns_in_each_framework(session, framework):
 @pytest.mark.about_local("processes that are killed")
 @pytest.mark.timeout(180)
 def test_forty_deaths_change_nothing(session):
-    settings = dataclasses.replace(SMALL, steps=420)
+    settings = dataclasses.replace(SMALL, steps=460)
     quiet = recommender.train(settings)
     outcome = recommender.train(dataclasses.replace(settings, kill_after=10))
     assert min(outcome.killed_workers, outcome.killed_servers) >= 20
