@@ -162,28 +162,28 @@ def test_staleness_with_workers_that_are_stopped(session):
         (value,) = strategy.pull([weights])
         strategy.push([(np.full_like(value, -1.0), weights)])
 
-    values = [coordinator.schedule(step) for _ in range(1500)]
+    values = [coordinator.schedule(step) for _ in range(500)]
     rng = random.Random(7)
-    stopped, killed = 0, 0
-    while not all(value.is_ready for value in values):
+    stopped = 0
+    while stopped < 10 or not values[-1].is_ready:
+        if values[-1].is_ready:
+            values += [coordinator.schedule(step) for _ in range(200)]
         pids = coordinator.get_worker_pids()
         pid = pids[rng.choice(sorted(pids))]
         try:
             os.kill(pid, signal.SIGSTOP)
             stopped += 1
             time.sleep(rng.uniform(0, 0.02))
-            os.kill(pid, signal.SIGCONT if killed or stopped < 3 else signal.SIGKILL)
-            killed += stopped >= 3 and not killed
+            os.kill(pid, signal.SIGKILL if stopped == 3 else signal.SIGCONT)
         except ProcessLookupError:
             continue
     coordinator.join()
-    assert stopped >= 3
-    assert weights.numpy().tolist() == [1500.0] * 4
+    assert weights.numpy().tolist() == [float(len(values))] * 4
     histogram = strategy.get_staleness()
     assert max(histogram) <= bound
     log = strategy.get_log()
     assert (log[:, 2] - log[:, 1]).max() <= bound
     assert len(set(log[:, 0])) == 3
-    assert len(log) == sum(histogram.values()) == 1500
-    assert killed == 1
+    assert len(log) == sum(histogram.values()) == len(values)
+    assert coordinator.statistics()["recoverable_worker_failure_count"] >= 1
     strategy.close()

@@ -11,7 +11,7 @@ from typing import Final, final
 import numpy as np
 
 from hocket.collective import futex
-from hocket.ps import memory, records
+from hocket.ps import memory, records, slices
 from hocket.ps.memory import Array
 
 NUM_BOXES: Final = 128
@@ -104,8 +104,6 @@ class Mail:
         counts = [int(self._headers[worker, COUNT]) for worker in found]
         ids = np.concatenate([self._ids[worker, :count] for worker, count in zip(found, counts, strict=True)])
         values = np.concatenate([self._values[worker, :count] for worker, count in zip(found, counts, strict=True)])
-        unique, places = np.unique(ids, return_inverse=True)
-        total = np.zeros((len(unique), values.shape[1]), values.dtype)
-        np.add.at(total, places, values)
-        np.divide(total, len(workers), out=total)
-        return records.Operation(number, "rows_gradient", total, unique)
+        found_ids = slices.group(ids)
+        total = found_ids.sum_rows(values)
+        return records.Operation(number, "rows_gradient", total / np.asarray(len(workers), total.dtype), found_ids.ids)
