@@ -54,6 +54,7 @@ class Settings:
     steps: int = 2000
     batch: int = 256
     test_batches: int = 40
+    lr: float = 0.1
     kill_every: float | None = None
     """Seconds from one kill to the next."""
     kill_after: int | None = None
@@ -267,7 +268,7 @@ def train(settings: Settings) -> Outcome:
     """Train and test, in the session that is open."""
     strategy = ps.ParameterServerStrategy(
         {"worker": settings.num_workers, "server": settings.num_servers},
-        optimizer=ps.Adagrad(lr=0.1, initial_accumulator=0.001),
+        optimizer=ps.Adagrad(lr=settings.lr, initial_accumulator=0.001),
     )
     with strategy.scope():
         start = ps.Normal(stddev=0.1)

@@ -22,10 +22,12 @@ def test_it_learns_in_each_framework(session, framework):
 
 @pytest.mark.about_local("processes that are killed")
 @pytest.mark.timeout(180)
+@pytest.mark.long
 def test_forty_deaths_change_nothing(session):
-    settings = dataclasses.replace(SMALL, steps=460)
+    """AUC within 1 %. Five quiet runs differ by 0.3 % with this learning rate (measured), by 1.5 % with 0.1: pushes come in another order each time."""
+    settings = dataclasses.replace(SMALL, steps=900, batch=256, lr=0.03, test_batches=40)
     quiet = recommender.train(settings)
-    outcome = recommender.train(dataclasses.replace(settings, kill_after=10))
+    outcome = recommender.train(dataclasses.replace(settings, kill_after=20))
     assert min(outcome.killed_workers, outcome.killed_servers) >= 20
     assert outcome.steps == quiet.steps == settings.steps
     assert abs(outcome.auc - quiet.auc) < 0.01 * quiet.auc
