@@ -1,0 +1,110 @@
+"""What a table refuses, and how it says so. Nothing is changed by what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hocket
+from hocket import ps
+
+
+@pytest.fixture(scope="module")
+def strategy() -> Iterator[ps.ParameterServerStrategy]:
+    with hocket.init(engine="inprocess"):
+        made = ps.ParameterServerStrategy({"worker": 1, "server": 2}, optimizer=ps.SGD(lr=1.0))
+        with made.scope():
+            ps.Embedding(10, 2, name="table", initializer=ps.Zeros())
+            ps.Embedding(None, 2, name="hashed", capacity=10, initializer=ps.Zeros())
+        yield made
+        made.close()
+
+
+def _push(values: Any, ids: Any) -> Callable[[Any, ps.ParameterServerStrategy], object]:
+    return lambda table, strategy: strategy.push([(ps.IndexedSlices(values, ids), table)])
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (
+            lambda table, _: table.lookup([3, 10]),
+            IndexError,
+            r"`table` has the ids 0 to 9, but received 10\. For ids of any size",
+        ),
+        (lambda table, _: table.pull([-1]), IndexError, "has the ids 0 to 9, but received -1"),
+        (lambda table, _: table.lookup([0.5]), TypeError, "Ids of `table` are whole numbers, but received float64"),
+        (lambda table, _: table.assign_rows([1, 1], np.ones((2, 2))), ValueError, "An id of `table` is named twice"),
+        (
+            lambda table, _: table.assign_rows([1], np.ones((1, 3))),
+            ValueError,
+            "could not be broadcast|cannot be broadcast",
+        ),
+        (_push(np.ones((2, 2)), [0, 10]), IndexError, "has the ids 0 to 9, but received 10"),
+        (_push(np.ones((2, 3)), [0, 1]), ValueError, "has rows of 3, but the table's have 2"),
+        (_push(np.ones((2, 2)), [0]), ValueError, "needs a row for each id"),
+        (
+            lambda table, strategy: strategy.push([(np.ones((10, 2)), table)]),
+            TypeError,
+            r"is IndexedSlices\(values, ids\)",
+        ),
+    ],
+)
+def test_what_a_table_is_asked_wrongly(
+    strategy: ps.ParameterServerStrategy, use: Callable[[Any, Any], object], error: type[Exception], message: str
+) -> None:
+    table = strategy.variables["table"]
+    with pytest.raises(error, match=message):
+        use(table, strategy)
+    assert strategy.snapshot()["table"].lookup(np.arange(10)).any() == np.False_
+    assert strategy.version == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "message"),
+    [
+        ((0, 4), {}, r"has 1 row or more, but received 0"),
+        ((4, 0), {}, "dim must be 1 or more, but received 0"),
+        ((None, 4), {}, r"must be told how many there is room for: capacity=1_000_000"),
+        ((4, 4), {"capacity": 9}, r"capacity and eviction are for ps.Embedding\(None, 4, ...\)"),
+        ((4, 4), {"initial_value": np.zeros((4, 3))}, r"must have the shape \(4, 4\), but received \(4, 3\)"),
+        ((None, 4), {"capacity": 9, "initial_value": np.zeros((9, 4))}, "for tables whose ids are row numbers"),
+        ((10, 3), {"name": "table"}, "There is a variable named 'table' already"),
+        (
+            (10, 3),
+            {"name": "table", "exist_ok": True},
+            "but it is a table of 10 x 2 float32, and a table of 10 x 3 float32 was asked for",
+        ),
+    ],
+)
+def test_what_no_table_can_be(
+    strategy: ps.ParameterServerStrategy, arguments: tuple[Any, Any], settings: dict[str, Any], message: str
+) -> None:
+    with strategy.scope(), pytest.raises(ValueError, match=message):
+        ps.Embedding(*arguments, **settings)
+
+
+def test_whole_numbers_are_no_rows(strategy: ps.ParameterServerStrategy) -> None:
+    with strategy.scope(), pytest.raises(TypeError, match="rows are floats, but received dtype=int32"):
+        ps.Embedding(4, 4, dtype="int32")
+
+
+def test_a_table_that_is_there_is_given_again(strategy: ps.ParameterServerStrategy) -> None:
+    with strategy.scope():
+        again = ps.Embedding(10, 2, name="table", exist_ok=True)
+    assert (again.rows, again.dim, again.servers) == (10, 2, (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"by": "colour"}, "must be 'age' or 'frequency', but received 'colour'"),
+        ({"by": "age", "fraction": 0}, "must be more than 0 and at most 1, but received 0"),
+    ],
+)
+def test_evictions_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ps.Eviction(**settings)
