@@ -42,6 +42,7 @@ from hocket.ps.place import get_current_worker_index as get_current_worker_index
 from hocket.ps.records import Eviction as Eviction
 from hocket.ps.snapshots import Snapshot as Snapshot
 from hocket.ps.strategy import ParameterServerStrategy as ParameterServerStrategy
+from hocket.ps.strategy import RemoteStrategy as RemoteStrategy
 from hocket.ps.streams import InputContext as InputContext
 from hocket.ps.variable import ShardedVariable as ShardedVariable
 from hocket.ps.variable import Variable as Variable

@@ -56,6 +56,8 @@ class ParameterServerStrategy:
         scale_by_staleness: Whether a push of staleness s takes 1 / (1 + s) of a step.
         log_pushes: Whether each push is logged; see `get_log`.
         share_memory: Whether workers of a machine read and write the servers' memory themselves. False: they ask the servers, as workers of other machines do.
+        hosted: Whether an actor, and not this process, makes and keeps the variables. Then other processes than the driver's can make them, too
+            (`RemoteStrategy.make_variable`), as the ranks of a trainer do.
         timeout_s: Seconds that a pull or a push may wait for others.
 
     Raises:
@@ -88,8 +90,8 @@ class ParameterServerStrategy:
         scale_by_staleness: bool = False,
         log_pushes: bool = False,
         share_memory: bool = True,
+        hosted: bool = False,
         timeout_s: float = TIMEOUT_SECONDS,
-        _is_hosted: bool = False,
     ) -> None:
         self.cluster: Final = _parse_cluster(cluster)
         self.cluster.check_trainable()
@@ -100,7 +102,7 @@ class ParameterServerStrategy:
                 "Parameter servers need Linux: robust mutexes in shared memory. On this system use hocket.train's AllReduce."
             )
         count = self.cluster.num_servers
-        self._homes = keepers.Homes(count, is_hosted=_is_hosted)
+        self._homes = keepers.Homes(count, is_hosted=hosted)
         books = [keeper.make_book(index) for index, keeper in enumerate(self._homes.keepers)]
         needed = self.cluster.num_workers - backup_workers if synchronous else 0
         gate_ref = self._homes.keepers[0].make_gate(
@@ -111,7 +113,7 @@ class ParameterServerStrategy:
             for index, book in enumerate(books)
         ]
         self._registry = _open_registry(
-            _is_hosted, books, self._homes.keepers, optimizer, partitioner, is_synchronous=synchronous
+            hosted, books, self._homes.keepers, optimizer, partitioner, is_synchronous=synchronous
         )
         self.address: Final = links.Address(
             uuid.uuid4().hex,
@@ -323,10 +325,22 @@ class ParameterServerStrategy:
 
 @final
 class RemoteStrategy:
-    """A strategy in a closure, or in a rank of a training run.
+    """A strategy in a closure, or in a rank of a training run: what comes out when one is pickled.
 
     Args:
         address: Where its servers are.
+
+    Example:
+        >>> import hocket
+        >>> from hocket import ps
+        >>> context = hocket.init(engine="inprocess")
+        >>> strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1}, optimizer=ps.SGD(lr=0.5), hosted=True)
+        >>> remote = ps.RemoteStrategy(strategy.address)
+        >>> weights = remote.make_variable([1.0, 2.0], name="weights")
+        >>> remote.push([([2.0, 2.0], weights)]).is_applied, strategy.variables["weights"].numpy().tolist()
+        (True, [0.0, 1.0])
+        >>> strategy.close()
+        >>> hocket.shutdown()
     """
 
     def __init__(self, address: links.Address) -> None:

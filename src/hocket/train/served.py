@@ -80,7 +80,7 @@ class _Servers(hosting.Host):
             bad_gradients=settings.bad_gradients,
             scale_by_staleness=settings.scale_by_staleness,
             timeout_s=settings.timeout_s,
-            _is_hosted=True,
+            hosted=True,
         )
         super().__init__(
             OpenParameterServer(settings, num_workers, strategy_module.RemoteStrategy(self._opened.address))
