@@ -15,6 +15,7 @@ import pytest
 import hocket
 from hocket import exceptions, ps
 from hocket.ps import closures, desk, errors
+from tests.conftest import ENGINE
 from tests.ps.conftest import Files
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -245,7 +246,8 @@ def test_nothing_is_kept_of_what_nobody_holds(coordinator):
 
     run(1000)
     before = run(1000)
-    assert run(2000) - before < 8 << 20
+    few = 8 << 20 if ENGINE == "local" else 40 << 20  # Ray's driver takes some KB for each function, and keeps them
+    assert run(2000) - before < few
     desk_ = coordinator._desk
     assert not desk_._open
     assert not desk_._blocked

@@ -13,7 +13,7 @@ from hocket import ps
 ROWS, BATCH = 1003, 16
 
 
-@pytest.mark.about_local("workers that are killed")
+@pytest.mark.needs("processes")
 def test_an_evaluation_by_closures_is_exact_while_a_worker_dies(session: object) -> None:
     random = np.random.default_rng(0)
     inputs, labels = random.normal(size=(ROWS, 5)), random.integers(0, 2, ROWS)

@@ -147,7 +147,7 @@ def test_a_process_dies_inside(tmp_path):
     kept.close()
 
 
-@pytest.mark.about_local("workers' processes, which are stopped and killed by their numbers")
+@pytest.mark.needs("processes")
 def test_staleness_with_workers_that_are_stopped(session):
     """A4 #53: SIGSTOP and SIGCONT at random, and a kill."""
     bound = 4

@@ -12,7 +12,7 @@ SMALL = recommender.Settings(
 )
 
 
-@pytest.mark.about_local("workers that share memory")
+@pytest.mark.needs("processes")
 @pytest.mark.parametrize("framework", sorted(recommender.NETWORKS))
 def test_it_learns_in_each_framework(session, framework):
     outcome = recommender.train(dataclasses.replace(SMALL, framework=framework, num_workers=1))
@@ -20,7 +20,7 @@ def test_it_learns_in_each_framework(session, framework):
     assert 0.68 < outcome.auc < outcome.best_auc
 
 
-@pytest.mark.about_local("processes that are killed")
+@pytest.mark.needs("processes")
 @pytest.mark.timeout(180)
 @pytest.mark.long
 def test_forty_deaths_change_nothing(session):

@@ -56,6 +56,6 @@ def test_servers_asked_give_the_bits_of_memory_shared() -> None:
     assert _train(share_memory=False) == _train(share_memory=True)
 
 
-@pytest.mark.about_local("processes of the driver's machine, that it kills")
+@pytest.mark.needs("processes")
 def test_asked_servers_and_workers_that_are_killed_cost_nothing() -> None:
     assert _train(share_memory=False, kills=True) == _train(share_memory=True)

@@ -13,7 +13,7 @@ from hocket import ps
 
 pytestmark = [
     pytest.mark.usefixtures("session"),
-    pytest.mark.about_local("processes of the driver's machine, that it kills"),
+    pytest.mark.needs("processes"),
 ]
 
 
