@@ -10,6 +10,7 @@ import pytest
 
 import hocket
 from hocket import ps
+from hocket.ps import place
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +109,35 @@ def test_a_table_that_is_there_is_given_again(strategy: ps.ParameterServerStrate
 def test_evictions_that_cannot_be(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ps.Eviction(**settings)
+
+
+def test_rows_that_are_idle_are_given_up(strategy: ps.ParameterServerStrategy) -> None:
+    with strategy.scope():
+        table = ps.Embedding(None, 2, capacity=100, initializer=ps.Zeros())
+    for one in (7, 8, 9):
+        strategy.push([(ps.IndexedSlices(-np.ones((1, 2)), [one]), table)])
+    assert table.evict(idle_updates=2) == 1
+    assert table.lookup([7, 8, 9])[:, 0].tolist() == [0, 1, 1]
+    fixed: Any = strategy.variables["table"]
+    with pytest.raises(ValueError, match="has 10 rows, each in its place"):
+        fixed.evict(1)
+    with pytest.raises(ValueError, match="idle_updates must be a whole number from 0, but received -1"):
+        table.evict(-1)
+
+
+def test_a_stale_push_takes_a_smaller_step(strategy: ps.ParameterServerStrategy) -> None:
+    del strategy  # for its session
+    scaled = ps.ParameterServerStrategy({"worker": 2, "server": 1}, optimizer=ps.SGD(lr=1.0), scale_by_staleness=True)
+    with scaled.scope():
+        weight = ps.Variable(0.0)
+    workers = [place.Place(index, 2) for index in range(2)]
+    for worker in workers:
+        with place.entered(worker):
+            scaled.pull([weight])
+    staleness = []
+    for worker in workers:
+        with place.entered(worker):
+            staleness.append(scaled.push([(-1.0, weight)]).staleness)
+    assert staleness == [0, 1]
+    assert weight.numpy() == 1.5  # one whole step, and half of one
+    scaled.close()

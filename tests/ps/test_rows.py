@@ -173,7 +173,7 @@ def test_old_rows_can_be_given_up():
     for one in range(4):
         table.shard.prepare(records.Operation(0, "rows_add", np.ones((1, DIM)), np.array([one])))
         table.shard.commit()
-    assert table.shard.evict_older(before_step=3) == 2
+    assert table.shard.evict_idle(2) == 2
     assert sorted(table.shard.export()["ids"].tolist()) == [2, 3]
     assert table.shard.statistics() == {"rows": 2, "evicted": 2, "updates": 4}
 

@@ -55,10 +55,9 @@ def test_a_synchronous_step_applies_the_mean_whoever_dies() -> None:
     assert strategy.get_staleness() == {0: 120}  # each gradient counted once, in 40 steps or a few more at the end
     assert 40 <= steps <= 44
     log = strategy.get_log()
-    sizes = np.bincount(log[:, 1])
     assert weights.numpy()[0] == steps * 3.0  # the mean of any number of equal gradients
-    assert table.lookup(np.arange(40)).sum() == pytest.approx(sum(2 * 4 * 3.0 for _ in range(steps)))
-    assert sizes.sum() == 120
+    assert table.lookup(np.arange(40)).sum() == pytest.approx(2 * 4 * 3.0 * steps)
+    assert len(log) == 120
 
 
 def test_backup_workers_do_not_hold_up_a_step_and_what_is_late_is_counted() -> None:
@@ -75,7 +74,7 @@ def test_backup_workers_do_not_hold_up_a_step_and_what_is_late_is_counted() -> N
     os.kill(pids[0], signal.SIGSTOP)
     results = [coordinator.schedule(step) for _ in range(10)]
     while sum(result.is_ready for result in results) < 8:  # two wait at the worker that is stopped
-        results[-1].is_ready or strategy.get_staleness()
+        assert not coordinator.done()
     os.kill(pids[0], signal.SIGCONT)
     assert coordinator.join() == 10
     found = [result.fetch() for result in (*first, *results)]
@@ -97,7 +96,7 @@ def test_synchronous_settings_are_checked() -> None:
 def test_a_coordinator_begins_again_from_its_checkpoint_with_each_item_once(tmp_path: Path) -> None:
     """A5 #67: exact step count, and no item twice; the dealt dataset with another number of workers."""
 
-    def run(workers: int, closures: int, *, begins_again: bool, tag: str) -> tuple[list[int], list[int], int]:
+    def run(workers: int, closures: int, *, begins_again: bool, tag: str) -> tuple[list[int], int]:
         strategy, weights, _ = _make(workers)
         coordinator = ps.Coordinator(strategy)
         if begins_again:
@@ -111,16 +110,16 @@ def test_a_coordinator_begins_again_from_its_checkpoint_with_each_item_once(tmp_
             return item
 
         results = [coordinator.schedule(step) for _ in range(closures)]
-        ran = coordinator.join()
-        seen = [result.fetch() for result in results[:ran]] if ran == closures else []
+        assert coordinator.join() == closures
+        seen = [result.fetch() for result in results]
         coordinator.save(tmp_path / "checkpoint", {"tag": tag})
         version, total = strategy.version, coordinator.statistics()["finished_closures"]
         assert weights.numpy()[0] == version == total
         strategy.close()
-        return seen, [], int(total)
+        return seen, int(total)
 
-    first, _, _ = run(3, 40, begins_again=False, tag="first")
-    second, _, total = run(2, 60, begins_again=True, tag="second")
+    first, _ = run(3, 40, begins_again=False, tag="first")
+    second, total = run(2, 60, begins_again=True, tag="second")
     assert sorted(first + second) == list(range(100))
     assert total == 100
 

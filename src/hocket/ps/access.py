@@ -42,8 +42,8 @@ class Access(Protocol):
     def finish_snapshot(self, number: int, which: Array) -> Array:
         """Return the rows as they were when the snapshot began."""
 
-    def evict(self, number: int, before_step: int) -> int:
-        """Give up the rows of a table that no update since a step has touched."""
+    def evict(self, number: int, idle_updates: int) -> int:
+        """Give up the rows of a table that none of its last updates has touched."""
 
     def get_statistics(self) -> dict[str, int]:
         """Return how many pushes were applied, and how many were put right."""
@@ -156,9 +156,9 @@ class RemoteStore:
         found: Array = self._call("finish_snapshot", number, which)
         return found
 
-    def evict(self, number: int, before_step: int) -> int:
-        """Give up the rows of a table that no update since a step has touched."""
-        return int(self._call("evict", number, before_step))
+    def evict(self, number: int, idle_updates: int) -> int:
+        """Give up the rows of a table that none of its last updates has touched."""
+        return int(self._call("evict", number, idle_updates))
 
     def get_statistics(self) -> dict[str, int]:
         """Return how many pushes were applied, and how many were put right."""

@@ -186,7 +186,7 @@ def _read(folder: Path, made: registry.Made, kept: Mapping[str, Any]) -> dict[st
 def _pick_rows(state: Mapping[str, Any], part: records.TableSpec) -> dict[str, Any]:
     """Return what a shard has of a table."""
     ids = state["ids"]
-    owners = placement.hash_shard(ids, part.stride) if part.is_hashed else ids % part.stride
+    owners = placement.hash_shard(ids, part.stride) if part.is_hashed else placement.locate(ids, part.stride)[0]
     mine = owners == part.offset
     return {
         "ids": ids[mine],

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket.ps import dense, links, placement, records, scope, slices
+from hocket.ps import checks, dense, links, placement, records, scope, slices
 from hocket.ps.memory import Array
 
 
@@ -225,6 +225,25 @@ class Embedding:
         unique, sums = IndexedSlices(values, self._check(ids)).combine()
         self._write("rows_add", unique, sums)
 
+    def evict(self, idle_updates: int) -> int:
+        """Give up the rows that none of the table's last updates has touched; return how many. If they are asked for again, they begin anew.
+
+        Args:
+            idle_updates: How many updates back.
+
+        Raises:
+            ValueError: The table's ids are row numbers, each of which has its place; or the number is negative.
+        """
+        if self.rows is not None:
+            raise ValueError(
+                f"`{self.name}` has {self.rows} rows, each in its place. Only ps.Embedding(None, {self.dim}, capacity=...) gives rows up."
+            )
+        checks.require_count(
+            "idle_updates", idle_updates, "Write 1000 for what the last thousand have not touched.", least=0
+        )
+        link = links.open_link(self._address)
+        return sum(link.stores[part.server].evict(part.number, idle_updates) for part in self._parts)
+
     def build_operations(
         self, gradient: IndexedSlices, scale: float = 1.0
     ) -> dict[int, list[records.Operation]] | None:
@@ -285,12 +304,9 @@ class Embedding:
         Shards without any are among them: an update counts as a step of each, so that steps are the same with any number of servers.
         """
         count = len(self._parts)
-        owners = placement.hash_shard(ids, count) if self.rows is None else ids % count
-        found = []
-        for shard, part in enumerate(self._parts):
-            mine = np.flatnonzero(owners == shard)
-            found.append((part, mine, ids[mine] if self.rows is None else ids[mine] // count))
-        return found
+        owners, local = (placement.hash_shard(ids, count), ids) if self.rows is None else placement.locate(ids, count)
+        places = [np.flatnonzero(owners == shard) for shard in range(count)]
+        return [(part, mine, local[mine]) for part, mine in zip(self._parts, places, strict=True)]
 
     def _check(self, ids: Any) -> Array:
         given = np.asarray(ids)

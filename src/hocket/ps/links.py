@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ class Link:
         reading = self.gate.get_reading(here.worker)
         factor = 1.0 / (1 + max(0, self.gate.version - reading))
         return {
-            server: [records.Operation(one.number, one.kind, one.value, one.ids, one.scale * factor) for one in given]
+            server: [dataclasses.replace(one, scale=one.scale * factor) for one in given]
             for server, given in operations.items()
         }
 

@@ -270,7 +270,7 @@ def _join(name: str, parts: list[Any]) -> Made:
 def _count_room(rows_count: int | None, total: int, shard: int, count: int) -> int:
     """Return how many rows a shard has room for."""
     if rows_count is not None:
-        return max(1, len(range(shard, total, count)))
+        return max(1, placement.count_rows(rows_count, count)[shard])
     if count == 1:
         return total
     return min(total, int(total / count * _HASH_SLACK) + _HASH_SPARE)

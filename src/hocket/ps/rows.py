@@ -220,10 +220,10 @@ class TableShard:
         gone[np.argpartition(order, count - 1)[:count]] = True
         return self._drop(gone)
 
-    def evict_older(self, before_step: int) -> int:
-        """Give up rows of a hashed table that no update since a step has touched; return how many."""
+    def evict_idle(self, updates: int) -> int:
+        """Give up rows of a hashed table that none of the last updates has touched; return how many."""
         used = int(self._header[COUNT])
-        return self._drop(self._last_steps[:used] < before_step)
+        return self._drop(self._last_steps[:used] <= int(self._header[STEP]) - updates)
 
     # -- the whole --
 

@@ -293,12 +293,12 @@ class Store:
         assert isinstance(shard, rows.TableShard), "a dense variable is exported"
         return shard.finish_snapshot(which)
 
-    def evict(self, number: int, before_step: int) -> int:
-        """Give up the rows of a table that no update since a step has touched; return how many."""
+    def evict(self, number: int, idle_updates: int) -> int:
+        """Give up the rows of a table that none of its last updates has touched; return how many."""
         shard = self.get_shard(number)
         assert isinstance(shard, rows.TableShard), "a dense variable has no rows to give up"
         with self._mutex:
-            return shard.evict_older(before_step)
+            return shard.evict_idle(idle_updates)
 
     def get_statistics(self) -> dict[str, int]:
         """Return how many pushes were applied, and how often the update of a process that died was put right."""
