@@ -1,8 +1,8 @@
 """Whole programs on the kernel, under schedules drawn from a printed seed.
 
 A program is a tree of generators that submit, wait, call actors and drop references. A random scheduler chooses which worker does
-what next, lets workers die and attempts fail, and the answer must be the one that plain recursion gives, in every order. The
-book of `simulation` is checked after every move.
+what next, lets workers die and attempts fail, and the answer must be the one that plain recursion gives, in every order. What a
+worker has published is heard later, or when it dies. The book of `simulation` is checked after every move.
 
 ``HOCKET_TEST_SCHEDULES=5000 pytest tests/kernel/test_schedules.py`` tries more; ``HOCKET_TEST_SEED=17`` tries one again.
 """
@@ -64,7 +64,7 @@ class Runner:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.sim = Simulation(cpus=self.chance.choice([1, 2, 3]))
+        self.sim = Simulation(cpus=self.chance.choice([1, 2, 3]), is_lazy=True)
         self.dies = self.chance.choice([0.0, 0.0, 0.01, 0.05])
         self.requests: dict[int, Submit] = {}
         self.bodies: dict[FakeWorker, Body] = {}
@@ -94,24 +94,38 @@ class Runner:
         movable = [
             worker
             for worker in self.sim.workers.values()
-            if worker.is_doomed or worker.can_exit or worker.inbox or worker.can_answer or worker.can_start
+            if worker.is_doomed
+            or worker.can_exit
+            or worker.inbox
+            or worker.can_answer
+            or worker.can_start
+            or worker.journal
         ]
+        stalled = self.sim.kernel.find_stalled()
+        if stalled and (not movable or self.chance.random() < 0.05):
+            self.sim.withdraw(self.sim.workers[self.chance.choice(stalled).id])
+            return
         if not movable:
-            for record in self.sim.kernel.find_stalled():
-                self.sim.kernel.recall(record)
-            self.sim.carry_out()
             return
         worker = self.chance.choice(movable)
         may_die = worker.record.actor is None and self.chance.random() < self.dies
         if may_die or worker.is_doomed or worker.can_exit:
             self.bodies.pop(worker, None)
             self.sim.die(worker)
+        elif worker.journal and (
+            self.chance.random() < 0.3 or not (worker.inbox or worker.can_answer or worker.can_start)
+        ):
+            self.sim.hear(worker)
         elif worker.inbox and (self.chance.random() < 0.5 or not (worker.can_answer or worker.can_start)):
             self.sim.read(worker)
         elif worker.can_answer:
             self._go_on(worker)
+        elif worker.can_claim and self.chance.random() < 0.5:
+            self.sim.claim(worker)
         elif worker.can_start:
-            self.bodies[worker] = self._open(self.sim.start(worker), worker)
+            task = self.sim.start(worker)
+            if task is not None:
+                self.bodies[worker] = self._open(task, worker)
 
     def _open(self, task: TaskRecord, worker: FakeWorker) -> Body:
         if task.kind == TaskKind.FUNCTION:
