@@ -571,7 +571,7 @@ class Simulation:
             deaths = self.kernel.early_deaths.get(inflight[0], 0) + 1
             if worker.record.actor is None and deaths >= leases.MAX_EARLY_DEATHS:
                 self.book[inflight[0]].charges += 1
-        assert len(running) <= 1
+        assert running == self._find_running(worker), "what the numbers say is not what it ran"
         for task_id in running:
             self.book[task_id].charges += 1
         actor = worker.record.actor
@@ -587,6 +587,13 @@ class Simulation:
         death = exceptions.Death(pid=worker.id, signal_number=9, expected=worker.is_doomed)
         self.kernel.lose(worker.record, death, running)
         self.carry_out()
+
+    def _find_running(self, worker: FakeWorker) -> set[int]:
+        """Return what the worker has started and not published, as far as the kernel has not given it up."""
+        task = worker.running
+        if worker.is_claiming and worker.row[0][0].number == worker.row[0][1]:  # else it was withdrawn, and sent again
+            task = worker.row[0][0]
+        return {task.id} & worker.record.inflight.keys() if task is not None else set()
 
     def _note_death(self, worker: FakeWorker) -> None:
         self.deaths["published, not heard"] += bool(worker.journal)

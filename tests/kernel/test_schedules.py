@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ from tests.kernel.simulation import FakeWorker, Simulation
 
 SCHEDULES = int(os.environ.get("HOCKET_TEST_SCHEDULES", "150"))
 MOST_STEPS = 50_000
+
+DEATHS = ("published, not heard", "about to start", "running", "read, not started", "sent, not read")
+"""What a worker is caught in; each has to come up."""
 
 Body = Generator[Any, Any, int]
 
@@ -279,6 +283,61 @@ def test_every_schedule_gives_the_same_answer(program: Callable[[Runner], Body],
     for seed in range(first, first + (1 if given else SCHEDULES)):
         print("seed", seed)
         assert Runner(seed).run(program) == expected, f"HOCKET_TEST_SEED={seed}"
+
+
+class Butcher:
+    """Many small tasks on workers that die at any point."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.sim = Simulation(cpus=self.chance.choice([1, 2]), is_lazy=True)
+        self.sim.function.depth = self.chance.choice([1, 4, 32])
+        self.retries = self.chance.choice([0, 0, 1])
+        self.tasks = [self.sim.submit(max_retries=self.retries) for _ in range(24)]
+
+    def run(self) -> None:
+        while any(task.id in self.sim.kernel.tasks for task in self.tasks):
+            worker = self.chance.choice(list(self.sim.workers.values()))
+            if worker.is_doomed or worker.can_exit or self.chance.random() < 0.04:
+                self.sim.die(worker)
+                continue
+            stalled = self.sim.kernel.find_stalled()
+            moves = [
+                (worker.journal, self.sim.hear),
+                (worker.inbox, self.sim.read),
+                (worker.can_answer, self.sim.finish),
+                (worker.can_claim, self.sim.claim),
+                (worker.can_start, self.sim.start),
+                (worker.record in stalled and self.chance.random() < 0.2, self.sim.withdraw),
+            ]
+            possible = [move for is_possible, move in moves if is_possible]
+            if possible:
+                self.chance.choice(possible)(worker)
+
+    def check(self) -> None:
+        """Each failure is a death that hit the task while it ran, and each body ran once and once more for each such death."""
+        for task in self.tasks:
+            entry, value = self.sim.book[task.id], self.sim.results[task.id]
+            if value[0] == "value":
+                assert entry.charges <= self.retries
+                assert entry.starts <= entry.charges + 1
+            else:
+                assert entry.charges == self.retries + 1
+                assert not entry.is_published
+
+
+def test_a_death_costs_what_ran_and_nothing_that_was_published() -> None:
+    given = os.environ.get("HOCKET_TEST_SEED")
+    first = int(given) if given else random.randrange(10**6)
+    deaths: Counter[str] = Counter()
+    for seed in range(first, first + (1 if given else SCHEDULES)):
+        print("seed", seed)
+        butcher = Butcher(seed)
+        butcher.run()
+        butcher.check()
+        deaths += butcher.sim.deaths
+    print(dict(deaths))
+    assert given or min(deaths[kind] for kind in DEATHS) > 0, deaths
 
 
 def test_a_seed_gives_the_same_schedule_again() -> None:
