@@ -31,6 +31,7 @@ same; the journal leaves the hub's way as it was.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import select
@@ -68,6 +69,7 @@ _WORDS = _FIRST_RUNNING + MAX_RUNNING
 
 _BODY = _WORDS * 8 + 16
 """Where the journal's messages begin. Before them is room for the head of a frame."""
+_HEAD = _BODY - channel.HEAD.size
 _REPLIES = _BODY + BODY_BYTES
 
 PAGE_BYTES = _REPLIES + REPLY_BYTES
@@ -143,7 +145,7 @@ class JournalChannel(channel.Channel):
     `post` and `flush` wait if the hub is slow: a worker has nothing better to do.
     """
 
-    __slots__ = ("_count", "_end", "_free", "_map", "_reply_end", "words")
+    __slots__ = ("_count", "_end", "_free", "_map", "_page", "_reply_end", "words")
 
     def __init__(self, sock: socket.socket, page_fd: int) -> None:
         """Take the socket and the page into use; closes the page's descriptor.
@@ -154,8 +156,9 @@ class JournalChannel(channel.Channel):
         super().__init__(sock)
         self._map = mmap.mmap(page_fd, PAGE_BYTES)
         os.close(page_fd)
+        self._page = memoryview(self._map)
         #: The page's words, for whoever writes `BEGUN`.
-        self.words = memoryview(self._map)[: _WORDS * 8].cast("Q")
+        self.words = self._page[: _WORDS * 8].cast("Q")
         self._end = 0
         self._count = 0
         self._reply_end = 0
@@ -178,15 +181,20 @@ class JournalChannel(channel.Channel):
         self._count += 1
 
     def flush(self) -> bool:
-        if self._count:
-            start = _BODY - channel.HEAD.size
-            head = (self._end + channel.LIST_BYTES, channel.LIST, self._count)
-            channel.HEAD.pack_into(self._map, start, *head)
-            with memoryview(self._map)[start : _BODY + self._end] as frame:
-                self._send(frame)
-            self._end = self.words[END] = 0
-            self.words[BASE] += self._count
-            self._count = 0
+        count = self._count
+        if count:
+            end = _BODY + self._end
+            channel.HEAD.pack_into(self._map, _HEAD, self._end + channel.LIST_BYTES, channel.LIST, count)
+            try:
+                sent = self.sock.send(self._page[_HEAD:end])
+            except BlockingIOError:
+                sent = 0
+            if sent != end - _HEAD:
+                self._send_rest_of(_HEAD + sent, end)
+            words = self.words
+            words[END] = 0
+            words[BASE] += count
+            self._end = self._count = 0
         return True
 
     def has_unsent(self) -> bool:
@@ -200,13 +208,11 @@ class JournalChannel(channel.Channel):
             select.select([], [self.sock], [])
         self.words[BASE] += 1
 
-    def _send(self, frame: memoryview) -> None:
-        sent = 0
-        while sent < len(frame):
-            try:
-                sent += self.sock.send(frame[sent:])
-            except BlockingIOError:
-                select.select([], [self.sock], [])
+    def _send_rest_of(self, start: int, end: int) -> None:
+        while start < end:
+            select.select([], [self.sock], [])
+            with contextlib.suppress(BlockingIOError):
+                start += self.sock.send(self._page[start:end])
 
     # --- replies ------------------------------------------------------------------------------------------------------
 
