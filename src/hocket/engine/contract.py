@@ -98,6 +98,10 @@ class ObjectRef(Generic[T]):
         try:
             value = self._engine.get((self,), None)[0]
         except BaseException as error:  # noqa: BLE001 (the future raises it)
+            if isinstance(error, exceptions.HocketError):
+                exceptions.hide_frames(error)
+            if isinstance(error, StopIteration) and isinstance(error, exceptions.TaskError):  # a future takes no such error
+                error = exceptions.TaskError(error.function_name, error.traceback_str, error.cause)
             future.set_exception(error)
         else:
             future.set_result(value)
