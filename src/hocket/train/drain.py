@@ -72,7 +72,7 @@ class Drain:
         """Return the failure of the group, or that it was the end that a rank was told of."""
         told = set(self.info.preempted_ranks) if self.info is not None else set()
         has_ended = any(
-            rank in told and isinstance(failure, failures.DEATHS) for rank, failure in error.worker_failures.items()
+            rank in told and failures.is_death(failure) for rank, failure in error.worker_failures.items()
         )
         if self.info is None or not has_ended:
             return error

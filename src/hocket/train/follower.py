@@ -25,6 +25,7 @@ from hocket.train import (
     desk,
     drain,
     errors,
+    failures,
     notices,
     parcels,
     questions,
@@ -252,7 +253,7 @@ class Follower:
         """Tell whether a rank's process has died, and no other's, nor its node, and may be started again."""
         most = self._group.roles[rank].max_restarts
         failed = error.worker_failures
-        has_died = list(failed) == [rank] and isinstance(failed[rank], exceptions.ActorDiedError)
+        has_died = list(failed) == [rank] and failures.is_death(failed[rank]) and isinstance(failed[rank], exceptions.ActorDiedError)
         return has_died and (most == roles.ALWAYS or self._restarts[rank] < most)
 
     def _restart(self, rank: int, error: errors.WorkerGroupError) -> None:
@@ -337,7 +338,7 @@ class Follower:
                 return
             staged = line.unpacker.finish()
         except errors.TransferError as error:
-            raise self._group.explain(rank, error) from error
+            raise self._group.explain(rank, error) from None  # which has it, and says it
         line.unpacker = None
         line.reports[0] = dataclasses.replace(line.reports[0], staged=staged)
         self._enter(rank)

@@ -107,7 +107,7 @@ class WorkerGroup:
         try:
             return api.get(ref)
         except Exception as error:
-            raise self.explain(rank, error) from error
+            raise self.explain(rank, error) from None  # which has it, and says it
 
     def explain(self, rank: int, error: Exception) -> errors.WorkerGroupError:
         """Return the group's error, after something of a rank's failed with `error`."""
