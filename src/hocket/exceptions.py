@@ -206,6 +206,14 @@ def hide_frames(error: BaseException) -> None:
         link = link.__cause__
 
 
+def _hold(name: str) -> Any:
+    """Return an attribute that comes before one of that name in the cause's class, which may be a property."""
+    return property(
+        lambda error: error.__dict__[name],
+        lambda error, value: error.__dict__.__setitem__(name, value),
+    )
+
+
 class _DualError:
     """What every dual class has in common: attributes of the cause are reachable, and it can be pickled.
 
@@ -216,6 +224,9 @@ class _DualError:
     __setattr__ = object.__setattr__
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+    function_name = _hold("function_name")
+    traceback_str = _hold("traceback_str")
+    cause = _hold("cause")
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") or name == "cause":

@@ -30,8 +30,8 @@ _CHAIN_FOR_HINTS: Final = 100
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
-_PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
-_NOT_OURS: Final = tuple(os.path.join(_PACKAGE, *name, "") for name in (("testing",), ("cli", "demo")))
+_PACKAGE: Final = __file__.rpartition(os.sep)[0] + os.sep
+_NOT_OURS: Final = (f"{_PACKAGE}testing{os.sep}", f"{_PACKAGE}cli{os.sep}demo{os.sep}")
 """These run as a user's code does."""
 
 SHOWS_ALL: Final = os.environ.get("HOCKET_FULL_TRACEBACKS", "0") == "1"
@@ -157,9 +157,7 @@ def _format_frames(error: BaseException) -> str:
         is_our_mistake = issubclass(type(error), _OUR_MISTAKES)
         last = max((at for at, frame in enumerate(frames) if not _is_ours(frame.filename)), default=-1)
         frames = [
-            frame
-            for at, frame in enumerate(frames)
-            if not _is_ours(frame.filename) or (is_our_mistake and at > last)
+            frame for at, frame in enumerate(frames) if not _is_ours(frame.filename) or (is_our_mistake and at > last)
         ]
     return "".join(traceback.StackSummary.from_list(frames).format())
 

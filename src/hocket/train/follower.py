@@ -253,7 +253,8 @@ class Follower:
         """Tell whether a rank's process has died, and no other's, nor its node, and may be started again."""
         most = self._group.roles[rank].max_restarts
         failed = error.worker_failures
-        has_died = list(failed) == [rank] and failures.is_death(failed[rank]) and isinstance(failed[rank], exceptions.ActorDiedError)
+        is_alone = list(failed) == [rank] and isinstance(failed[rank], exceptions.ActorDiedError)
+        has_died = is_alone and failures.is_death(failed[rank])
         return has_died and (most == roles.ALWAYS or self._restarts[rank] < most)
 
     def _restart(self, rank: int, error: errors.WorkerGroupError) -> None:

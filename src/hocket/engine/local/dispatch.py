@@ -231,7 +231,7 @@ class Dispatcher:
         asked = task.options.retry_exceptions
         if asked and task.retries_left and not task.cancelled:
             error = _decode_foreign(payload)
-            cause = exceptions.get_cause(error)
+            cause = error if error is None else exceptions.get_cause(error)
             retryable = asked is True or (asked is not False and issubclass(type(cause), asked))
         if not retryable:
             self._note(task_id, task.options.name, error_type, text)
