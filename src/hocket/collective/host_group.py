@@ -566,7 +566,7 @@ def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
         one, other = (calc.view(bytearray(array.dtype.itemsize), array.dtype, 1, 0) for _ in range(2))
         try:
             calc.combine[op](one, other, out=one)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (frameworks raise what they like)
             raise TypeError(
                 f"op={op.name} cannot be done with {array.dtype} ({texts.describe(error)}). Convert the tensor first, as to float32 or int64."
             ) from None

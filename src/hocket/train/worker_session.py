@@ -152,10 +152,12 @@ class WorkerSession:
         if checkpoint is not None:
             if upload.stays:
                 staged = upload.call(info.run_storage, checkpoint, dir_name or f"{info.name_prefix}_{index:06d}")
+                storage.list_contents(staged.path)  # for what it refuses: here it is the rank's own error
             elif self._copies is None:
                 staged = storage.stage(info.run_storage, name_part(info.attempt, index, info.rank), checkpoint.path)
             else:
                 storage.check_source(checkpoint.path)
+                storage.list_contents(checkpoint.path)  # for what it refuses: here it is the rank's own error
                 self._offers[index], staged = checkpoint.path, storage.Offered()
             if upload.deletes_afterwards:
                 self._to_delete[index] = checkpoint.path
