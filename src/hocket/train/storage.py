@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from hocket import texts
 from hocket.train import checkpoint as checkpoint_module
 
 MANIFEST_NAME = ".hocket-manifest.json"
@@ -326,7 +327,7 @@ def replace_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 def _simplify(value: Any) -> Any:
     """Return a number for a number of numpy's, and a description of anything else that JSON cannot hold."""
-    return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else repr(value)
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else texts.safe_repr(value)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from hocket import texts
 from hocket.collective import turns
 from hocket.train import checkpoint as checkpoint_module
 from hocket.train import copies, notices, parcels, questions, reported, reports, storage, uploads, validation
@@ -329,7 +330,7 @@ def _encode(call: str, data: object) -> bytes:
         blob = pickle.dumps(data, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         raise ValueError(
-            f"{call}() takes what can be pickled, but received {data!r}: {error}. Pass plain values."
+            f"{call}() takes what can be pickled, but received {texts.safe_repr(data)}: {texts.safe_text(error)}. Pass plain values."
         ) from error
     if len(blob) > MOST_BYTES:
         raise ValueError(

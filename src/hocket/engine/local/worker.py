@@ -155,8 +155,8 @@ class Worker:
                 if inspect.isawaitable(farewell) and self._loop is not None:
                     self._loop.complete(farewell)
             atexit._run_exitfuncs()
-        except Exception:  # noqa: BLE001 (the process ends all the same, and the user sees why the hook did not work)
-            traceback.print_exc()
+        except Exception as error:  # noqa: BLE001 (the process ends all the same, and the user sees why the hook did not work)
+            sys.stderr.write(texts.format_error(error))
         with self._engine.lock:
             self._engine.before_wait()
         _flush_streams()
