@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.core import api, generators
 from hocket.engine import contract
 from hocket.train import (
@@ -262,7 +262,9 @@ class Follower:
         for ref in [ref for ref, owner in self._aside.items() if owner == rank]:
             del self._waiting[ref], self._aside[ref]
         self._restarts[rank] += 1
-        _log.warning("%s\n\nIts process is started again, for the %d. time.", error, self._restarts[rank])
+        _log.warning(
+            "%s\n\nIts process is started again, for the %d. time.", texts.escape(str(error)), self._restarts[rank]
+        )
         self._runs[rank] = self._replace(rank)
         self._attend(rank)
 
