@@ -54,8 +54,11 @@ All errors can be pickled, and keep their cause on the way.
 from __future__ import annotations
 
 import functools
+import pickle
 from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from hocket import texts
 
 
 class HocketError(Exception):
@@ -146,18 +149,27 @@ class TaskError(HocketError):
         return f"{self.function_name} raised an exception:\n{self.traceback_str}"
 
     def as_instanceof_cause(self) -> BaseException:
-        """Return an error that is an instance both of `TaskError` and of the class of the cause."""
-        cause_class = type(self.cause)
-        if isinstance(self.cause, TaskError):
+        """Return an error that is an instance both of `TaskError` and of the class of the cause.
+
+        Where that cannot be, it is this error itself: for a cause that is no `Exception`, and for a class that lets nobody inherit.
+        The error has no ``__cause__``: its text holds the cause's traceback, which Python would print a second time.
+        """
+        if issubclass(type(self.cause), TaskError):
             return self.cause
-        dual_class = _build_dual_class(cause_class)  # type: ignore[arg-type]  # classes are hashable
+        try:
+            return self._build_dual()
+        except Exception:  # noqa: BLE001 (a user's class may raise anything when it is inherited from, or made)
+            return self
+
+    def _build_dual(self) -> BaseException:
+        cause = self.cause
+        dual_class = _build_dual_class(type(cause))  # type: ignore[arg-type]  # classes are hashable, and others raise
         if dual_class is None:
             return self
-        parts = (self.cause.message, self.cause.exceptions) if isinstance(self.cause, BaseExceptionGroup) else ()
+        parts = (cause.message, cause.exceptions) if isinstance(cause, BaseExceptionGroup) else ()
         error = _make_empty(dual_class, *parts)
-        TaskError.__init__(error, self.function_name, self.traceback_str, self.cause)  # type: ignore[arg-type]
-        error.args = self.cause.args
-        error.__cause__ = self.cause
+        TaskError.__init__(error, self.function_name, self.traceback_str, cause)  # type: ignore[arg-type]
+        _ARGS.__set__(error, _ARGS.__get__(cause))
         return error
 
 
@@ -169,8 +181,52 @@ def raise_stored(error: BaseException) -> NoReturn:
         del error
 
 
+_ARGS: Any = vars(BaseException)["args"]
+"""The arguments of any exception: its class may have a property of that name, without a setter."""
+
+
+def get_cause(error: BaseException) -> BaseException:
+    """Return what a task raised: the cause of a `TaskError`, and any other error itself. Does not ask the error for its class."""
+    cause: BaseException = error.cause if issubclass(type(error), TaskError) else error  # type: ignore[attr-defined]
+    return cause
+
+
+def hide_frames(error: BaseException) -> None:
+    """Take from an error the frames that it came through, before a function that the user has called raises it again, by ``raise`` alone.
+
+    The user then sees none of this package: ``raise`` does not add the frame that it stands in. Where the error came from is in its text; one that
+    came through code of the user's in this process keeps its frames.
+    """
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while isinstance(link, HocketError) and id(link) not in seen and not texts.SHOWS_ALL:
+        seen.add(id(link))
+        if not texts.passed_user(link):
+            BaseException.with_traceback(link, None)
+        link = link.__cause__
+
+
+def _hold(name: str) -> Any:
+    """Return an attribute that comes before one of that name in the cause's class, which may be a property."""
+    return property(
+        lambda error: error.__dict__[name],
+        lambda error, value: error.__dict__.__setitem__(name, value),
+    )
+
+
 class _DualError:
-    """What every dual class has in common: attributes of the cause are reachable, and it can be pickled."""
+    """What every dual class has in common: attributes of the cause are reachable, and it can be pickled.
+
+    The cause's class comes last, but anything that it says of attributes would come before `object`: so that is said here.
+    """
+
+    __getattribute__ = object.__getattribute__
+    __setattr__ = object.__setattr__
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+    function_name = _hold("function_name")
+    traceback_str = _hold("traceback_str")
+    cause = _hold("cause")
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") or name == "cause":
@@ -183,16 +239,17 @@ class _DualError:
     def __str__(self) -> str:
         return TaskError.__str__(self)  # type: ignore[arg-type]
 
-    __repr__ = BaseException.__repr__
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(texts.safe_repr, _ARGS.__get__(self)))})"
 
 
 @functools.lru_cache(maxsize=256)
 def _build_dual_class(cause_class: Any) -> type[BaseException] | None:
     """Return the class that inherits from both, or None where Python cannot lay it out."""
-    if issubclass(cause_class, BaseExceptionGroup) and not issubclass(cause_class, ExceptionGroup):
-        return None  # what it holds may not stand in an Exception
-    name = f"TaskError({cause_class.__name__})"
-    namespace = {"__module__": TaskError.__module__, "__qualname__": name}
+    if not issubclass(cause_class, Exception):
+        return None  # who catches these expects that they came from the program itself, not from a task
+    name = f"TaskError({texts.name_class(cause_class)})"
+    namespace = {"__module__": TaskError.__module__, "__qualname__": name, "__class__": property(type)}
     try:
         dual_class: type[BaseException] = type(name, (_DualError, TaskError, cause_class), namespace)
         if not issubclass(cause_class, ExceptionGroup):
@@ -313,7 +370,7 @@ class ActorError(HocketError):
 
     Attributes:
         actor_id: The actor, in hexadecimal; empty if unknown.
-        actor_init_failed: Whether the constructor raised.
+        actor_init_failed: Whether the constructor raised; what it raised is the `cause`, and the message ends in its traceback.
         death: Why its process ended (a `Death`); None if it did not.
     """
 
@@ -328,15 +385,44 @@ class ActorError(HocketError):
         actor_id: str = "",
         actor_init_failed: bool = False,
         death: Death | None = None,
+        cause_data: bytes = b"",
     ) -> None:
         super().__init__(message)
         self.actor_id = actor_id
         self.actor_init_failed = actor_init_failed
         self.death = death
+        self._cause_data = cause_data
+
+    @property
+    def cause(self) -> BaseException | None:
+        """What the constructor raised; None if it did not."""
+        origin = self._read_origin()
+        return origin.cause if isinstance(origin, TaskError) else origin
+
+    def __str__(self) -> str:
+        origin = self._read_origin()
+        if origin is None:
+            return super().__str__()
+        story = origin.traceback_str if isinstance(origin, TaskError) else texts.describe(origin)
+        return f"{super().__str__()}\n{story}"
+
+    def _read_origin(self) -> BaseException | None:
+        """Return the constructor's error. It is kept as a pickle until somebody looks: making it may import the user's modules."""
+        if not self._cause_data:
+            return None
+        try:
+            origin: BaseException = pickle.loads(self._cause_data)
+        except Exception as error:  # noqa: BLE001 (a user's exception may raise anything when it is made)
+            return HocketError(f"What it raised cannot be read here: {texts.describe(error)}")
+        return origin
 
     def __reduce__(self) -> tuple[object, ...]:
         rebuild = functools.partial(
-            type(self), actor_id=self.actor_id, actor_init_failed=self.actor_init_failed, death=self.death
+            type(self),
+            actor_id=self.actor_id,
+            actor_init_failed=self.actor_init_failed,
+            death=self.death,
+            cause_data=self._cause_data,
         )
         return rebuild, self.args
 

@@ -182,7 +182,7 @@ def test_an_interrupted_rank_leaves_the_group(tmp_path: Path) -> None:
         return str(left.value)
 
     mine, theirs = run(body, 2, tmp_path)
-    assert "an operation was broken off by KeyboardInterrupt. Make a new group" in mine
+    assert "all_reduce(24 bytes of f64, sum) was broken off by KeyboardInterrupt. Make a new group" in mine
     assert "has left the group, but rank 1 waits for it in barrier" in theirs
 
 
@@ -289,3 +289,62 @@ def test_stacks_come_from_python_and_from_c_that_keeps_the_lock(
     _, _, of_rank_1 = waited.partition("Rank 1 (pid ")
     assert f"in {instead.__name__}" in of_rank_1
     assert "Rank 0 has waited" in waited
+
+
+def call_wrongly(group: Group) -> list[str]:
+    """Make each mistake that a call can be refused for; return what was said."""
+    ones, size = np.ones(8, np.uint8), group.size
+    short = [np.ones(7, np.uint8)] * size
+    mistakes: list[Callable[[], None]] = [
+        lambda: group.all_gather([ones] * (size - 1), ones),
+        lambda: group.all_gather(short, ones),
+        lambda: group.gather(short, ones, group.rank),
+        lambda: group.scatter(ones, short, group.rank),
+        lambda: group.all_to_all([ones] * size, short),
+        lambda: group.reduce_scatter(ones, short),
+        lambda: group.broadcast(ones, size),
+        lambda: group.reduce(np.ones(3), -1),
+        lambda: group.all_reduce(np.zeros(2, "datetime64[s]")),
+        lambda: group.all_reduce([1.0, 2.0]),
+    ]
+    texts = []
+    for mistake in mistakes:
+        with pytest.raises((ValueError, TypeError, AttributeError)) as caught:
+            mistake()
+        texts.append(str(caught.value))
+    return texts
+
+
+def test_a_call_with_wrong_arguments_leaves_the_group_as_it_is(tmp_path: Path) -> None:
+    def body(group: Group) -> tuple[list[str], float]:
+        texts = call_wrongly(group)
+        values = np.ones(3)
+        group.all_reduce(values)
+        return texts, float(values[0])
+
+    for texts, total in run(body, 2, tmp_path):
+        assert total == 2.0
+        assert texts[0] == "targets must be 2 parts of 8 elements, one for each rank, but received [8]."
+        assert texts[6] == "root must be one of the 2 ranks from 0, but received 2."
+        assert "op=SUM cannot be done with datetime64[s]" in texts[8]
+
+
+def test_a_rank_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    def body(group: Group) -> str:
+        group.barrier()
+        if group.rank == 0:
+            group.boxes.send(np.arange(8, dtype=np.uint8), 1, 0)
+            host_group.end_all()
+            Folder(tmp_path).read("seen")
+            return ""
+        received = np.zeros(8, np.uint8)
+        group.finish(group.boxes.receive(received, 0, 0), 0)  # what it sent before is there
+        assert received.tolist() == list(range(8))
+        with pytest.raises(errors.RankDiedError) as caught:
+            group.all_reduce(np.ones(3))
+        Folder(tmp_path).write("seen", "")
+        return str(caught.value)
+
+    text = run(body, 2, tmp_path)[1]
+    assert text.startswith("Rank 0 (pid ")
+    assert "has ended: its function returned. Rank 1 has waited for it in all_reduce(24 bytes of f64, sum) for " in text

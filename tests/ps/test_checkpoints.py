@@ -188,3 +188,51 @@ def test_a_snapshot_is_one_cut_while_training_goes_on() -> None:
     assert strategy.snapshot().version == 300
     assert len(set(versions)) > 2  # some were taken in the middle
     strategy.close()
+
+
+def _flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "kind", "match"),
+    [
+        (
+            "manifest.json",
+            lambda file: file.write_bytes(b"\xff\xfe{}"),
+            ps.CheckpointDamagedError,
+            "is damaged: it is no JSON",
+        ),
+        (
+            "manifest.json",
+            lambda file: file.write_text("[1]"),
+            ps.CheckpointDamagedError,
+            "is damaged: it is no manifest",
+        ),
+        ("weights/value.npy", _flip, ps.CheckpointDamagedError, "is damaged: it has changed since it was written"),
+        (
+            "weights/value.npy",
+            lambda file: file.write_bytes(file.read_bytes()[:-9]),
+            ps.CheckpointDamagedError,
+            "it has changed",
+        ),
+        ("weights/value.npy", lambda file: file.unlink(), FileNotFoundError, "is gone"),
+    ],
+    ids=["text", "other", "bit", "cut", "gone"],
+)
+def test_a_damaged_checkpoint_is_refused_by_file(
+    tmp_path: Path, name: str, damage: Any, kind: type[Exception], match: str
+) -> None:
+    strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
+    with strategy.scope():
+        weights = ps.Variable(np.ones((2, 3), "float32"), name="weights")
+    path = Path(strategy.save(tmp_path / "checkpoint"))
+    weights.assign(np.zeros((2, 3)))
+    damage(path / name)
+    for read in (strategy.restore, ps.load_checkpoint):
+        with pytest.raises(kind, match=f"{name}'.*{match}"):
+            read(path)
+    assert weights.numpy().sum() == 0
+    strategy.close()

@@ -8,6 +8,7 @@ import random
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -291,7 +292,7 @@ class Damage(train.UserCallback):
     [
         (
             lambda path: (path / "weights").write_bytes(b"wrong"),
-            "Rank 0 of 1 failed with TransferError: File 'weights' of checkpoint",
+            "Rank 0 of 1 raised TransferError: File 'weights' of checkpoint",
         ),
         (
             lambda path: (path / "weights").unlink(),
@@ -361,16 +362,15 @@ def send_late(config: dict[str, Any]) -> None:
         heard.touch()
         return
     with tempfile.TemporaryDirectory() as folder:
-        pipe = Path(folder, "pipe")
-        os.mkfifo(pipe)
+        Path(folder, "late").write_bytes(b"x" * (3 * parcels.PARCEL_BYTES))
+        pass_point = parcels.pass_point
 
-        def write() -> None:
-            with pipe.open("wb") as writer:
-                writer.write(b"x")
-                while not heard.exists():
-                    writer.write(b"x" * (1 << 20))
+        def wait_and_pass(point: str, parcel: parcels.Parcel) -> parcels.Parcel:
+            while not heard.exists():
+                time.sleep(0.01)
+            return pass_point(point, parcel)
 
-        threading.Thread(target=write).start()
+        parcels.pass_point = wait_and_pass
         train.report({"step": 0}, train.Checkpoint(folder))
     for step in (1, 2):
         train.report({"step": step})
@@ -381,7 +381,7 @@ def test_a_rank_that_sends_does_not_keep_others_waiting(tmp_path: Path, open_ses
     result = fit(send_late, tmp_path)
     assert [row["step"] for row in result.metrics_history] == [0, 1, 2]
     assert result.checkpoint is not None
-    assert set(Path(result.checkpoint.path, "pipe").read_bytes()) == {ord("x")}
+    assert set(Path(result.checkpoint.path, "late").read_bytes()) == {ord("x")}
 
 
 def report_from_two_threads(config: dict[str, Any]) -> None:

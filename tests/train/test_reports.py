@@ -154,7 +154,7 @@ def test_many_reports_are_all_there(tmp_path: Path) -> None:
     ("arguments", "error", "match"),
     [
         ((3,), TypeError, r"report\(\) takes a dict of metrics, but received int: 3\. Write report"),
-        (({"f": lambda: 0},), ValueError, "metrics must be picklable, .* Report plain numbers"),
+        (({"f": lambda: 0},), TypeError, r"metrics\['f'\] is <function .* but metrics take numbers, texts"),
         (({}, "path"), TypeError, "report.. takes a Checkpoint, but received 'path'. Write Checkpoint.from_directory"),
         (({}, None, "a/b"), ValueError, "checkpoint_dir_name must be the name of one folder .* received 'a/b'"),
     ],

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 from rich import box, console, table, text
 
+from hocket import texts
 from hocket.engine.local import window
 
 TIMEOUT_SECONDS = 2.0
@@ -106,11 +107,11 @@ def show(session: Session, out: console.Console) -> None:
     snapshot = session["snapshot"]
     title = text.Text(f"Session of pid {session['driver_pid']}", style="bold")
     if driver is not None:
-        title.append("  " + " ".join(driver["command"].split())[:100], style="not bold")
+        title.append("  " + texts.escape(" ".join(driver["command"].split())[:100], one_line=True), style="not bold")
     out.print(title)
     if snapshot is None or "failure" in snapshot:
         why = session["problem"] if snapshot is None else f"it could not describe itself ({snapshot['failure']})"
-        out.print(text.Text(f"No answer: {why}. What the kernel knows of its processes:", style="yellow"))
+        out.print(text.Text(f"No answer: {texts.escape(why)}. What the kernel knows of its processes:", style="yellow"))
         out.print(_build_process_table(processes))
         return
     facts = [
@@ -118,7 +119,7 @@ def show(session: Session, out: console.Console) -> None:
         f"{len(processes)} processes with {format_bytes(total)}",
         ", ".join(_format_resources(snapshot["resources"])),
     ]
-    out.print(text.Text(" | ".join(facts)))
+    out.print(_quote(" | ".join(facts)))
     for built in (
         _build_task_table(snapshot["tasks"]),
         _build_actor_table(snapshot["actors"]),
@@ -132,11 +133,16 @@ def show(session: Session, out: console.Console) -> None:
         out.print(text.Text(f"{errors['count']} errors; the latest:", style="red"))
         for error in errors["last"]:
             out.print(
-                text.Text(
+                _quote(
                     f"  {error['name']}: {error['type']}: {error['message'].splitlines()[0] if error['message'] else ''}"
                 )
             )
     out.print()
+
+
+def _quote(name: str) -> text.Text:
+    """Return what somebody else has named, so that it does nothing to the terminal."""
+    return text.Text(texts.escape(name, one_line=True))
 
 
 def _build_table(title: str, *columns: str) -> table.Table:
@@ -156,7 +162,7 @@ def _build_task_table(rows: list[dict[str, Any]]) -> table.Table | None:
         counts[group] = counts.get(group, 0) + row["count"]
     built = _build_table("Tasks", "function", *_STATE_NAMES)
     for name, counts in sorted(by_function.items(), key=lambda item: -sum(item[1].values())):
-        built.add_row(text.Text(name), *(f"{counts[group]:,}" if group in counts else "" for group in _STATE_NAMES))
+        built.add_row(_quote(name), *(f"{counts[group]:,}" if group in counts else "" for group in _STATE_NAMES))
     return built
 
 
@@ -176,8 +182,8 @@ def _build_actor_table(rows: list[dict[str, Any]]) -> table.Table | None:
     built = _build_table("Actors", "class", "name", "state", "pid", "calls not answered")
     for row in rows:
         built.add_row(
-            text.Text(row["class_name"]),
-            text.Text(row["name"]),
+            _quote(row["class_name"]),
+            _quote(row["name"]),
             row["state"],
             str(row["pid"] or ""),
             f"{row['pending_calls']:,}",
@@ -196,7 +202,7 @@ def _build_worker_table(rows: list[dict[str, Any]], processes: list[dict[str, An
         built.add_row(
             str(row["pid"] or "starting"),
             row["state"].lower(),
-            text.Text(row["task_name"] or ""),
+            _quote(row["task_name"] or ""),
             format_seconds(since) if since is not None else "",
             f"{row['queued_tasks']:,}" if row["queued_tasks"] else "",
             format_bytes(process["rss_bytes"]) if process else "",
@@ -211,7 +217,7 @@ def _build_object_table(statistics: dict[str, Any]) -> table.Table | None:
     built = _build_table("Objects, by the line that made them", "line", "objects", "bytes")
     holders = statistics.get("holders", [])
     for where, taken, count in holders[:SHOWN_LINES]:
-        built.add_row(text.Text(where), f"{count:,}", format_bytes(taken))
+        built.add_row(_quote(where), f"{count:,}", format_bytes(taken))
     rest = holders[SHOWN_LINES:]
     if rest:
         built.add_row("other lines", f"{sum(one[2] for one in rest):,}", format_bytes(sum(one[1] for one in rest)))

@@ -22,12 +22,14 @@ import ctypes
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
+from hocket import texts
 from hocket.collective import boxes, errors, futex, lookout, segment, turns
 from hocket.collective.arithmetic import NUMPY, Arithmetic, ReduceOp
 
@@ -48,6 +50,17 @@ ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, GATHER, SCATTER, REDUCE_SCATTER, ALL_
 
 _MASK: Final = 0xFFFFFFFF
 _TURNS: Final = segment.ROUNDS - 1
+
+
+_groups: weakref.WeakSet[HostGroup] = weakref.WeakSet()
+"""Those of this process."""
+
+
+def end_all() -> None:
+    """Say in all groups of this process that its ranks are done: what others wait for will not come."""
+    for group in list(_groups):
+        with group._lock:
+            group.end()
 
 
 @final
@@ -89,6 +102,7 @@ class HostGroup:
         self.boxes = boxes.Boxes(memory, rank, self._ring)
         self._turns = turns.get_optional_turns()
         self._is_open = True
+        _groups.add(self)
         #: Why nothing can be called any more.
         self._end: errors.CollectiveError | None = None
 
@@ -102,6 +116,12 @@ class HostGroup:
                 self._lookout.close()
                 self.boxes.close()
                 self._memory.close()
+
+    def end(self) -> None:
+        """Say that this rank's program is over: it can still be asked, but will not come to another operation."""
+        if self._is_open and self._end is None:
+            lookout.end(self._memory, self.rank)
+            self._ring()
 
     # --- what a rank calls ------------------------------------------------------------------------------------------------
 
@@ -119,6 +139,7 @@ class HostGroup:
     def reduce(self, array: Any, root: int, op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY) -> None:
         """Put the sum of all ranks' arrays, or what `op` makes of them, into that of the root. The others keep theirs."""
         _check_op(op, array, calc)
+        _check_root(root, self.size)
         with self._turn:
             views, step = self._begin(REDUCE, array, op, root, calc)
             combine = self._build_sum(op, calc) if self.rank == root else _do_nothing
@@ -130,6 +151,7 @@ class HostGroup:
         def take(part: Any, slots: Sequence[Any], count: int) -> None:
             np.copyto(part, slots[root][:count])
 
+        _check_root(root, self.size)
         with self._turn:
             views, step = self._begin(BROADCAST, array, 0, root, NUMPY, dtype)
             if self.rank == root:
@@ -139,18 +161,25 @@ class HostGroup:
 
     def all_gather(self, targets: Sequence[Bytes], array: Bytes, dtype: str = "u8") -> None:
         """Put each rank's array into the target of its number, in all ranks."""
+        _check_parts("targets", targets, array, self.size)
         with self._turn:
             views, step = self._begin(ALL_GATHER, array, 0, 0, NUMPY, dtype)
             self._gather(targets, array, step, views)
 
     def gather(self, targets: Sequence[Bytes], array: Bytes, root: int, dtype: str = "u8") -> None:
         """Put each rank's array into the target of its number, in the root; the others give no targets."""
+        _check_root(root, self.size)
+        if self.rank == root:
+            _check_parts("targets", targets, array, self.size)
         with self._turn:
             views, step = self._begin(GATHER, array, 0, root, NUMPY, dtype)
             self._gather(targets if self.rank == root else (), array, step, views)
 
     def scatter(self, target: Bytes, sources: Sequence[Bytes], root: int, dtype: str = "u8") -> None:
         """Put the root's source of each rank's number into its target; the others give no sources."""
+        _check_root(root, self.size)
+        if self.rank == root:
+            _check_parts("sources", sources, target, self.size)
         with self._turn:
             views, step = self._begin(SCATTER, target, 0, root, NUMPY, dtype)
             step //= self.size
@@ -168,6 +197,8 @@ class HostGroup:
 
     def all_to_all(self, targets: Sequence[Bytes], sources: Sequence[Bytes], dtype: str = "u8") -> None:
         """Put the source of this rank's number in each rank into the target of that rank's number. All are of one length."""
+        _check_parts("targets", targets, targets[0] if targets else (), self.size)
+        _check_parts("sources", sources, targets[0], self.size)
         with self._turn:
             views, step = self._begin(ALL_TO_ALL, targets[0], 0, 0, NUMPY, dtype)
             step //= self.size
@@ -188,6 +219,7 @@ class HostGroup:
     ) -> None:
         """Put the sum of all ranks' sources of this rank's number, or what `op` makes of them, into the target. All are of one length."""
         _check_op(op, target, calc)
+        _check_parts("sources", sources, target, self.size)
         with self._turn:
             views, step = self._begin(REDUCE_SCATTER, target, op, 0, calc)
             step //= self.size
@@ -458,6 +490,7 @@ class HostGroup:
         try:
             self._lookout.check(list_missing(), waited)
         except errors.CollectiveError as error:
+            self.boxes.progress()  # it may have sent something before it ended
             if not is_over():
                 self._fail(error)
 
@@ -493,30 +526,64 @@ class _Turn:
     def __init__(self, group: HostGroup) -> None:
         self._group = group
         self._lock = group._lock
+        #: The last turn that was marked before the operation.
+        self._seq = 0
 
     def __enter__(self) -> None:
         self._lock.acquire()
+        self._seq = self._group._seq
         if self._group._end is not None:
             self._lock.release()
             raise self._group._end
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        group = self._group
         try:
-            if error is not None:
-                self._group._give_up(
+            is_local = group._seq == self._seq and isinstance(error, Exception)  # nothing of it was shown to the others
+            if error is not None and not is_local:
+                doing, why = group._lookout.describe_own(), texts.describe(error, 1_000)
+                group._give_up(
                     errors.CollectiveError(
-                        f"This rank has left the group: an operation was broken off by {type(error).__name__}. Make a new group in all ranks."
+                        f"This rank has left the group: {doing} was broken off by {why}. Make a new group in all ranks."
                     )
                 )
         finally:
             self._lock.release()
 
 
+_possible: set[tuple[str, Any, int]] = set()
+"""What was found to be possible: arithmetic, dtype and operation."""
+
+
 def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
+    """Refuse what cannot be computed before the other ranks see anything of it."""
     if op == ReduceOp.MEAN and not calc.is_inexact(array.dtype):
         raise TypeError(
             f"op=MEAN needs floats, but received {array.dtype}, whose mean is no whole number. Use SUM and divide as you want it rounded."
         )
+    key = (calc.name, array.dtype, int(op))
+    if key not in _possible:
+        one, other = (calc.view(bytearray(array.dtype.itemsize), array.dtype, 1, 0) for _ in range(2))
+        try:
+            calc.combine[op](one, other, out=one)
+        except Exception as error:  # noqa: BLE001 (frameworks raise what they like)
+            raise TypeError(
+                f"op={op.name} cannot be done with {array.dtype} ({texts.describe(error)}). Convert the tensor first, as to float32 or int64."
+            ) from None
+        _possible.add(key)
+
+
+def _check_parts(name: str, parts: Sequence[Any], array: Any, size: int) -> None:
+    """Check that there is a part for each rank, of the length of an array."""
+    if len(parts) != size or any(len(part) != len(array) for part in parts):
+        raise ValueError(
+            f"{name} must be {size} parts of {len(array):,} elements, one for each rank, but received {[len(part) for part in parts]}."
+        )
+
+
+def _check_root(root: int, size: int) -> None:
+    if not 0 <= root < size:
+        raise ValueError(f"root must be one of the {size} ranks from 0, but received {root!r}.")
 
 
 def _do_nothing(*_: object) -> None:

@@ -16,7 +16,7 @@ from hocket.collective import errors, segment, stacks
 STALL_SECONDS = float(os.environ.get("HOCKET_COLLECTIVE_STALL_S", "20"))
 """After how long a rank that waits says so, with everybody's stack. It goes on waiting until the group's time-out."""
 
-JOINED, LEFT = 1, 2
+JOINED, LEFT, ENDED = 1, 2, 3
 """A rank's state on its desk; 0 before it joins."""
 
 KINDS: Final = (
@@ -116,6 +116,11 @@ class Lookout:
                     f"{self._name(other)} has left the group, but rank {self._names[self._rank]} waits for it in "
                     f"{self._describe(self._rank)}. All ranks must call the same operations, the same number of times."
                 )
+            if self._read(other, segment.STATE) == ENDED:
+                raise errors.RankDiedError(
+                    f"{self._name(other)} has ended: its function returned. Rank {self._names[self._rank]} has waited for it in "
+                    f"{self._describe(self._rank)} for {waited_s:.1f} s. All ranks must call the same operations, the same number of times."
+                )
         if waited_s > self._timeout_s:
             raise errors.CollectiveTimeoutError(self._report(missing, waited_s))
         if waited_s > STALL_SECONDS and not self._has_reported:
@@ -164,6 +169,8 @@ class Lookout:
             return f"waits in {self._describe(rank)}."
         if self._read(rank, segment.STATE) == LEFT:
             return "has left the group."
+        if self._read(rank, segment.STATE) == ENDED:
+            return "has ended: its function returned."
         if self._is_stopped(rank):
             return f"is stopped, as by SIGSTOP or Ctrl-Z. `kill -CONT {self._read(rank, segment.PID)}` lets it go on."
         if rank in missing:
@@ -176,7 +183,7 @@ class Lookout:
     def _fetch_stack(self, rank: int) -> str:
         """Ask a rank for its stack."""
         if rank != self._rank and (
-            self._is_stopped(rank) or self._is_dead(rank) or self._read(rank, segment.STATE) != JOINED
+            self._is_stopped(rank) or self._is_dead(rank) or self._read(rank, segment.STATE) not in (JOINED, ENDED)
         ):
             return ""
         desk = stacks.Desk(self._read(rank, segment.REPORT), self._read(rank, segment.ASK))
@@ -191,6 +198,11 @@ def join(memory: segment.Segment, rank: int) -> None:
     memory.words[desk + segment.REPORT] = place.report
     memory.words[desk + segment.ASK] = place.ask
     memory.words[desk + segment.STATE] = JOINED
+
+
+def end(memory: segment.Segment, rank: int) -> None:
+    """Write down that the program of this rank is over."""
+    memory.words[segment.find_desk(rank) + segment.STATE] = ENDED
 
 
 def leave(memory: segment.Segment, rank: int) -> None:

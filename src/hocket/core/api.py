@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.core import actor, context, generators, remote_function, session
 from hocket.engine import contract
 
@@ -114,24 +114,34 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     if type(refs) is contract.ObjectRef:
         if timeout is not None:
             _check_timeout(timeout)
-        return session.get_open_engine().get((refs,), timeout)[0]
+        engine = session.get_open_engine()
+        try:
+            return engine.get((refs,), timeout)[0]
+        except exceptions.HocketError as error:
+            exceptions.hide_frames(error)
+            raise
     if isinstance(refs, generators.ObjectRefGenerator):  # as Ray does
         return refs
     if not isinstance(refs, list):
         raise ValueError(  # noqa: TRY004 (Ray's class)
-            f"hocket.get() takes an ObjectRef or a list of them, but received a {type(refs).__name__}: {refs!r}. Write "
+            f"hocket.get() takes an ObjectRef or a list of them, but received a {type(refs).__name__}: {texts.safe_repr(refs)}. Write "
             "hocket.get(list(refs)) for other containers."
         )
     if not _REFERENCES_ONLY.issuperset(map(type, refs)):
         wrong = next(ref for ref in refs if type(ref) is not contract.ObjectRef)
         raise ValueError(
-            f"hocket.get() takes an ObjectRef or a list of them, but the list holds a {type(wrong).__name__}: {wrong!r}. Pass "
+            f"hocket.get() takes an ObjectRef or a list of them, but the list holds a {type(wrong).__name__}: {texts.safe_repr(wrong)}. Pass "
             "only what .remote() or put() returned."
         )
     if timeout is not None:
         _check_timeout(timeout)
     # A reference is of a session that was open. Where that is closed, as for a thread that is late, no other one is opened.
-    return (session.get_open_engine() if refs else session.get_engine()).get(refs, timeout)
+    engine = session.get_open_engine() if refs else session.get_engine()
+    try:
+        return engine.get(refs, timeout)
+    except exceptions.HocketError as error:
+        exceptions.hide_frames(error)
+        raise
 
 
 def _check_timeout(timeout: float) -> None:

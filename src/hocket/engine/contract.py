@@ -98,6 +98,11 @@ class ObjectRef(Generic[T]):
         try:
             value = self._engine.get((self,), None)[0]
         except BaseException as error:  # noqa: BLE001 (the future raises it)
+            if isinstance(error, exceptions.HocketError):
+                exceptions.hide_frames(error)
+            if isinstance(error, exceptions.TaskError) and isinstance(error, StopIteration):
+                # A future takes no StopIteration: it would be raised here, and whoever waits would wait on.
+                error = exceptions.TaskError(error.function_name, error.traceback_str, error.cause)
             future.set_exception(error)
         else:
             future.set_result(value)

@@ -324,7 +324,7 @@ class Scene:
             "pid": self.get_pid(actor.worker.id) if actor.worker is not None else 0,
             "namespace": options.namespace,
             "required_resources": _to_amounts(options.lifetime_shape.demand),
-            "death_cause": {"error_message": actor.death_message} if is_dead else None,
+            "death_cause": {"error_message": actor.death_message.removesuffix(":")} if is_dead else None,
             "is_detached": options.detached,
             "placement_group_id": f"{group_id:016x}" if group_id else None,
             "num_restarts": actor.restarts,

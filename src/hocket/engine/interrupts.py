@@ -35,6 +35,8 @@ class InterruptGuard:
         #: Whether an interrupt is waiting to be raised.
         self.is_pending = False
         self._is_installed = False
+        #: The last that was raised.
+        self._raised: KeyboardInterrupt | None = None
 
     def install(self) -> None:
         """Replace Python's handler; does nothing outside the main thread."""
@@ -55,14 +57,22 @@ class InterruptGuard:
         """Raise the interrupt that had to wait. Called by the main thread without the lock."""
         if self.is_pending and threading.current_thread() is threading.main_thread():
             self.is_pending = False
-            raise KeyboardInterrupt
+            raise self._build()
+
+    def is_own(self, error: KeyboardInterrupt) -> bool:
+        """Tell whether an exception is of a signal, and was not raised by a program itself. Signals that nobody guards against count as such."""
+        return not self._is_installed or error is self._raised
+
+    def _build(self) -> KeyboardInterrupt:
+        self._raised = KeyboardInterrupt()
+        return self._raised
 
     def _on_interrupt(self, signal_number: int, frame: FrameType | None) -> None:
         # What is raised in a `__del__` is printed and lost, so there it waits for the next call of the engine.
         if (frame is not None and frame.f_code is _COLLECTING) or self._lock._is_owned():  # type: ignore[union-attr]
             self.is_pending = True
         else:
-            raise KeyboardInterrupt
+            raise self._build()
 
 
 def is_interactive() -> bool:

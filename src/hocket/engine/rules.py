@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.engine import contract
 from hocket.kernel import calls, machine, records
 from hocket.kernel.records import TaskKind
@@ -84,4 +84,24 @@ def explain_unforcible(what: str) -> str:
     return (
         f"force=True is not supported for {what}: it would end the whole actor. Cancel without force, or end the actor with "
         "hocket.kill(actor)."
+    )
+
+
+def wrap_error(name: str, error: BaseException) -> BaseException:
+    """Return what the caller of a task gets for an exception that left it.
+
+    An error of ours stays what it is if none of the user's code was in between, as when a result cannot be encoded: it is about this task. One that came
+    through the user's code is about something else, such as an actor that the task called, and is wrapped like any exception; `TaskError` then still is an
+    instance of its class.
+    """
+    kind = type(error)
+    if issubclass(kind, exceptions.HocketError) and not texts.passed_user(error):
+        return error
+    return exceptions.TaskError(name, texts.format_error(error), exceptions.get_cause(error))
+
+
+def build_interrupted(name: str, error: BaseException) -> exceptions.TaskCancelledError:
+    """Return the error of a task that raised KeyboardInterrupt by itself: raised in the caller's process, that would end it."""
+    return exceptions.TaskCancelledError(
+        f"Task `{name}` was ended by a KeyboardInterrupt:\n{texts.format_error(error)}"
     )

@@ -20,7 +20,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.engine import callers, contract
 
 PROTOCOL = 5
@@ -142,7 +142,7 @@ def encode(
     except exceptions.HocketError:
         raise
     except Exception as error:
-        raise exceptions.SerializationError((explain or explain_failure)(value, what, error)) from error
+        raise exceptions.SerializationError(_explain_safely(explain or explain_failure, value, what, error)) from error
     finally:
         contract.encoding.refs = outer
         contract.encoding.by_index = outer_by_index
@@ -284,17 +284,49 @@ def _measure(value: Any) -> int:
 
 
 def encode_error(error: BaseException) -> bytes:
-    """Encode an exception; one that cannot travel is replaced by a `HocketError` with its text."""
+    """Encode an exception; one that cannot travel is replaced by a `HocketError` with its text.
+
+    The cause of a `TaskError` is a pickle of its own, so that the error arrives also where that cannot be opened.
+    """
+    if issubclass(type(error), exceptions.TaskError):
+        found: Any = error
+        cause, note = _encode_alone(found.cause)
+        return encode(_Sent(found.function_name, f"{found.traceback_str}{note}", cause)).data
+    return _encode_alone(error)[0]
+
+
+def _encode_alone(error: BaseException) -> tuple[bytes, str]:
+    """Return the pickle of an exception, or of what takes its place; and what is to be said of that."""
     try:
         data = encode(error, "exception").data
-        decode(data)
-    except Exception as failure:  # noqa: BLE001 (a user's __reduce__ may raise anything)
-        note = f"(the exception itself could not be sent: {failure})"
-        substitute = exceptions.HocketError(f"{type(error).__module__}.{type(error).__qualname__}: {error} {note}")
-        if isinstance(error, exceptions.TaskError):
-            return encode(exceptions.TaskError(error.function_name, f"{error.traceback_str}{note}\n", substitute)).data
-        return encode(substitute).data
-    return data
+        if issubclass(type(decode(data)), BaseException):
+            return data, ""
+        failure = "its __reduce__ makes something else of it"
+    except BaseException as raised:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+        failure = texts.safe_text(raised)
+    note = f"(the exception itself could not be sent: {failure})"
+    kind = type(error)
+    module = texts.safe_text(getattr(kind, "__module__", ""))
+    substitute = exceptions.HocketError(f"{module}.{texts.describe(error)} {note}")
+    return encode(substitute).data, f"{note}\n"
+
+
+class _Sent:
+    """A `TaskError` on its way."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _open_sent, self._parts
+
+
+def _open_sent(function_name: str, traceback_str: str, data: bytes) -> exceptions.TaskError:
+    try:
+        cause: BaseException = decode(data)
+    except Exception as failure:  # noqa: BLE001 (its module may be missing here, and its __setstate__ may raise anything)
+        cause = exceptions.HocketError(f"(the exception itself cannot be read here: {texts.describe(failure)})")
+    return exceptions.TaskError(function_name, traceback_str, cause)
 
 
 # --- explaining -------------------------------------------------------------------------------------------------------
@@ -353,6 +385,14 @@ _DEFAULT_ADVICE = "create it inside the function or in an actor's constructor, o
 _SEARCH_DEPTH = 8
 
 
+def _explain_safely(explain: Callable[[Any, str, Exception], str], value: Any, what: str, error: Exception) -> str:
+    """Return the message for a value that cannot be encoded, also if it lets nobody look into it."""
+    try:
+        return explain(value, what, error)
+    except Exception:  # noqa: BLE001 (a user's attributes may raise anything)
+        return f"Cannot send {what} to another process: {texts.describe(error)}. Remedy: {_DEFAULT_ADVICE}."
+
+
 def get_advice(culprit: Any) -> str:
     """Return what to do about something that cannot travel."""
     return _get_optional_advice(culprit) or _DEFAULT_ADVICE
@@ -381,7 +421,7 @@ def _explain(value: Any, path: str, what: str, error: Exception) -> str:
     advice = get_advice(culprit)
     return (
         f"Cannot send {what} to another process: {path} is a {kind.__module__}.{kind.__name__}, which cannot be pickled "
-        f"({error}). Remedy: {advice}."
+        f"({texts.safe_text(error)}). Remedy: {advice}."
     )
 
 
@@ -416,7 +456,7 @@ def list_parts(value: Any) -> list[tuple[str, Any]]:
         defaults = value.__defaults__ or ()
         return parts + [(f" -> default value {position}", default) for position, default in enumerate(defaults)]
     if isinstance(value, dict):
-        return [(f"[{key!r}]", part) for key, part in value.items()]
+        return [(f"[{texts.safe_repr(key)}]", part) for key, part in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
         return [(f"[{position}]", part) for position, part in enumerate(value)]
     if isinstance(value, type):

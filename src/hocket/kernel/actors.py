@@ -211,11 +211,12 @@ def _place_again(kernel: State, actor: ActorRecord, worker: WorkerRecord, creati
     kernel.make_ready(creation)
 
 
-def bury_constructor(kernel: State, task: TaskRecord) -> None:
-    """The constructor raised: there is no actor."""
+def bury_constructor(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> None:
+    """The constructor raised, or could not be called: there is no actor. The (encoded) error is a part of that of each call."""
     actor = task.actor
     assert actor is not None
     actor.init_failed = True
+    actor.init_error = error
     if actor.worker is not None:
         leases.stop(kernel, actor.worker)
     if actor.state != ActorState.DEAD:
@@ -223,7 +224,7 @@ def bury_constructor(kernel: State, task: TaskRecord) -> None:
             kernel,
             actor,
             exceptions.Death(pid=0, expected=True),
-            "its constructor raised; see the error of its reference.",
+            "its constructor raised an exception:",
         )
 
 

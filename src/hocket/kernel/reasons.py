@@ -17,7 +17,14 @@ def explain_death(actor: ActorRecord) -> exceptions.ActorDiedError:
         actor_id=f"{actor.id:016x}",
         actor_init_failed=actor.init_failed,
         death=actor.death,
+        cause_data=_get_data(actor.init_error),
     )
+
+
+def _get_data(error: tuple[object, ...] | None) -> bytes:
+    """Return the pickle in an encoded error: in every engine it is what stands second."""
+    data = error[1] if error is not None else b""
+    return data if isinstance(data, bytes) else b""
 
 
 def explain_lost_call(actor: ActorRecord, task: TaskRecord, death: exceptions.Death) -> exceptions.HocketError:

@@ -388,6 +388,7 @@ class ActorRecord:
         "holds_itself",
         "id",
         "inflight",
+        "init_error",
         "init_failed",
         "markers",
         "mourned",
@@ -421,6 +422,8 @@ class ActorRecord:
         #: Calls sent and not yet answered.
         self.inflight = 0
         self.init_failed = False
+        #: What the constructor failed with, encoded.
+        self.init_error: tuple[object, ...] | None = None
         #: Whether the last handle is gone; it ends when its calls are done.
         self.unreachable = False
         self.death: exceptions.Death | None = None

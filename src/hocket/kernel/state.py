@@ -66,7 +66,7 @@ class State(abc.ABC):
     ) -> None:
         #: What the machine has, and what of it is free.
         self.pool = resources.Pool.build(node)
-        #: Turns an exception of ours into a value; a pure function that the engine brings.
+        #: Turns an exception of ours into a value, whose second part is its pickle; a pure function that the engine brings.
         self.encode_error = encode_error
         #: The encoded None, which a reservation returns.
         self.none_value = none_value

@@ -163,7 +163,7 @@ def fail(
         retry(kernel, task)
     else:
         if task.kind == TaskKind.CREATION:
-            actors.bury_constructor(kernel, task)
+            actors.bury_constructor(kernel, task, error)
         task.error_type = error_type
         fail_with(kernel, task, error)
     placing.go_on(kernel, worker, task)
@@ -190,7 +190,7 @@ def fail_with(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> Non
     if task.state == TaskState.DONE:
         return
     if task.kind == TaskKind.CREATION and task.actor is not None and task.actor.state != ActorState.DEAD:
-        actors.bury_constructor(kernel, task)
+        actors.bury_constructor(kernel, task, error)
     actors.leave_row(kernel, task)
     _close_task(kernel, task)
     if task.stream is not None:

@@ -15,6 +15,7 @@ from hocket.ps.embedding import Embedding as Embedding
 from hocket.ps.embedding import IndexedSlices as IndexedSlices
 from hocket.ps.errors import CancelledClosureError as CancelledClosureError
 from hocket.ps.errors import CapacityError as CapacityError
+from hocket.ps.errors import CheckpointDamagedError as CheckpointDamagedError
 from hocket.ps.errors import CheckpointMismatchError as CheckpointMismatchError
 from hocket.ps.errors import ClosureError as ClosureError
 from hocket.ps.errors import ClosureFailures as ClosureFailures

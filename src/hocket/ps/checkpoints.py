@@ -3,7 +3,7 @@
 ======================= ==============================================================================================================================
 file                    what is in it
 ======================= ==============================================================================================================================
-``manifest.json``       for each variable its kind, shape, dtype and step; how many pushes were applied; what the coordinator added
+``manifest.json``       for each variable its kind, shape, dtype and step; how many pushes were applied; each file's digest; what the coordinator added
 ``<name>/value.npy``    a dense variable, or a table's rows
 ``<name>/<slot>.npy``   what its optimizer keeps
 ``<name>/ids.npy``      a table's ids, one for each row; with ``hits.npy`` and ``last_steps.npy``
@@ -15,6 +15,7 @@ renamed, so a half checkpoint cannot be seen. It is one cut: the gate is held me
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -59,7 +60,8 @@ def save(
     try:
         beside.mkdir()
         variables = {one.name: _write(beside, one, states[one.name]) for one in made}
-        manifest = {"format": _FORMAT, "version": version, "variables": variables, "extra": dict(extra)}
+        files = {str(file.relative_to(beside)): _digest(file) for file in sorted(beside.rglob("*.npy"))}
+        manifest = {"format": _FORMAT, "version": version, "variables": variables, "files": files, "extra": dict(extra)}
         (beside / MANIFEST).write_text(json.dumps(manifest, indent=1))
         if target.exists():
             old = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
@@ -79,12 +81,48 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: It is no checkpoint.
+        CheckpointDamagedError: It is not what was written.
     """
+    file = Path(path) / MANIFEST
     try:
-        found: dict[str, Any] = json.loads((Path(path) / MANIFEST).read_text())
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(f"{path} is no checkpoint of variables: it has no {MANIFEST}.") from error
+    except ValueError as error:  # also what is no UTF-8
+        raise _build_damage(file, f"it is no JSON ({error})") from error
+    if not isinstance(found, dict) or not {"format", "version", "variables", "extra"} <= found.keys():
+        raise _build_damage(file, "it is no manifest of variables")
     return found
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _build_damage(file: Path, what: str) -> errors.CheckpointDamagedError:
+    return errors.CheckpointDamagedError(
+        f"The checkpoint's file {str(file)!r} is damaged: {what}. Use another checkpoint."
+    )
+
+
+def _verify(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
+    """Compare a checkpoint's files with what was written. Those of earlier versions have no digests.
+
+    Raises:
+        CheckpointDamagedError: One has changed, or cannot be read.
+        FileNotFoundError: One is gone.
+    """
+    for relative, digest in manifest.get("files", {}).items():
+        file = Path(path, relative)
+        try:
+            found = _digest(file)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"The checkpoint's file {str(file)!r} is gone. Use another checkpoint.") from error
+        except OSError as error:
+            raise _build_damage(file, f"it cannot be read ({error.strerror})") from error
+        if found != digest:
+            raise _build_damage(file, "it has changed since it was written")
 
 
 def restore(
@@ -101,8 +139,10 @@ def restore(
     Raises:
         FileNotFoundError: It is no checkpoint.
         CheckpointMismatchError: A variable has another shape, dtype, kind or optimizer, or is missing.
+        CheckpointDamagedError: It is not what was written.
     """
     manifest = read_manifest(path)
+    _verify(path, manifest)
     kept = manifest["variables"]
     _check(made, kept, path, strict=strict)
     link = links.open_link(address)
@@ -135,8 +175,10 @@ def load_checkpoint(path: str | os.PathLike[str]) -> snapshots.Snapshot:
 
     Raises:
         FileNotFoundError: It is no checkpoint, or was deleted meanwhile.
+        CheckpointDamagedError: It is not what was written.
     """
     manifest = read_manifest(path)
+    _verify(path, manifest)
     values: dict[str, Array | snapshots.Table] = {}
     for name, kept in manifest["variables"].items():
         folder = Path(path) / _quote(name)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.core import actor, api
 from hocket.engine import values
 from hocket.ps import access, closures, errors, queue, streams, worker
@@ -655,11 +655,14 @@ class Lane:
             else:
                 error = _unwrap(values.decode(answer.value))
                 if answer.kind == worker.BAD_INPUT:
-                    error.add_note(
-                        f"(it was raised by the dataset or value of worker {self.index} that {closure.name} uses)"
+                    BaseException.add_note(
+                        error,
+                        f"(it was raised by the dataset or value of worker {self.index} that {closure.name} uses)",
                     )
         except Exception as failure:  # noqa: BLE001 (a user's class may raise anything when it is read)
-            error = errors.ClosureError(f"What {closure.name} returned or raised cannot be read here: {failure!r}")
+            error = errors.ClosureError(
+                f"What {closure.name} returned or raised cannot be read here: {texts.describe(failure)}"
+            )
             error.__cause__ = failure
         return closure, answer, value, error
 

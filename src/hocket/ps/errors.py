@@ -25,6 +25,10 @@ class CheckpointMismatchError(ParameterServerError, ValueError):
     """A checkpoint does not fit the variables. The message names the variable, and both shapes."""
 
 
+class CheckpointDamagedError(ParameterServerError, ValueError):
+    """A checkpoint is not what was written. The message names the file. Use another one."""
+
+
 class ServerLostError(ParameterServerError):
     """A server's memory is gone: its machine is. Start again from a checkpoint."""
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.collective import segment, stacks
 from hocket.core import actor
 from hocket.engine import values
@@ -153,7 +152,7 @@ class Worker:
             return Answer(VALUE, _prepare(function, function(*args, **kwargs)), here.turn)
         except streams.BadInputError as error:
             return Answer(BAD_INPUT, _encode(function, error.cause), here.turn)
-        except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 (a user's function may raise anything, and none of it ends the worker)
             empty = _find_out_of_data(error)
             if empty is None:
                 return Answer(ERROR, _encode(function, error), here.turn)
@@ -169,10 +168,11 @@ class Worker:
         return closures.map_instances(structure, streams.PerWorkerValue, lambda one: one.value)
 
 
-def _find_out_of_data(error: Exception) -> streams.OutOfData | None:
+def _find_out_of_data(error: BaseException) -> streams.OutOfData | None:
     """Return what a worker without data has raised, if this is it: a generator makes a RuntimeError of it."""
-    found = error.__cause__ if isinstance(error, RuntimeError) else error
-    return found if isinstance(found, streams.OutOfData) else None
+    found = error.__cause__ if type(error) is RuntimeError else error
+    is_it = issubclass(type(found), streams.OutOfData)
+    return found if is_it else None  # type: ignore[return-value]  # mypy does not look at classes
 
 
 def _prepare(function: Callable[..., Any], value: Any) -> Any:
@@ -216,8 +216,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _encode(function: Callable[..., Any], error: BaseException) -> bytes:
-    text = "".join(traceback.format_exception(error))
-    return values.encode_error(exceptions.TaskError(_name(function), text, error))
+    return values.encode_error(exceptions.TaskError(_name(function), texts.format_error(error), error))
 
 
 def start(index: int, options: Mapping[str, Any], *, is_watched: bool) -> actor.ActorHandle:

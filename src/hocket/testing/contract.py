@@ -27,7 +27,7 @@ import pytest
 
 from hocket import exceptions
 from hocket.core import actor, api, generators, placement, session
-from hocket.testing import leftovers
+from hocket.testing import errors, leftovers
 
 CPUS = 2
 
@@ -541,7 +541,7 @@ class EnvironmentContract:
             square.options(scheduling_strategy=label({"disk": placement.In("ssd")})).remote(2)
 
 
-class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, EnvironmentContract):
+class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, EnvironmentContract, errors.ErrorContract):
     """What every engine must do."""
 
     engine = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.train import configs, errors
 
 _log = logging.getLogger("hocket.train")
@@ -34,7 +34,10 @@ class Budget:
         self._spent[name] += 1
         count = f"{before + 1}" if most == -1 else f"{before + 1} of {most}"
         _log.warning(
-            "Training is started again from its last commit (failure %s that %s allows): %s", count, name, error
+            "Training is started again from its last commit (failure %s that %s allows): %s",
+            count,
+            name,
+            texts.escape(str(error)),
         )
         return True
 
@@ -42,6 +45,4 @@ class Budget:
         """Return what to raise when the start of the ranks has failed for the last time: after several tries, that it was tried."""
         if not self._spent["controller_failure_limit"]:
             return error
-        last = errors.ControllerError(error)
-        last.__cause__ = error
-        return last
+        return errors.ControllerError(error)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hocket import data
+from hocket import data, exceptions
 from hocket.core import session
 from hocket.train import (
     backend,
@@ -136,8 +136,10 @@ class DataParallelTrainer:
                     )
                     returned = controller.Controller(run, manager, book, validations).train()
                 statistics = {} if host is None else host.get_statistics()
-        except BaseException:
+        except BaseException as error:
             storage.discard_empty(run.run_storage)
+            if isinstance(error, exceptions.HocketError):
+                exceptions.hide_frames(error)
             raise
         finally:
             storage.close_storage(run.run_storage)

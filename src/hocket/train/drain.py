@@ -71,9 +71,7 @@ class Drain:
     def judge(self, error: errors.WorkerGroupError) -> errors.TrainingFailedError:
         """Return the failure of the group, or that it was the end that a rank was told of."""
         told = set(self.info.preempted_ranks) if self.info is not None else set()
-        has_ended = any(
-            rank in told and isinstance(failure, failures.DEATHS) for rank, failure in error.worker_failures.items()
-        )
+        has_ended = any(rank in told and failures.is_death(failure) for rank, failure in error.worker_failures.items())
         if self.info is None or not has_ended:
             return error
         return errors.PreemptionError(self.info)

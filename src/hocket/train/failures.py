@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.core import actor, api
 from hocket.engine import contract
 from hocket.train import errors, places
@@ -44,11 +44,16 @@ def explain(
     if isinstance(error, errors.WorkerGroupError):
         return error
     failed = {rank: error}
-    if not isinstance(error, DEATHS):
+    if not is_death(error):
         failed = {**_find_dead(rank, actors, len({place.node_id for place in ranks_places})), **failed}
     nodes = _name_nodes(ranks_places)
     names = {other: (f" ({titles[other]})" if titles else "") + nodes.get(other, "") for other in failed}
     return errors.WorkerGroupError(_build_message(failed, len(actors), names), failed)
+
+
+def is_death(error: Exception) -> bool:
+    """Tell whether a rank is gone, and has not only raised what it got from another actor that is gone."""
+    return isinstance(error, DEATHS) and not isinstance(error, exceptions.TaskError)
 
 
 def _find_dead(asking: int, actors: Sequence[actor.ActorHandle], num_nodes: int) -> dict[int, Exception]:
@@ -94,13 +99,22 @@ def _build_message(failed: dict[int, Exception], world_size: int, names: dict[in
 
 
 def _describe(who: str, error: Exception) -> str:
+    if isinstance(error, exceptions.TaskError):
+        first = texts.describe(error.cause)
+        return f"{who} raised {first}\n\nIts traceback:\n{_drop_line(error.traceback_str, first)}"
     if isinstance(error, exceptions.NodeDiedError):
         return f"{who} died with its node: {error}"
     if isinstance(error, exceptions.ActorDiedError):
         if error.death is None:
             return f"{who} died: {error}"
         return f"{who} died: its process (pid {error.death.pid}) {error.death.describe()}"
-    if isinstance(error, exceptions.TaskError):
-        cause = error.cause
-        return f"{who} raised {type(cause).__name__}: {cause}\n\nIts traceback:\n{error.traceback_str}"
-    return f"{who} failed with {type(error).__name__}: {error}"
+    return f"{who} failed with {texts.describe(error)}"
+
+
+def _drop_line(trace: str, text: str) -> str:
+    """Return a traceback without the text that it ends in, before notes: the text stands above it already."""
+    trace = trace.removeprefix("Traceback (most recent call last):\n")
+    at = trace.rfind(text)
+    start = trace.rfind("\n", 0, at) + 1
+    is_name = trace[start:at].replace(".", "").replace("_", "").isalnum() or start == at  # the class's module
+    return trace[:start] + trace[at + len(text) :].removeprefix("\n") if at >= 0 and is_name else trace

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.core import api, generators
 from hocket.engine import contract
 from hocket.train import (
@@ -25,6 +25,7 @@ from hocket.train import (
     desk,
     drain,
     errors,
+    failures,
     notices,
     parcels,
     questions,
@@ -252,7 +253,8 @@ class Follower:
         """Tell whether a rank's process has died, and no other's, nor its node, and may be started again."""
         most = self._group.roles[rank].max_restarts
         failed = error.worker_failures
-        has_died = list(failed) == [rank] and isinstance(failed[rank], exceptions.ActorDiedError)
+        is_alone = list(failed) == [rank] and isinstance(failed[rank], exceptions.ActorDiedError)
+        has_died = is_alone and failures.is_death(failed[rank])
         return has_died and (most == roles.ALWAYS or self._restarts[rank] < most)
 
     def _restart(self, rank: int, error: errors.WorkerGroupError) -> None:
@@ -260,7 +262,9 @@ class Follower:
         for ref in [ref for ref, owner in self._aside.items() if owner == rank]:
             del self._waiting[ref], self._aside[ref]
         self._restarts[rank] += 1
-        _log.warning("%s\n\nIts process is started again, for the %d. time.", error, self._restarts[rank])
+        _log.warning(
+            "%s\n\nIts process is started again, for the %d. time.", texts.escape(str(error)), self._restarts[rank]
+        )
         self._runs[rank] = self._replace(rank)
         self._attend(rank)
 
@@ -337,7 +341,7 @@ class Follower:
                 return
             staged = line.unpacker.finish()
         except errors.TransferError as error:
-            raise self._group.explain(rank, error) from error
+            raise self._group.explain(rank, error) from None  # which has it, and says it
         line.unpacker = None
         line.reports[0] = dataclasses.replace(line.reports[0], staged=staged)
         self._enter(rank)

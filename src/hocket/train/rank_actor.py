@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hocket.collective import host_group
 from hocket.core import api
 from hocket.train import checkpoint, copies, notices, parcels, places, questions, storage, worker_session
 
@@ -53,6 +54,7 @@ class RankActor:
             with worker_session.open_session(self._session):
                 returned = function(*args)
                 self._session.finish()
+            host_group.end_all()  # not after an error: that is to be heard of first
         finally:
             self._reports.end()
         return returned if info.rank == 0 else None

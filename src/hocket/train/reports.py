@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from hocket.train import storage, validation
+from hocket import texts
+from hocket.train import plain, storage, validation
 
 Positions: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The state of each loader, by the loader's name. Plain numbers, which go into the checkpoint's manifest."""
@@ -40,39 +40,14 @@ class Report:
 
 
 def encode_metrics(metrics: object) -> bytes:
-    """Check metrics and pickle them.
+    """Check metrics and pickle them, as plain data.
 
     Raises:
-        TypeError: It is no dict.
-        ValueError: It holds a torch tensor, or something that cannot be pickled.
+        TypeError: It is no dict, has a key that is no text, or a value that cannot be kept.
+        ValueError: It holds a torch tensor, or something too large; see `plain.convert`.
     """
     if not isinstance(metrics, dict):
         raise TypeError(
-            f"report() takes a dict of metrics, but received {type(metrics).__name__}: {metrics!r}. Write report({{'loss': loss}})."
+            f"report() takes a dict of metrics, but received {texts.name_class(type(metrics))}: {texts.safe_repr(metrics)}. Write report({{'loss': loss}})."
         )
-    torch = sys.modules.get("torch")  # a tensor can only be there if torch is; it is not imported for this
-    if torch is not None:
-        for key, value in _walk(metrics, ""):
-            if isinstance(value, torch.Tensor):
-                raise ValueError(  # noqa: TRY004 (Ray raises it, and programs catch it)
-                    f"metrics[{key!r}] must be a plain value, but is a torch tensor of shape {tuple(value.shape)}. Pass .item() of "
-                    "it for a number, or .tolist() for several."
-                )
-    try:
-        return pickle.dumps(metrics, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        raise ValueError(
-            f"metrics must be picklable, but {metrics!r} is not: {error}. Report plain numbers, strings, lists and dicts."
-        ) from error
-
-
-def _walk(value: object, key: str) -> Iterator[tuple[str, object]]:
-    """Yield each leaf with its path, ``"a/b"``."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _walk(inner, f"{key}/{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for position, inner in enumerate(value):
-            yield from _walk(inner, f"{key}/{position}" if key else str(position))
-    else:
-        yield key, value
+    return pickle.dumps(plain.convert(metrics), pickle.HIGHEST_PROTOCOL)

@@ -19,11 +19,13 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
+from hocket import texts
 from hocket.train import checkpoint as checkpoint_module
 
 MANIFEST_NAME = ".hocket-manifest.json"
@@ -173,17 +175,48 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
     """Return the folders, outer ones first, and the files of a checkpoint, as paths relative to its folder.
 
     Links are followed. The manifest of a committed checkpoint, which may be reported again, is left out.
+
+    Raises:
+        ValueError: There is something else in it: a pipe, a socket or a device, which cannot be read to an end, or a link to a folder that it is in.
     """
     folders: list[str] = []
     files: list[str] = []
+    outer: dict[str, frozenset[tuple[int, int]]] = {}
+    """By path of a folder, itself and those that it is in, by their numbers."""
     for folder, inner_folders, names in os.walk(source, followlinks=True):
         inner_folders.sort()  # the walk follows them in this order
+        outer[folder] = _enter(folder, source, outer.get(str(Path(folder).parent), frozenset()))
+        for name in names:
+            _check_kind(Path(folder, name))
         inner = os.path.relpath(folder, source)
         folders.append(inner)
         files += [
             str(Path(inner, name)) for name in sorted(names) if name not in (MANIFEST_NAME, f"{MANIFEST_NAME}.tmp")
         ]
     return folders, files
+
+
+def _enter(folder: str, source: str, outer: frozenset[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+    found = os.stat(folder)  # noqa: PTH116 (the walk's folders are texts)
+    number = (found.st_dev, found.st_ino)
+    if number in outer:
+        raise ValueError(
+            f"The checkpoint {source!r} has a link, {folder!r}, to a folder that it is in, so it has no end. Remove the link."
+        )
+    return outer | {number}
+
+
+_KINDS: Final = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def _check_kind(file: Path) -> None:
+    """Raise if a file of a checkpoint is no ordinary one."""
+    with contextlib.suppress(FileNotFoundError):  # a link to nothing: said by whoever opens it
+        kind = _KINDS.get(stat.S_IFMT(file.stat().st_mode))
+        if kind is not None:
+            raise ValueError(
+                f"A checkpoint holds files and folders, but {str(file)!r} is {kind}. Remove it from the folder before report()."
+            )
 
 
 def sync_file(file: BinaryIO) -> None:
@@ -294,7 +327,7 @@ def replace_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 def _simplify(value: Any) -> Any:
     """Return a number for a number of numpy's, and a description of anything else that JSON cannot hold."""
-    return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else repr(value)
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else texts.safe_repr(value)
 
 
 def _sync_folder(folder: Path) -> None:

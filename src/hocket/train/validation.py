@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hocket import texts
 from hocket.core import remote_function
 from hocket.train import checkpoint as checkpoint_module
+from hocket.train import plain
 
 
 class ValidationFn(Protocol):
@@ -143,7 +145,7 @@ def _validate(
     metrics: Any = fn(checkpoint, **fn_kwargs)
     if not isinstance(metrics, dict):
         raise TypeError(
-            f"A validation function must return a dict of metrics, but `{getattr(fn, '__name__', fn)}` returned {metrics!r}. Return "
+            f"A validation function must return a dict of metrics, but `{getattr(fn, '__name__', fn)}` returned {texts.safe_repr(metrics)}. Return "
             "{'accuracy': accuracy}."
         )
-    return metrics
+    return plain.convert(metrics)

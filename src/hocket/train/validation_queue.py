@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.core import api, session
 from hocket.engine import contract
 from hocket.train import checkpoint_manager, reported, validation
@@ -116,7 +116,7 @@ def run_here(config: validation.ValidationConfig, manager: checkpoint_manager.Ch
         try:
             metrics = config.run(record.checkpoint, record.task)
         except Exception as error:  # noqa: BLE001 (training is not the worse for it)
-            warn(record, f"failed with {type(error).__name__}: {error}")
+            warn(record, f"failed with {texts.describe(error)}")
             manager.settle_validation(record.number, Status.VALIDATION_FAILED)
         else:
             manager.settle_validation(record.number, Status.VALIDATED, metrics)

@@ -106,8 +106,8 @@ class WorkerGroup:
         """
         try:
             return api.get(ref)
-        except Exception as error:
-            raise self.explain(rank, error) from error
+        except Exception as error:  # noqa: BLE001 (the group's error has it, and says it)
+            raise self.explain(rank, error) from None
 
     def explain(self, rank: int, error: Exception) -> errors.WorkerGroupError:
         """Return the group's error, after something of a rank's failed with `error`."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from hocket import texts
 from hocket.collective import turns
 from hocket.train import checkpoint as checkpoint_module
 from hocket.train import copies, notices, parcels, questions, reported, reports, storage, uploads, validation
@@ -152,10 +153,12 @@ class WorkerSession:
         if checkpoint is not None:
             if upload.stays:
                 staged = upload.call(info.run_storage, checkpoint, dir_name or f"{info.name_prefix}_{index:06d}")
+                storage.list_contents(staged.path)  # for what it refuses: here it is the rank's own error
             elif self._copies is None:
                 staged = storage.stage(info.run_storage, name_part(info.attempt, index, info.rank), checkpoint.path)
             else:
                 storage.check_source(checkpoint.path)
+                storage.list_contents(checkpoint.path)  # for what it refuses: here it is the rank's own error
                 self._offers[index], staged = checkpoint.path, storage.Offered()
             if upload.deletes_afterwards:
                 self._to_delete[index] = checkpoint.path
@@ -327,7 +330,7 @@ def _encode(call: str, data: object) -> bytes:
         blob = pickle.dumps(data, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         raise ValueError(
-            f"{call}() takes what can be pickled, but received {data!r}: {error}. Pass plain values."
+            f"{call}() takes what can be pickled, but received {texts.safe_repr(data)}: {texts.safe_text(error)}. Pass plain values."
         ) from error
     if len(blob) > MOST_BYTES:
         raise ValueError(

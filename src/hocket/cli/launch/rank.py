@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import faulthandler
 import importlib.machinery
 import io
@@ -14,6 +13,7 @@ import sys
 import time
 import types
 
+from hocket import texts
 from hocket.cli.launch import plan as plans
 from hocket.engine import descendants
 
@@ -121,9 +121,7 @@ def _get_code(error: SystemExit) -> int:
 
 def _summarize(error: BaseException) -> str:
     """Return the first line of the error, cut to a length that is read at a glance."""
-    text = ""
-    with contextlib.suppress(Exception):  # the user's own __str__
-        text = str(error)
+    text = texts.safe_text(error)
     line = text.strip().partition("\n")[0][:300]
     name = type(error).__qualname__
     return f"{name}: {line}" if line else name

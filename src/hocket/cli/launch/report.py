@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hocket import exceptions
+from hocket import exceptions, texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Ending:
 
     def describe(self) -> str:
         """Return the cause in a few words."""
-        return f"raised {self.summary}" if self.summary else self.death.reason()
+        return f"raised {texts.escape(self.summary)}" if self.summary else self.death.reason()
 
 
 def find_first(endings: Sequence[Ending]) -> Ending:
@@ -61,7 +61,7 @@ def explain(endings: Sequence[Ending], *, attempt: int, max_restarts: int) -> st
         parts.append(f"Last lines of rank {first.rank}'s stderr:\n" + _indent(first.death.stderr_tail))
     recorded = first.recorded.strip()
     if recorded and recorded.splitlines()[-1] not in first.death.stderr_tail:
-        parts.append("What it recorded in TORCHELASTIC_ERROR_FILE:\n" + _indent(recorded))
+        parts.append("What it recorded in TORCHELASTIC_ERROR_FILE:\n" + _indent(texts.escape(recorded)))
     parts += _describe_others([ending for ending in endings if ending is not first])
     parts.append(_advise(first, max_restarts))
     return "hocket run: " + "\n".join(parts) + "\n"

@@ -20,13 +20,12 @@ import itertools
 import os
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.engine import contract, inspection, interrupts, node, rules, values
 from hocket.engine.inprocess import coroutines, entrance, surroundings, turning
 from hocket.kernel import machine, records, resources
@@ -318,10 +317,10 @@ class InProcessEngine(contract.Engine):
             self._kernel.exit_actor(worker)
             self._end_worker(worker, is_graceful=True)
             self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), ())
-        except KeyboardInterrupt:  # the user's: the task is over, and so is what the program was about
-            text = f"Task `{task.options.name}` was ended by KeyboardInterrupt while it ran."
-            self._fail(worker, task, exceptions.TaskCancelledError(text), started)
-            raise
+        except KeyboardInterrupt as error:
+            self._fail(worker, task, error, started)
+            if self._guard.is_own(error):  # Ctrl-C: the task is over, and so is what the program was about
+                raise
         except SystemExit as request:  # where there are processes, this ends one
             code = request.code if isinstance(request.code, int) else 0 if request.code is None else 1
             self._end_worker(worker, is_graceful=False)
@@ -378,7 +377,7 @@ class InProcessEngine(contract.Engine):
         try:
             results = self._split(task, result)
             encoded = [_encode(value, f"the result of `{task.options.name}`") for value in results]
-        except Exception as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+        except BaseException as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
             self._fail(worker, task, error, started)
         else:
             self._kernel.finish(worker, task.id, time.perf_counter() - started, encoded, started)
@@ -445,32 +444,24 @@ class InProcessEngine(contract.Engine):
 
     def _fail(self, worker: WorkerRecord, task: TaskRecord, error: BaseException, started: float) -> None:
         seconds = time.perf_counter() - started
-        cause = error.cause if isinstance(error, exceptions.TaskError) else error
+        if issubclass(type(error), KeyboardInterrupt):
+            error = rules.build_interrupted(task.options.name, error)
+        cause = exceptions.get_cause(error)
+        error_type = texts.name_class(type(cause))
         asked = task.options.retry_exceptions
-        retryable = asked is True or (asked is not False and isinstance(cause, asked))
+        retryable = asked is True or (asked is not False and issubclass(type(cause), asked))
         if not (retryable and task.retries_left):
             record = exceptions.ErrorRecord(
                 task_id=f"{task.id:016x}",
                 name=task.options.name,
-                error_type=type(cause).__name__,
-                message=str(cause),
+                error_type=error_type,
+                message=texts.safe_text(cause),
                 timestamp=time.time(),
             )
             self._errors.append(record)
-        if not isinstance(error, exceptions.HocketError):
-            frames = error.__traceback__
-            while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-                frames = frames.tb_next
-            text = "".join(traceback.format_exception(type(error), error, frames))
-            error = exceptions.TaskError(task.options.name, text, error)
+        encoded = _encode_error(rules.wrap_error(task.options.name, error))
         self._kernel.fail(
-            worker,
-            task.id,
-            _encode_error(error),
-            retryable=retryable,
-            error_type=type(cause).__name__,
-            started=started,
-            seconds=seconds,
+            worker, task.id, encoded, retryable=retryable, error_type=error_type, started=started, seconds=seconds
         )
 
     # --- values -------------------------------------------------------------------------------------------------------

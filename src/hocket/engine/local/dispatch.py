@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import Any, Protocol
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.engine import values
 from hocket.engine.local import channel, hub_store, links, messages, payloads
 from hocket.kernel import machine, metrics, records, resources
@@ -256,8 +256,8 @@ class Dispatcher:
         asked = task.options.retry_exceptions
         if asked and task.retries_left and not task.cancelled:
             error = _decode_foreign(payload)
-            cause = error.cause if isinstance(error, exceptions.TaskError) else error
-            retryable = asked is True or (asked is not False and isinstance(cause, asked))
+            cause = error if error is None else exceptions.get_cause(error)
+            retryable = asked is True or (asked is not False and issubclass(type(cause), asked))
         if not retryable:
             self._note(task_id, task.options.name, error_type, text)
         self._kernel.fail(
@@ -266,7 +266,7 @@ class Dispatcher:
 
     def note_error(self, task_id: int, name: str, error: BaseException) -> None:
         """Remember a failure for `error_info`."""
-        self._note(task_id, name, type(error).__name__, str(error))
+        self._note(task_id, name, texts.name_class(type(error)), texts.safe_text(error))
 
     def note_death(self, worker: records.WorkerRecord, death: exceptions.Death, running: set[int] | None) -> None:
         """Remember an unexpected death for `error_info`."""
@@ -407,6 +407,7 @@ class Dispatcher:
             extra["groups"] = list(options.concurrency_groups)
             extra["namespace"] = options.namespace
             extra["actor_name"] = options.name
+            extra["class_name"] = options.class_name
             extra["resources"] = {name: units / resources.UNIT for name, units in options.lifetime_shape.demand}
         return extra
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hocket import texts
+
 _THREADS = "OMP_NUM_THREADS"
 
 _is_threads_ours = _THREADS not in os.environ
@@ -50,5 +52,7 @@ def set_gpus(gpu_ids: Sequence[int]) -> None:
 
 def add_hint(error: BaseException, extra: Mapping[str, Any]) -> None:
     """Say what to set, on an error that comes of having asked for no GPU."""
-    if "CUDA" in str(error) and not extra.get("gpu_ids") and os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        error.add_note("This task or actor asked for no GPU, so it sees none: write @hocket.remote(num_gpus=1).")
+    if "CUDA" in texts.safe_text(error) and not extra.get("gpu_ids") and os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        BaseException.add_note(
+            error, "This task or actor asked for no GPU, so it sees none: write @hocket.remote(num_gpus=1)."
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from hocket import texts
 from hocket.engine.local import links, messages
 from hocket.kernel import deadlock, machine, resources
 from hocket.kernel.records import WorkerState
@@ -103,12 +104,11 @@ class Watch:
             since = self._waiting_since.setdefault(shape, now)
             if now - since >= PATIENCE_SECONDS:
                 self._told.add(shape)
+                holders = ", ".join(self._list_holders(shape)) or "nobody: a worker is being started"
+                names = (queue[0].options.name, resources.format_demand(shape.demand), holders)
+                waiting, wanted, held = [texts.escape(name, one_line=True) for name in names]
                 logging.getLogger("hocket").warning(
-                    "`%s` has waited %.0f s for %s, held by %s.",
-                    queue[0].options.name,
-                    now - since,
-                    resources.format_demand(shape.demand),
-                    ", ".join(self._list_holders(shape)) or "nobody: a worker is being started",
+                    "`%s` has waited %.0f s for %s, held by %s.", waiting, now - since, wanted, held
                 )
 
     def _list_holders(self, shape: resources.Shape) -> list[str]:

@@ -30,8 +30,8 @@ from typing import Any
 
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
-from hocket import exceptions
-from hocket.engine import callers, contract, faults, values
+from hocket import exceptions, texts
+from hocket.engine import callers, contract, faults, rules, values
 from hocket.engine.local import channel, client, debugger, event_loop, journal, messages, payloads, surroundings
 from hocket.kernel import records
 
@@ -177,8 +177,8 @@ class Worker:
                 if inspect.isawaitable(farewell) and self._loop is not None:
                     self._loop.complete(farewell)
             atexit._run_exitfuncs()
-        except Exception:  # noqa: BLE001 (the process ends all the same, and the user sees why the hook did not work)
-            traceback.print_exc()
+        except Exception as error:  # noqa: BLE001 (the process ends all the same, and the user sees why the hook did not work)
+            sys.stderr.write(texts.format_error(error))
         with self._engine.lock:
             self._engine.before_wait()
         _flush_streams()
@@ -350,6 +350,14 @@ class Worker:
     # --- running ------------------------------------------------------------------------------------------------------
 
     def _run_in_thread(self, work: Work) -> None:
+        """Run it in a thread of a pool. What is raised here would vanish in the pool, and the caller wait for ever: so it ends the process."""
+        try:
+            self._run_or_drop(work)
+        except BaseException:  # noqa: BLE001 (our own mistake, whatever it is)
+            traceback.print_exc()
+            os._exit(1)
+
+    def _run_or_drop(self, work: Work) -> None:
         if work.task_id in self._engine.cancelled:  # while it stood in the row of the pool
             self._engine.cancelled.discard(work.task_id)
             self._send_error(
@@ -421,10 +429,21 @@ class Worker:
     def find_method(self, work: Work) -> Any:
         """Return what the call is to run."""
         if self._actor_error is not None:
-            raise values.decode(self._actor_error[1])
+            raise self._build_init_error()
         if work.method in _SPECIAL_METHODS:
             return functools.partial(_SPECIAL_METHODS[work.method], self._actor)
         return getattr(self._actor, work.method)
+
+    def _build_init_error(self) -> exceptions.ActorDiedError:
+        """Return the error of a call that was on its way when the constructor raised. The hub says the same to those that come later."""
+        assert self._actor_error is not None
+        kind, name = (self._engine.actor_extra.get(key, "") for key in ("class_name", "actor_name"))
+        return exceptions.ActorDiedError(
+            f"Actor `{kind}`{f' (named {name!r})' if name else ''} is dead: its constructor raised an exception:",
+            actor_id=f"{self._engine.actor_id:016x}",
+            actor_init_failed=True,
+            cause_data=self._actor_error[1],
+        )
 
     def exit_actor(self) -> None:
         """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
@@ -530,7 +549,7 @@ class Worker:
         """Put the result in the outbox; one that cannot travel is the task's error."""
         try:
             self._send_result(work, result, time.perf_counter() - started, started)
-        except Exception as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+        except BaseException as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
             self.report(work, error)
 
     def _send_items(self, work: Work, items: Any) -> None:
@@ -639,42 +658,39 @@ class Worker:
 
     def report(self, work: Work, error: BaseException) -> None:
         """Send the error of a task."""
-        if isinstance(error, KeyboardInterrupt) and self._cancelling_id == work.task_id:
-            error = exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled while it ran.")
-        else:
-            error = self._explain(work, error)
-        self._send_error(work, error)
+        try:
+            self._send_error(work, self._explain(work, error))
+        except BaseException as failure:  # noqa: BLE001 (whatever it is, the caller has to be told something)
+            text = f"{texts.describe(error)}\n(it could not be sent as it is: {texts.describe(failure)})"
+            self._send_error(work, exceptions.TaskError(work.name, f"{text}\n", exceptions.HocketError(text)))
 
     def _explain(self, work: Work, error: BaseException) -> BaseException:
-        """Wrap an exception of the user's code; errors that came through it from elsewhere stay what they are."""
-        if isinstance(error, exceptions.HocketError):
+        """Return what the caller shall see.
+
+        What came out of the user's code is a `TaskError`, with what it was on the innermost level; what the engine says of the task itself stays what it is.
+        """
+        kind = type(error)
+        if issubclass(kind, KeyboardInterrupt):
+            if self._cancelling_id == work.task_id:
+                return exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled while it ran.")
+            return rules.build_interrupted(work.name, error)
+        if issubclass(kind, exceptions.TaskCancelledError) and work.task_id in self._engine.cancelled:
             return error
-        frames = error.__traceback__
-        while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
-            frames = frames.tb_next
         surroundings.add_hint(error, work.extra or self._engine.actor_extra)
-        text = "".join(traceback.format_exception(type(error), error, frames))
-        return exceptions.TaskError(work.name, text, error)
+        return rules.wrap_error(work.name, error)
 
     def _send_error(self, work: Work, error: BaseException) -> None:
         payload = payloads.encode_error(error)
-        cause = error.cause if isinstance(error, exceptions.TaskError) else error
+        cause = exceptions.get_cause(error)
+        error_type, text = texts.name_class(type(cause)), texts.safe_text(cause, 1000)
         seconds = time.perf_counter() - work.started if work.started else 0.0
         if work.reply_to:
             with self._engine.lock:
-                note = (work.task_id, work.name, work.started, seconds, type(cause).__name__, str(cause)[:1000])
+                note = (work.task_id, work.name, work.started, seconds, error_type, text)
                 self._engine.notes.append(note)
                 self._answer_error(work, payload)
             return
-        message = (
-            messages.FAILED,
-            work.task_id,
-            payload,
-            type(cause).__name__,
-            str(cause)[:1000],
-            work.started,
-            seconds,
-        )
+        message = (messages.FAILED, work.task_id, payload, error_type, text, work.started, seconds)
         with self._engine.lock:
             self._engine.channel.post(message)
 
@@ -725,13 +741,6 @@ def _split(work: Work, result: Any, count: int) -> tuple[Any, ...]:
             f"Task `{work.name}` has num_returns={count} but returned {len(results)} values. Return exactly {count}."
         )
     return results
-
-
-_HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def _is_ours(filename: str) -> bool:
-    return filename.startswith(_HERE)
 
 
 def _flush_streams() -> None:

@@ -85,6 +85,8 @@ class RayEngine(contract.Engine):
             "death_evidence": "An error about a dead worker has no signal, exit code, memory peak or last lines: Ray keeps them in log files.",
             "interrupted_sleep": "A task that is cancelled while it is inside one long call, such as time.sleep or a C function, goes on until that "
             "returns; use force=True.",
+            "constructor_causes": "The error of a call on an actor whose constructor raised has its traceback, but not the exception itself: its cause is "
+            "a HocketError with the last line. Ray keeps the text alone.",
             "told_cancellation": "A cancelled call of a plain actor that runs fails at once for its caller, though the actor goes on with it.",
             "exact_deaths": "A dead actor takes along answers that had not been sent, the calls that it had been sent and not started, and the "
             "last items of a generator. Of plain tasks only the one that ran is lost.",

@@ -7,12 +7,12 @@ it is taken out. What Ray itself has to say becomes the error of ours that means
 from __future__ import annotations
 
 import re
-import traceback
 from typing import Any
 
 import ray
 
 from hocket import exceptions
+from hocket.engine import values
 
 _SAME_NAME = (
     "NodeDiedError",
@@ -114,8 +114,14 @@ def _translate_actor_error(error: Any) -> exceptions.ActorError:
         )
     if error.actor_init_failed:
         story = text.removeprefix(_CREATION)
+        story = story.partition(" raised an exception:\n")[2] or story  # what our error says, without Ray's frame
+        cause = exceptions.HocketError(story.rstrip().rpartition("\n")[2])  # Ray keeps the text alone
+        origin = exceptions.TaskError(f"{name}.__init__", story, cause)
         return exceptions.ActorDiedError(
-            f"{who} is dead: its constructor raised an exception:\n{story}", actor_id=actor_id, actor_init_failed=True
+            f"{who} is dead: its constructor raised an exception:",
+            actor_id=actor_id,
+            actor_init_failed=True,
+            cause_data=values.encode_error(origin),
         )
     return exceptions.ActorDiedError(
         f"{who} is dead: {_explain_end(text, fields)}", actor_id=actor_id, death=_find_death(fields)
@@ -138,11 +144,3 @@ def _explain_end(text: str, fields: dict[str, str]) -> str:
 
 def _find_death(fields: dict[str, str]) -> exceptions.Death | None:
     return exceptions.Death(pid=int(fields["pid"])) if fields.get("pid", "").isdigit() else None
-
-
-def describe(error: BaseException, skip: str) -> str:
-    """Return the traceback of the user's own frames: without those of the file `skip` at its top."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == skip:
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))

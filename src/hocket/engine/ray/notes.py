@@ -14,7 +14,7 @@ from typing import NamedTuple
 import ray
 from ray.experimental import internal_kv
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.kernel import metrics
 
 _NAMESPACE = b"hocket"
@@ -38,13 +38,13 @@ class _Note(NamedTuple):
 def note_failure(name: str, error: BaseException) -> None:
     """Remember that the user's code raised."""
     task_id = ray.get_runtime_context().get_task_id() or ""
-    try:
-        message = str(error)[:MOST_CHARACTERS]
-    except Exception as failure:  # noqa: BLE001 (a user's __str__ may raise anything)
-        message = f"(its text could not be had: {failure!r})"
     failures.append(
         exceptions.ErrorRecord(
-            task_id=task_id, name=name, error_type=type(error).__name__, message=message, timestamp=time.time()
+            task_id=task_id,
+            name=name,
+            error_type=texts.name_class(type(error)),
+            message=texts.safe_text(error, MOST_CHARACTERS),
+            timestamp=time.time(),
         )
     )
 

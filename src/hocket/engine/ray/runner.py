@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NoReturn
 import ray
 
 from hocket import exceptions
-from hocket.engine import contract, values
-from hocket.engine.ray import errors, notes
+from hocket.engine import contract, rules, values
+from hocket.engine.ray import notes
 from hocket.kernel import records
 
 CALL_FUNCTION = "__hocket_call__"
@@ -163,18 +163,19 @@ def finish() -> None:
 
 def raise_for_caller(name: str, error: BaseException) -> NoReturn:
     """Raise what the caller shall see of an exception of the user's code."""
-    if isinstance(error, exceptions.ActorExit):
+    kind = type(error)
+    if issubclass(kind, exceptions.ActorExit):
         ray.actor.exit_actor()
-    if isinstance(error, (*_STOPS, exceptions.HocketError)):
+    failure: Any = error if issubclass(kind, _STOPS) else rules.wrap_error(name, error)
+    if failure is error:
         raise error
-    notes.note_failure(name, error)
+    notes.note_failure(name, failure.cause)
     global has_news  # noqa: PLW0603 (see above)
     has_news = True
-    failure = exceptions.TaskError(name, errors.describe(error, __file__), error)
     try:
         encoded = values.encode(failure)
         sent: Any = values.decode(encoded.data, encoded.buffers, encoded.refs)
-    except Exception:  # noqa: BLE001 (it cannot travel, and is replaced)
+    except BaseException:  # noqa: BLE001 (it cannot travel, and is replaced)
         sent = values.decode(values.encode_error(failure))
     raise sent.as_instanceof_cause() from None
 

@@ -8,6 +8,7 @@ from typing import Any, Self, final
 
 import cloudpickle
 
+from hocket import texts
 from hocket.train import errors
 from hocket.train.classic import checkpoints, exchange, ranks
 
@@ -117,7 +118,9 @@ class TrainingIterator:
                 raise error
             self._deaths += 1
             allowed = "without end" if self._max_retries == -1 else f"of {self._max_retries}"
-            _log.warning("Training is started again (retry %d, %s): %s", self._deaths, allowed, error)
+            _log.warning(
+                "Training is started again (retry %d, %s): %s", self._deaths, allowed, texts.escape(str(error))
+            )
             try:
                 return self._begin(self._keeper.latest_blob, True)
             except errors.WorkerGroupError as another:

@@ -130,7 +130,7 @@ class WorkerRanks(Ranks):
             if is_death(error):
                 raise
             cause = error.worker_failures[rank]
-            cause.add_note(f"It was raised in rank {rank} of {len(self._group)}.")
+            BaseException.add_note(cause, f"It was raised in rank {rank} of {len(self._group)}.")
             raise cause from cause.__cause__
 
     def shutdown(self, *, is_clean: bool) -> None:
@@ -144,7 +144,7 @@ class WorkerRanks(Ranks):
 
 def is_death(error: errors.WorkerGroupError) -> bool:
     """Tell whether ranks died, and did not only raise."""
-    return any(isinstance(failure, failures.DEATHS) for failure in error.worker_failures.values())
+    return any(failures.is_death(failure) for failure in error.worker_failures.values())
 
 
 @final

@@ -15,6 +15,7 @@ from typing import Any
 
 import cloudpickle
 
+from hocket import texts
 from hocket.train import questions, worker_session
 from hocket.train.classic import exchange
 from hocket.util import lookup
@@ -128,7 +129,7 @@ def _encode(call: str, values: dict[str, Any]) -> bytes:
         blob: bytes = cloudpickle.dumps(values)
     except Exception as error:
         raise ValueError(
-            f"{call}() takes what can be pickled, but received {values!r}: {error}. Pass numbers, strings, arrays and state dicts."
+            f"{call}() takes what can be pickled, but received {texts.safe_repr(values)}: {texts.safe_text(error)}. Pass numbers, strings, arrays and state dicts."
         ) from error
     return blob
 

@@ -17,6 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from hocket import texts
+
 _METADATA: Final = 1
 """The kind of the extension with which XLA asks what a handler is."""
 
@@ -138,7 +140,7 @@ def build_handler(work: Work) -> tuple[Any, Any]:
             elif frame.stage == _EXECUTE:
                 work(*_read(frame))
         except BaseException as error:  # noqa: BLE001 (nothing may be raised into XLA)
-            return _build_error(frame, f"{type(error).__name__}: {error}")
+            return _build_error(frame, texts.describe(error))
         return None
 
     handler = _Handler(handle)

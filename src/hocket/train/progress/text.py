@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from hocket import texts
 from hocket.train.progress import model
 
 NOTED_SECONDS = 1.0
@@ -51,19 +52,25 @@ def format_lag(seconds: float) -> str:
 
 
 def _describe_step(now: model.Snapshot) -> str:
+    name = _quote(now.step_name)
     if now.total is None:
-        return f"{now.step_name} {format_number(now.step)}"
-    return f"{now.step_name} {format_number(now.done)}/{format_number(now.total)}"
+        return f"{name} {format_number(now.step)}"
+    return f"{name} {format_number(now.done)}/{format_number(now.total)}"
+
+
+def _quote(name: str) -> str:
+    """Return what the user has named, so that it does nothing to the terminal."""
+    return texts.escape(name, one_line=True)
 
 
 def _list_parts(now: model.Snapshot) -> list[str]:
     parts = [_describe_step(now)]
     if now.loss is not None:
-        parts.append(f"{now.loss_name} {now.loss:.4g}")
+        parts.append(f"{_quote(now.loss_name)} {now.loss:.4g}")
     if now.samples_per_s is not None:
         parts.append(f"{format_number(now.samples_per_s)} samples/s")
     elif now.steps_per_s is not None:
-        parts.append(f"{format_number(now.steps_per_s)} {now.step_name}s/s")
+        parts.append(f"{format_number(now.steps_per_s)} {_quote(now.step_name)}s/s")
     return parts
 
 
@@ -79,14 +86,14 @@ def build_line(name: str, now: model.Snapshot) -> str:
     worst = max(now.lags, key=lambda lag: lag.seconds, default=None)
     if worst is not None and worst.seconds >= NOTED_SECONDS:
         parts.append(f"rank {worst.rank} is {format_lag(worst.seconds)} behind")
-    return f"{name}: {', '.join(parts + _describe_restarts(now))}"
+    return f"{_quote(name)}: {', '.join(parts + _describe_restarts(now))}"
 
 
 def build_last_line(name: str, now: model.Snapshot, error: BaseException | None) -> str:
     """Return the line that stays when a run is over."""
-    end = "done" if error is None else f"failed with {type(error).__name__}"
+    end = "done" if error is None else f"failed with {_quote(texts.name_class(type(error)))}"
     parts = [*_list_parts(now), *_describe_restarts(now)]
-    return f"{name}: {end} after {format_duration(now.elapsed_s)}, {', '.join(parts)}"
+    return f"{_quote(name)}: {end} after {format_duration(now.elapsed_s)}, {', '.join(parts)}"
 
 
 def build_lag_line(now: model.Snapshot) -> str:
@@ -110,7 +117,7 @@ class Painter:
     def __init__(self, name: str, *, has_colours: bool = True) -> None:
         from rich import console, progress_bar, segment, table, text
 
-        self._name = name
+        self._name = _quote(name)
         self._rich: Any = (progress_bar.ProgressBar, table.Table, text.Text)
         self._segments_class: Any = segment.Segments
         self._console = console.Console(

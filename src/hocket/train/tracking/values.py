@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hocket import texts
+
 
 def flatten(metrics: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Give each value that is no dict, with its path: ``"val/loss"``.
@@ -49,7 +51,7 @@ def _make_plain(value: object) -> object:
         return value
     number = get_optional_number(value)
     if number is None:
-        return repr(value)
+        return texts.safe_repr(value)
     if not math.isfinite(number):
         return None
     return value.item() if hasattr(value, "item") else number

@@ -12,11 +12,11 @@ from __future__ import annotations
 import builtins
 import sys
 import time
-import traceback
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hocket import texts
 from hocket.engine import values
 
 SLICE_SECONDS = 0.005
@@ -54,7 +54,7 @@ class Failure:
 
     def open(self) -> BaseException:
         """Return the exception, with the traceback of the process as its cause."""
-        self.error.__cause__ = RemoteTraceback(self.text)
+        vars(BaseException)["__cause__"].__set__(self.error, RemoteTraceback(self.text))
         return self.error
 
 
@@ -148,10 +148,11 @@ def is_fixed(function: object) -> bool:
 
 def build_failure(error: Exception) -> Failure:
     """Return what can travel of an exception."""
-    text = "".join(traceback.format_exception(type(error), error, _skip_own_frames(error)))
-    error.__cause__ = error.__context__ = None  # they are in the text, and might not be able to travel
+    text = texts.format_error(error)
+    for name in ("__cause__", "__context__"):  # they are in the text, and might not be able to travel
+        vars(BaseException)[name].__set__(error, None)
     if not values.can_travel(error):
-        error = RuntimeError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
+        error = RuntimeError(f"{type(error).__module__}.{texts.describe(error)}")
     return Failure(error, text)
 
 

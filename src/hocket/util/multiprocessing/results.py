@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, final
 
+from hocket import texts
+
 Callback = Callable[[Any], object]
 
 
@@ -81,7 +83,9 @@ class AsyncResult:
             if callback is not None:
                 callback(argument)
         except Exception as error:  # noqa: BLE001 (it must not end the pool's thread)
-            warnings.warn(f"A callback of a Pool raised {error!r}. Handle exceptions in it.", stacklevel=2)
+            warnings.warn(
+                f"A callback of a Pool raised {texts.describe(error)}. Handle exceptions in it.", stacklevel=2
+            )
         finally:
             self._done.set()
 

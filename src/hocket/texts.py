@@ -1,0 +1,213 @@
+"""Text of what is not ours: users' exceptions and values, and names that go to a terminal.
+
+*Problem.* An exception is a user's object. Its ``__str__``, ``__repr__``, ``__getattribute__``, ``__class__`` and ``args`` may raise, and its text may be a
+gigabyte. Whoever describes an error does so because something has gone wrong already: if the description fails too, a worker dies without a word
+or the caller waits for ever.
+
+*How.* Nothing here raises and nothing here trusts: what an exception always has is read past the class of the user, through the descriptors of
+`BaseException`, texts are cut, and chains are walked once. `BaseException` is caught on purpose: a ``__str__`` may also raise SystemExit.
+
+*What does not work.* A ``__str__`` that never returns holds up its own task, as any other function of the user's that does not.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+MOST_CHARACTERS: Final = 20_000
+"""How long the text of one exception may be. A guess: far more than anybody reads, and little enough to be sent."""
+
+MOST_LINKS: Final = 10
+"""How many exceptions of a chain are described: half of them from each end. A guess."""
+
+_CHAIN_FOR_HINTS: Final = 100
+"""Up to so long a chain the standard library describes its exceptions, with hints such as "Did you mean"; it walks the whole chain for each of them."""
+
+_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+_CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+_PACKAGE: Final = __file__.rpartition(os.sep)[0] + os.sep
+_NOT_OURS: Final = (f"{_PACKAGE}testing{os.sep}", f"{_PACKAGE}cli{os.sep}demo{os.sep}")
+"""These run as a user's code does."""
+
+SHOWS_ALL: Final = os.environ.get("HOCKET_FULL_TRACEBACKS", "0") == "1"
+"""Whether tracebacks keep the frames of this package. Default: no; a user can do nothing about them."""
+
+_OUR_MISTAKES: Final = (AssertionError, LookupError, NameError)
+"""What our code never raises on purpose: its frames are the evidence."""
+
+
+# --- one value --------------------------------------------------------------------------------------------------------
+
+
+def safe_text(value: object, most: int = MOST_CHARACTERS) -> str:
+    """Return ``str(value)``, cut to `most` characters; in its place, why there is none."""
+    return _convert(value, str, "__str__", most)
+
+
+def safe_repr(value: object, most: int = 1_000) -> str:
+    """Return ``repr(value)``, cut to `most` characters; in its place, why there is none."""
+    return _convert(value, repr, "__repr__", most)
+
+
+def _convert(value: object, function: Callable[[Any], str], name: str, most: int) -> str:
+    try:
+        return shorten(str.__str__(function(value)), most)
+    except BaseException as error:  # noqa: BLE001 (a user's method may raise anything)
+        return f"<{name_class(type(value))} without a text: its {name} raised {name_class(type(error))}>"
+
+
+def name_class(kind: type) -> str:
+    """Return the name of a class, also if its metaclass would rather not tell."""
+    try:
+        return str.__str__(vars(type)["__name__"].__get__(kind))
+    except BaseException:  # noqa: BLE001 (the same)
+        return "a class without a name"
+
+
+def shorten(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Return a text without its middle if it is longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    head = most // 4
+    return f"{text[:head]}\n... ({len(text) - most:,} characters left out) ...\n{text[head - most :]}"
+
+
+# --- exceptions -------------------------------------------------------------------------------------------------------
+
+
+def describe(error: BaseException, most: int = MOST_CHARACTERS) -> str:
+    """Return the class and the text of an exception: ``ValueError: too long``."""
+    text = safe_text(error, most)
+    name = name_class(type(error))
+    return f"{name}: {text}" if text else name
+
+
+def format_error(error: BaseException) -> str:
+    """Return the traceback of an exception and of those it came from, as Python prints it, with the user's own frames only.
+
+    Of a long chain the ends are described, and how much was left out.
+    """
+    try:
+        return _format_chain(_list_chain(error))
+    except BaseException:  # noqa: BLE001 (see the module's docstring)
+        return f"{describe(error)}\n"
+
+
+def format_frames(error: BaseException) -> str:
+    """Return the frames of the traceback of an exception that are the user's, as text without a head line."""
+    try:
+        return _format_frames(error)
+    except BaseException:  # noqa: BLE001 (the same)
+        return ""
+
+
+def _read(error: BaseException, name: str) -> Any:
+    """Return what every exception has, past the attributes of its class."""
+    return vars(BaseException)[name].__get__(error)
+
+
+def _list_chain(error: BaseException) -> list[tuple[BaseException, str]]:
+    """Return an exception and those that it came from, each with what stands between it and the next."""
+    chain: list[tuple[BaseException, str]] = []
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        cause = _read(following, "__cause__")
+        hides = _read(following, "__suppress_context__")
+        chain.append((following, "" if cause is None and hides else _CONTEXT if cause is None else _CAUSE))
+        following = cause if cause is not None or hides else _read(following, "__context__")
+    return chain
+
+
+def _format_chain(chain: list[tuple[BaseException, str]]) -> str:
+    half = MOST_LINKS // 2
+    left_out = len(chain) - MOST_LINKS
+    has_hints = len(chain) <= _CHAIN_FOR_HINTS
+    parts: list[str] = []
+    for position in range(len(chain) - 1, -1, -1):
+        if left_out > 0 and half <= position < len(chain) - half:
+            if position == half:
+                parts.append(f"\n... ({left_out:,} exceptions of this chain left out) ...\n\n")
+            continue
+        error, link = chain[position]
+        if position + 1 < len(chain) and not (left_out > 0 and position == half - 1):
+            parts.append(link)
+        parts.append(shorten(_format_one(error, has_hints)))
+    return "".join(parts)
+
+
+def _format_one(error: BaseException, has_hints: bool) -> str:
+    if issubclass(type(error), BaseExceptionGroup):
+        return "".join(traceback.format_exception(type(error), error, _read(error, "__traceback__"), chain=False))
+    frames = _format_frames(error)
+    head = "Traceback (most recent call last):\n" if frames else ""
+    return f"{head}{frames}{_format_last_lines(error, has_hints)}"
+
+
+def _format_frames(error: BaseException) -> str:
+    trace: TracebackType | None = _read(error, "__traceback__")
+    frames = list(traceback.extract_tb(trace))
+    if not SHOWS_ALL:
+        is_our_mistake = issubclass(type(error), _OUR_MISTAKES)
+        last = max((at for at, frame in enumerate(frames) if not _is_ours(frame.filename)), default=-1)
+        frames = [
+            frame for at, frame in enumerate(frames) if not _is_ours(frame.filename) or (is_our_mistake and at > last)
+        ]
+    return "".join(traceback.StackSummary.from_list(frames).format())
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith(_PACKAGE) and not filename.startswith(_NOT_OURS)
+
+
+def _format_last_lines(error: BaseException, has_hints: bool) -> str:
+    """Return the last lines: the class, the text, the notes."""
+    try:
+        str(error)  # if it raises, the standard library would not say what
+        if has_hints:
+            return "".join(traceback.format_exception_only(type(error), error))
+    except BaseException:  # noqa: BLE001, S110 (the same)
+        pass
+    return f"{describe(error)}\n"
+
+
+def passed_user(error: BaseException) -> bool:
+    """Tell whether an exception came through a frame of the user's, or was raised in our own code and caught there."""
+    trace: TracebackType | None = _read(error, "__traceback__")
+    while trace is not None:
+        if not _is_ours(trace.tb_frame.f_code.co_filename):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+# --- terminals --------------------------------------------------------------------------------------------------------
+
+_CONTROLS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_ESCAPES_ALL: Final = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROLS} | {
+    0x09: "\\t",
+    0x0A: "\\n",
+    0x0D: "\\r",
+}
+_ESCAPES: Final = {code: text for code, text in _ESCAPES_ALL.items() if code not in (0x09, 0x0A)}
+
+
+def escape(text: str, *, one_line: bool = False) -> str:
+    r"""Return a text that does nothing to a terminal: control characters, and those that turn the direction of writing, as ``\x1b``.
+
+    Args:
+        text: A name or a message that somebody else chose.
+        one_line: Whether line breaks and tabs are escaped too.
+
+    Example:
+        >>> from hocket import texts
+        >>> print(texts.escape("\x1b[31mred"))
+        \x1b[31mred
+    """
+    return text.translate(_ESCAPES_ALL if one_line else _ESCAPES)

@@ -1,0 +1,125 @@
+"""Metrics as plain data: what a rank reports is what callbacks get, what `Result` has, and what is read from a checkpoint later.
+
+A manifest is JSON, so what JSON cannot give back as it was is refused in the rank, where the line that reported it is in the traceback: keys that are
+no texts, bytes, objects. What has one meaning only is converted: numbers and small arrays of numpy, JAX and TensorFlow, and tuples, which become lists.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from hocket import texts
+
+MOST_ELEMENTS: Final = 1_000
+"""How large an array may be. It goes through the driver, to each callback and into the manifest. A guess."""
+
+MOST_DEPTH: Final = 50
+"""How deep dicts and lists may be nested. A guess; Python's json gives up at about a thousand."""
+
+_LEAST_INT, _MOST_INT = -(1 << 63), (1 << 64) - 1
+"""What whole numbers of 64 bits hold, with or without sign: others overflow where a logger makes floats of them, or have too many digits to be written."""
+
+
+def convert(metrics: Mapping[Any, Any], what: str = "metrics") -> dict[str, Any]:
+    """Return metrics as new dicts and lists of texts, numbers, booleans and None.
+
+    Args:
+        metrics: What was reported.
+        what: What messages call it.
+
+    Raises:
+        TypeError: A key is no text, or a value is of a kind that cannot be kept.
+        ValueError: A value is a torch tensor, a number too large, an array too large, nested too deep, or holds itself.
+
+    Example:
+        >>> import numpy as np
+        >>> from hocket.train import plain
+        >>> plain.convert({"loss": np.float32(0.5), "range": (0, 1)})
+        {'loss': 0.5, 'range': [0, 1]}
+    """
+    return _convert_dict(metrics, what, ())
+
+
+def _convert(value: Any, where: str, outer: tuple[int, ...]) -> Any:
+    kind = type(value)
+    if value is None or kind in (bool, float, str):
+        return value
+    if issubclass(kind, int):
+        return _check_int(int.__int__(value), where)
+    if issubclass(kind, float):
+        return float.__float__(value)
+    if issubclass(kind, str):
+        return str.__str__(value)
+    if issubclass(kind, Mapping):
+        return _convert_dict(value, where, outer)
+    if issubclass(kind, list | tuple):
+        outer = _enter(value, where, outer)
+        return [_convert(inner, f"{where}[{position}]", outer) for position, inner in enumerate(value)]
+    if hasattr(kind, "__array__"):
+        return _convert_array(value, where, outer)
+    raise _build_refusal(value, where)
+
+
+def _convert_dict(value: Mapping[Any, Any], where: str, outer: tuple[int, ...]) -> dict[str, Any]:
+    outer = _enter(value, where, outer)
+    converted = {}
+    for key, inner in value.items():
+        if not issubclass(type(key), str):
+            raise TypeError(
+                f"Keys of metrics must be texts, but {where} has the key {texts.safe_repr(key)} ({texts.name_class(type(key))}). Write str(...) of it, "
+                "or join parts of a name with '/'."
+            )
+        converted[str.__str__(key)] = _convert(inner, f"{where}[{texts.safe_repr(key)}]", outer)
+    return converted
+
+
+def _enter(value: object, where: str, outer: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the dicts and lists around what is inside of a value."""
+    if id(value) in outer:
+        raise ValueError(f"{where} holds itself. Report plain numbers, texts, lists and dicts.")
+    if len(outer) >= MOST_DEPTH:
+        raise ValueError(
+            f"{where} is nested {MOST_DEPTH} deep, which is the most that metrics may be. Join the keys with '/'."
+        )
+    return (*outer, id(value))
+
+
+def _check_int(value: int, where: str) -> int:
+    if not _LEAST_INT <= value <= _MOST_INT:
+        raise ValueError(
+            f"{where} is a whole number of {value.bit_length()} bits, but metrics take up to 64. Report float(...) or str(...) of it."
+        )
+    return value
+
+
+def _convert_array(value: Any, where: str, outer: tuple[int, ...]) -> Any:
+    torch = sys.modules.get("torch")  # a tensor can only be there if torch is; it is not imported for this
+    if torch is not None and isinstance(value, torch.Tensor):
+        raise ValueError(  # Ray's class, which programs catch
+            f"{where} must be a plain value, but is a torch tensor of shape {tuple(value.shape)}. Pass .item() of it for a number, or .tolist() for several."
+        )
+    array = np.asarray(value)
+    if (
+        array.dtype.kind == "V" and "float" in array.dtype.name
+    ):  # bfloat16 and its like, which numpy does not know as numbers
+        array = array.astype(np.float64)
+    if array.dtype.kind not in "biufU":
+        raise _build_refusal(value, where)
+    if array.size > MOST_ELEMENTS:
+        raise ValueError(
+            f"{where} is an array of {array.size:,} elements, but metrics take up to {MOST_ELEMENTS:,}. Report its mean, or save it in the checkpoint."
+        )
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64)
+    return _convert(array.tolist(), where, outer)
+
+
+def _build_refusal(value: object, where: str) -> TypeError:
+    return TypeError(
+        f"{where} is {texts.safe_repr(value, 200)} ({texts.name_class(type(value))}), but metrics take numbers, texts, booleans, None, lists and dicts of "
+        "these, and small arrays. Report a number or a text, or save it in the checkpoint."
+    )
