@@ -1,6 +1,6 @@
 """The event loop of an asynchronous actor: an actor with at least one ``async def`` method.
 
-All its methods run here, in the worker's main thread, ordinary ones included (which then hold up the others). The loop
+All its methods run here, in the worker's main thread, its constructor and ordinary ones included (which then hold up the others). The loop
 itself watches the worker's sockets, so a call costs no thread switch: a round of the loop reads what has arrived, starts
 it, and sends what is done. A concurrency group has a loop and a thread of its own.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
@@ -60,6 +60,9 @@ class Owner(Protocol):
     def report(self, work: Any, error: BaseException) -> None:
         """Send the error of a call."""
 
+    def report_unstarted(self, work: Any) -> None:
+        """Say that a call was cancelled before it started."""
+
     def exit_actor(self) -> None:
         """Say that the actor ends itself."""
 
@@ -92,6 +95,22 @@ class Loop:
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, name=f"hocket-{name}", daemon=True).start()
         return Lane(self, loop, size)
+
+    def build(self, construct: Callable[[], Any]) -> Any:
+        """Run the actor's constructor on the loop, where it may start tasks that go on afterwards; return the actor."""
+        built: list[Any] = []
+        errors: list[BaseException] = []
+
+        async def run() -> None:
+            try:
+                built.append(construct())
+            except BaseException as error:  # noqa: BLE001 (raised below, without the frames of asyncio)
+                errors.append(error)
+
+        self._loop.run_until_complete(run())
+        if errors:
+            raise errors[0]
+        return built[0]
 
     def run(self, row: deque[Any]) -> int:
         """Serve the calls that come into the row until told to stop; return the exit code of the process."""
@@ -162,8 +181,7 @@ class Loop:
 
     def report_cancelled(self, work: Work) -> None:
         """A call was cancelled before it started."""
-        self._engine.cancelled.discard(work.task_id)
-        self._owner.report(work, exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled before it started."))
+        self._owner.report_unstarted(work)
         self.flush_soon()
 
     # --- one call -----------------------------------------------------------------------------------------------------
@@ -171,6 +189,9 @@ class Loop:
     async def run_call(self, work: Work) -> None:
         """Run a call to its end."""
         owner, engine = self._owner, self._engine
+        if work.task_id in engine.cancelled:  # while it waited for its turn, on its way from one row to the next
+            self.report_cancelled(work)
+            return
         client.current.set(client.Running())
         owner.note_start(work)
         started = work.started

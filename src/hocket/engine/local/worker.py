@@ -278,6 +278,7 @@ class Worker:
             if arrived is not None and arrived.payload[0] == payloads.SEGMENT:
                 os.close(arrived.payload[-1])
                 self._engine.channel.outbox.append((messages.UNMAP, object_id or arrived.payload[2]))
+        work.clear()
 
     def _cancel(self, task_id: int) -> None:
         """Called with the lock held, by the steward if the main thread is busy."""
@@ -290,9 +291,7 @@ class Worker:
                     self._row.remove(work)
                 except ValueError:
                     break
-                self._close_unopened(work)
-                error = exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled before it started.")
-                self._send_error(work, error)
+                self.report_unstarted(work)
                 self._engine.flush()
                 return
         if self._loop is not None:
@@ -321,14 +320,7 @@ class Worker:
     # --- running ------------------------------------------------------------------------------------------------------
 
     def _run_in_thread(self, work: Work) -> None:
-        if work.task_id in self._engine.cancelled:  # while it stood in the row of the pool
-            self._engine.cancelled.discard(work.task_id)
-            self._send_error(
-                work, exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled before it started.")
-            )
-            code = None
-        else:
-            code = self._run_work(work)
+        code = self._run_work(work)
         work.clear()  # the pool holds on to it, and with it to handles
         with self._engine.lock:
             self._engine.before_wait()
@@ -346,9 +338,21 @@ class Worker:
         self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
         return running
 
+    def report_unstarted(self, work: Work) -> None:
+        """A task or call was cancelled before it started."""
+        kind = "Call" if work.method else "Task"
+        error = exceptions.TaskCancelledError(f"{kind} `{work.name}` was cancelled before it started.")
+        with self._engine.lock:
+            self._engine.cancelled.discard(work.task_id)
+            self._close_unopened(work)
+            self._send_error(work, error)
+
     def _run_work(self, work: Work) -> int | None:
         """Run it and put its results in the outbox; return an exit code if it ends the process."""
         engine = self._engine
+        if work.method and work.task_id in engine.cancelled:  # when it was in no row: a plain task looks again in `_call`
+            self.report_unstarted(work)
+            return None
         running = self.note_start(work)
         started = work.started
         if started - engine.last_flush > FLUSH_SECONDS and engine.has_unsent():
@@ -466,14 +470,17 @@ class Worker:
         extra = work.extra or {}
         self._engine.actor_id = work.task_id
         self._engine.actor_extra = {name: value for name, value in extra.items() if name != "creates_actor"}
+        construct = functools.partial(actor_class, *args, **kwargs)
         try:
-            self._actor = actor_class(*args, **kwargs)
+            if extra.get("is_async"):
+                loop = event_loop.Loop(self, self._engine, extra["max_concurrency"], dict(extra["groups"]))
+                self._actor = loop.build(construct)
+                self._loop = loop  # not before: what has come meanwhile stays in the row until the loop serves it
+                return
+            self._actor = construct()
         except BaseException as error:
             self._actor_error = payloads.encode_error(self._explain(work, error))
             raise
-        if extra.get("is_async"):
-            self._loop = event_loop.Loop(self, self._engine, extra["max_concurrency"], dict(extra["groups"]))
-            return
         for name, size in extra.get("groups", ()):
             self._groups[name] = futures.ThreadPoolExecutor(size, f"hocket-{name}")
         if self._groups:
