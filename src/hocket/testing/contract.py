@@ -541,9 +541,7 @@ class EnvironmentContract:
             square.options(scheduling_strategy=label({"disk": placement.In("ssd")})).remote(2)
 
 
-class EngineContract(
-    ends.EndsContract, GeneratorContract, AsyncContract, ActorLifeContract, EnvironmentContract
-):
+class EngineContract(ends.EndsContract, GeneratorContract, AsyncContract, ActorLifeContract, EnvironmentContract):
     """What every engine must do."""
 
     engine = ""

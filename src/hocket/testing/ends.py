@@ -6,6 +6,8 @@ Parts of `EngineContract` and `ProcessEngineContract`.
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +102,60 @@ def _cancel_every_second(recorder: Any, method: str, count: int) -> set[int]:
             if "before it started" in str(error):
                 unstarted.add(number)
     return unstarted
+
+
+class _Held:
+    """An actor that is to end; says where it lives."""
+
+    def get_pid(self) -> int:
+        return os.getpid()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _wait_for_end(pid: int) -> bool:
+    """Tell whether a process ends soon, while this one asks nothing of the engine."""
+    wait_until(lambda: not _is_alive(pid))
+    return True
+
+
+SLEEP_SECONDS = 1.2
+"""After so long without a call everything in the engine that can go to sleep has done so. That much longer than that is needed: it is no
+wait for something to happen, but for nothing to happen."""
+
+
+def _drop_after_silence(held: Any) -> bool:
+    """Create an actor, let the engine fall asleep, drop the handle, and wait for the actor's end."""
+    handle = held.remote()
+    pid = api.get(handle.get_pid.remote())
+    time.sleep(SLEEP_SECONDS)
+    del handle
+    return _wait_for_end(pid)
+
+
+class _Dropper:
+    """Drops a handle while nothing is asked of it."""
+
+    def drop_in_thread(self, held: Any) -> int:
+        box = [held.remote()]
+        pid = int(api.get(box[0].get_pid.remote()))
+        self.timer = threading.Timer(SLEEP_SECONDS, box.clear)
+        self.timer.start()
+        return pid
+
+
+class _AsyncDropper:
+    async def drop_in_task(self, held: Any) -> int:
+        box = [held.remote()]
+        pid = int(await box[0].get_pid.remote())
+        asyncio.get_running_loop().call_later(SLEEP_SECONDS, box.clear)
+        return pid
 
 
 class EndsContract:
@@ -198,3 +254,30 @@ class ProcessEndsContract:
 
         unstarted, ran = api.get(call.remote(recorder))
         assert not unstarted & ran
+
+    @pytest.mark.slow
+    def test_handle_that_is_dropped_while_the_driver_computes_ends_its_actor(self) -> None:
+        assert _drop_after_silence(api.remote(_Held))
+
+    @pytest.mark.slow
+    def test_handle_that_a_task_drops_ends_its_actor_while_the_task_goes_on(self) -> None:
+        assert api.get(api.remote(_drop_after_silence).remote(api.remote(_Held)))
+
+    @pytest.mark.slow
+    def test_handle_that_a_thread_drops_while_the_driver_waits_ends_its_actor(self) -> None:
+        box = [api.remote(_Held).remote()]
+        pid = api.get(box[0].get_pid.remote())
+        timer = threading.Timer(SLEEP_SECONDS, box.clear)
+        timer.start()
+        assert api.get(api.remote(_wait_for_end).remote(pid))
+        timer.join()
+
+    @pytest.mark.slow
+    def test_handle_that_a_thread_of_an_idle_actor_drops_ends_the_actor(self) -> None:
+        dropper = api.remote(_Dropper).remote()
+        assert _wait_for_end(api.get(dropper.drop_in_thread.remote(api.remote(_Held))))
+
+    @pytest.mark.slow
+    def test_handle_that_a_coroutine_drops_ends_its_actor(self) -> None:
+        dropper = api.remote(_AsyncDropper).remote()
+        assert _wait_for_end(api.get(dropper.drop_in_task.remote(api.remote(_Held))))

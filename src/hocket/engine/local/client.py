@@ -123,6 +123,7 @@ class Client(contract.Engine):
         self._exported: set[bytes] = set()
         self._options_blobs: dict[Any, bytes] = {}
         self.pump = pump.Pump(
+            self,
             self.lock,
             handle=self._handle,
             before_wait=self.before_wait,
@@ -262,6 +263,8 @@ class Client(contract.Engine):
             outbox.append((messages.UNMAP, self._unmapped.popleft()))
         while self.dropped:
             object_id = self.dropped.popleft()
+            if object_id == _NOTHING:
+                continue
             self.forget(object_id)
             if object_id in self.interned:
                 continue  # a new handle took over the receipts
@@ -279,6 +282,11 @@ class Client(contract.Engine):
             receipts = self._receipts.pop(object_id, 0)
             if receipts:
                 outbox.append((messages.DROP, object_id, receipts))
+
+    def _note_unmapped(self, object_id: int) -> None:
+        """Called by a finalizer, in any thread at any moment, so without a lock."""
+        self._unmapped.append(object_id)
+        self.dropped.append(_NOTHING)  # if somebody sleeps, it wakes
 
     def _own(self, object_id: int) -> contract.ObjectRef[Any]:
         """Return the first handle on an object that this process has just announced to the hub."""
@@ -670,7 +678,7 @@ class Client(contract.Engine):
         if payload[0] == payloads.SEGMENT:
             fd = payload[-1]
             try:
-                return payloads.open_payload(payload, fd, lambda: self._unmapped.append(object_id), found.held)
+                return payloads.open_payload(payload, fd, lambda: self._note_unmapped(object_id), found.held)
             finally:
                 os.close(fd)
         return payloads.open_payload(payload, None, _do_nothing, found.held)
@@ -830,6 +838,9 @@ def limit_true(there: list[bool], most: int) -> list[bool]:
                 there[position] = False
     return there
 
+
+_NOTHING = 0
+"""The id of no object."""
 
 _KNOWN_FEASIBLE = frozenset({(), (("CPU", resources.UNIT),)})
 """Demands that every session can meet, so that common tasks need no question."""

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     import asyncio
 
 
+DROP_SECONDS = 0.05
+"""How soon handles that were dropped outside any call, or while others run, are counted. A guess: nobody minds so much."""
+
+
 class Work(Protocol):
     """One call that stands in the row."""
 
@@ -118,7 +122,9 @@ class Loop:
         pump = self._engine.pump
         pump.retire()
         self._loop.add_reader(pump.get_pollable(), self._on_arrival)
+        pump.bell.ring = lambda: self._call_soon(self._count_dropped_soon)
         self._loop.call_soon(self._on_arrival)
+        self._loop.call_soon(self._count_dropped)
         self._loop.run_forever()
         self._owner.finish()
         return self._code
@@ -170,6 +176,21 @@ class Loop:
         with self._engine.lock:
             self._is_flush_due = False
             self._engine.before_wait()
+
+    def _count_dropped_soon(self) -> None:
+        """Handles are being dropped, perhaps many: count them together."""
+        self._loop.call_later(DROP_SECONDS, self._count_dropped)
+
+    def _count_dropped(self) -> None:
+        self.flush()
+        if not self._engine.pump.bell.hang():
+            self._engine.pump.bell.take_down()
+            self._count_dropped_soon()
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        """Have the main loop call something, from any thread and also from a finalizer."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback)
 
     def flush_soon(self) -> None:
         """Send what is unsent when the calls that are ready now have had their turn."""

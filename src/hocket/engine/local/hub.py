@@ -100,6 +100,7 @@ class Hub(contract.Engine):
         self._by_fd: dict[int, links.Link] = {}
         self.guard = interrupts.InterruptGuard(self.lock)
         self.pump = pump.Pump(
+            self,
             self.lock,
             handle=self._handle,
             before_wait=self._before_wait,

@@ -350,7 +350,9 @@ class Worker:
     def _run_work(self, work: Work) -> int | None:
         """Run it and put its results in the outbox; return an exit code if it ends the process."""
         engine = self._engine
-        if work.method and work.task_id in engine.cancelled:  # when it was in no row: a plain task looks again in `_call`
+        if (
+            work.method and work.task_id in engine.cancelled
+        ):  # when it was in no row: a plain task looks again in `_call`
             self.report_unstarted(work)
             return None
         running = self.note_start(work)
