@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+NO_ID = 0
+"""The id of no object, and of a handle that is being collected."""
+
+
 class ObjectRef(Generic[T]):
     """A handle on an immutable value that the engine holds, or will hold when a task has made it.
 
@@ -112,8 +116,10 @@ class ObjectRef(Generic[T]):
         return self._engine.reduce_ref(self)
 
     def __del__(self) -> None:
-        # May run in any thread at any moment, so no lock: a deque's append is atomic.
-        self._engine.dropped.append(self._id)
+        # May run in any thread at any moment, so no lock: a deque's append is atomic. Until this is over weak references still give
+        # the handle to other threads; without its id they can tell that it is none any more.
+        object_id, self._id = self._id, NO_ID
+        self._engine.dropped.append(object_id)
 
 
 class _Encoding(threading.local):
@@ -487,7 +493,7 @@ class Engine(abc.ABC):
         """Return this process's handle on an object; there is at most one, so identity is equality."""
         known = self.interned.get(object_id)
         ref = known() if known is not None else None
-        if ref is None:
+        if ref is None or ref._id == NO_ID:
             self.adopt(object_id)
             ref = ObjectRef(object_id, self)
             self.interned[object_id] = weakref.ref(ref)
@@ -501,8 +507,10 @@ class Engine(abc.ABC):
     def forget(self, object_id: int) -> None:
         """Forget a handle that has been garbage-collected."""
         known = self.interned.get(object_id)
-        if known is not None and known() is None:
-            del self.interned[object_id]
+        if known is not None:
+            ref = known()
+            if ref is None or ref._id == NO_ID:
+                del self.interned[object_id]
 
     def format_ref(self, ref: ObjectRef[Any]) -> str:
         """Return the id of a handle as people see it."""

@@ -263,7 +263,7 @@ class Client(contract.Engine):
             outbox.append((messages.UNMAP, self._unmapped.popleft()))
         while self.dropped:
             object_id = self.dropped.popleft()
-            if object_id == _NOTHING:
+            if object_id == contract.NO_ID:
                 continue
             self.forget(object_id)
             if object_id in self.interned:
@@ -286,7 +286,7 @@ class Client(contract.Engine):
     def _note_unmapped(self, object_id: int) -> None:
         """Called by a finalizer, in any thread at any moment, so without a lock."""
         self._unmapped.append(object_id)
-        self.dropped.append(_NOTHING)  # if somebody sleeps, it wakes
+        self.dropped.append(contract.NO_ID)  # if somebody sleeps, it wakes
 
     def _own(self, object_id: int) -> contract.ObjectRef[Any]:
         """Return the first handle on an object that this process has just announced to the hub."""
@@ -838,9 +838,6 @@ def limit_true(there: list[bool], most: int) -> list[bool]:
                 there[position] = False
     return there
 
-
-_NOTHING = 0
-"""The id of no object."""
 
 _KNOWN_FEASIBLE = frozenset({(), (("CPU", resources.UNIT),)})
 """Demands that every session can meet, so that common tasks need no question."""

@@ -497,7 +497,7 @@ class Hub(contract.Engine):
             for object_id in object_ids:
                 known = interned.get(object_id)
                 ref = known() if known is not None else None
-                if ref is None:
+                if ref is None or ref._id == contract.NO_ID:
                     objects[object_id].count += 1
                     ref = contract.ObjectRef(object_id, self)
                     interned[object_id] = weakref.ref(ref)
