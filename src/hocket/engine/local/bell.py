@@ -34,23 +34,26 @@ class Bell(deque[int]):
     def __init__(self, owner: Owner, ring: Callable[[], None]) -> None:
         super().__init__()
         self._owner = owner
-        self._usual = owner.dropped
+        #: Where the ids are: what `Engine.dropped` is while nobody sleeps.
+        self.usual = owner.dropped
         self.ring = ring
         #: Whether it has rung since somebody looked.
         self.has_rung = False
 
     def hang(self) -> bool:
         """Take the place; False if something was dropped meanwhile, and the sleeper had better not sleep."""
+        if self.usual:
+            return False
         self._owner.dropped = self
-        return not self._usual
+        return not self.usual
 
     def take_down(self) -> None:
         """Give the place back."""
-        self._owner.dropped = self._usual
+        self._owner.dropped = self.usual
 
     def append(self, object_id: int, /) -> None:
         """Wake the sleeper; what follows goes where it always does."""
-        self._owner.dropped = self._usual
-        self._usual.append(object_id)
+        self._owner.dropped = self.usual
+        self.usual.append(object_id)
         self.has_rung = True
         self.ring()

@@ -261,8 +261,9 @@ class Client(contract.Engine):
         outbox = self.channel.outbox  # not sent, and so not replaced, in here
         while self._unmapped:
             outbox.append((messages.UNMAP, self._unmapped.popleft()))
-        while self.dropped:
-            object_id = self.dropped.popleft()
+        dropped = self.pump.bell.usual
+        while dropped:
+            object_id = dropped.popleft()
             if object_id == contract.NO_ID:
                 continue
             self.forget(object_id)

@@ -649,7 +649,7 @@ class Hub(contract.Engine):
             self.kernel.retain(object_id)
 
     def _drain_dropped(self) -> None:
-        dropped, interned, release = self.dropped, self.interned, self.kernel.release
+        dropped, interned, release = self.pump.bell.usual, self.interned, self.kernel.release
         if self.store.unmapped:
             self.store.drain_unmapped()
         objects = self.kernel.objects
