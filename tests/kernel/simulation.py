@@ -131,11 +131,24 @@ class Simulation:
 
     def carry_out(self) -> None:
         """Do what the kernel asks, then compare it with the book."""
+        self._note_abandoned()
         while self.kernel.instructions:
             batch, self.kernel.instructions = self.kernel.instructions, []
             for instruction in batch:
                 self._carry_out_one(instruction)
         self.check()
+
+    def _note_abandoned(self) -> None:
+        """The kernel itself cancels generators that nobody can read any more, and nothing else."""
+        for entry in self.book.values():
+            task = entry.task
+            if task.cancelled and not entry.is_cancelled:
+                assert task.options.num_returns == records.STREAMING, f"task {task.id} was cancelled by nobody"
+                assert task.id not in self.kernel.objects, f"generator {task.id} was cancelled, and has a reader"
+                entry.is_cancelled = True
+        for task in self.kernel.tasks.values():
+            if task.stream is not None and task.id not in self.kernel.objects:
+                assert task.cancelled, f"generator {task.id} goes on for nobody"
 
     def _carry_out_one(self, instruction: tuple[Any, ...]) -> None:
         match instruction:

@@ -408,6 +408,12 @@ class Engine(abc.ABC):
         Items are taken in order, each once, and not before the one before it is there.
         """
 
+    def lift_bound(self, stream: ObjectRef[Any]) -> None:  # noqa: B027 (only engines that bound all generators have one)
+        """Hear that somebody waits for a generator's end and not for its items: it is not to wait for a reader any more.
+
+        What the user says with ``_generator_backpressure_num_objects`` stays.
+        """
+
     @abc.abstractmethod
     def is_end(self, item: ObjectRef[Any], timeout_s: float | None) -> bool | None:
         """Wait for an item; tell whether it is the end of the stream instead; None if it is not there in time."""

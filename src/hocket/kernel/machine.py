@@ -68,6 +68,9 @@ class Kernel(State):
     # Streams.
     yield_item = streams.yield_item
     take_item = streams.take_item
+    pause = streams.pause
+    lift_bound = streams.lift_bound
+    abandon = tasks.abandon
 
     # Placement groups.
     reserve = groups.reserve

@@ -130,6 +130,10 @@ class State(abc.ABC):
         """Fail a task with an exception of ours."""
 
     @abc.abstractmethod
+    def abandon(self, task: TaskRecord) -> None:
+        """Nobody reads this generator any more."""
+
+    @abc.abstractmethod
     def dispatch(self) -> None:
         """Start whatever fits now. Called when resources or workers became free."""
 

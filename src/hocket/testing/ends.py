@@ -6,10 +6,12 @@ Parts of `EngineContract` and `ProcessEngineContract`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,40 @@ class _AsyncDropper:
         return pid
 
 
+def _count_for_ever() -> Iterator[int]:
+    yield from itertools.count()
+
+
+class _Source:
+    """Yields without end, in three ways; says when that is over."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    def count(self) -> Iterator[int]:
+        try:
+            yield from itertools.count()
+        finally:
+            self.ended += 1
+
+    def get_ended(self) -> int:
+        return self.ended
+
+
+class _AsyncSource(_Source):
+    async def count_apart(self) -> AsyncIterator[int]:
+        try:
+            for number in itertools.count():
+                await asyncio.sleep(0)
+                yield number
+        finally:
+            self.ended += 1
+
+
+def _get_pid() -> int:
+    return os.getpid()
+
+
 class EndsContract:
     """What every engine must do. Part of `EngineContract`."""
 
@@ -281,3 +317,76 @@ class ProcessEndsContract:
     def test_handle_that_a_coroutine_drops_ends_its_actor(self) -> None:
         dropper = api.remote(_AsyncDropper).remote()
         assert _wait_for_end(api.get(dropper.drop_in_task.remote(api.remote(_Held))))
+
+    # --- generators that nobody reads ---
+
+    @pytest.mark.needs("abandoned_generators")
+    @pytest.mark.parametrize("limit", [None, 2])
+    def test_abandoned_generator_gives_its_cpu_back(self, limit: int | None) -> None:
+        count = api.remote(_count_for_ever)
+        if limit:
+            count = count.options(_generator_backpressure_num_objects=limit)
+        sources = [count.remote() for _ in range(3)]  # as many as there are CPUs, and one that waits for one
+        assert api.get([next(sources[0]), next(sources[1])]) == [0, 0]
+        sources.clear()
+        assert api.get(api.remote(_get_pid).remote(), timeout=20) > 0
+
+    @pytest.mark.needs("abandoned_generators")
+    @pytest.mark.parametrize("limit", [-1, 2])
+    @pytest.mark.parametrize(
+        ("kind", "method", "size"),
+        [(_Source, "count", 1), (_Source, "count", 2), (_AsyncSource, "count", 2), (_AsyncSource, "count_apart", 2)],
+    )
+    def test_abandoned_generator_of_an_actor_ends(self, kind: type, method: str, size: int, limit: int) -> None:
+        source = api.remote(max_concurrency=size)(kind).remote()
+        items = getattr(source, method).options(_generator_backpressure_num_objects=limit).remote()
+        assert api.get(next(items)) == 0
+        del items
+        wait_until(lambda: api.get(source.get_ended.remote()) == 1)
+
+    @pytest.mark.needs("abandoned_generators")
+    def test_generator_that_a_task_read_ends_with_its_reader(self) -> None:
+        source = api.remote(_Source).remote()
+
+        @api.remote(max_retries=0)
+        def read(source: Any, dies: bool) -> int:
+            items = source.count.options(_generator_backpressure_num_objects=2).remote()
+            for _ in range(5):
+                last = int(api.get(next(items)))
+            if dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return last
+
+        assert api.get(read.remote(source, False)) == 4
+        wait_until(lambda: api.get(source.get_ended.remote()) == 1)
+        with pytest.raises(exceptions.WorkerCrashedError, match="signal 9|died"):
+            api.get(read.remote(source, True))
+        wait_until(lambda: api.get(source.get_ended.remote()) == 2)
+
+    def test_generator_whose_end_is_awaited_goes_on(self) -> None:
+        @api.remote
+        def count(n: int) -> Iterator[int]:
+            yield from range(n)
+
+        end = count.remote(100).completed()
+        assert api.get(end) is None
+
+    @pytest.mark.needs("lent_cpus_of_generators")
+    def test_generator_that_waits_for_its_reader_lends_its_cpu(self) -> None:
+        count = api.remote(_generator_backpressure_num_objects=2)(_count_for_ever)
+        sources = [count.remote() for _ in range(2)]
+        double = api.remote(lambda x: 2 * x)
+        for number in range(10):
+            assert api.get([double.remote(next(source)) for source in sources], timeout=20) == [2 * number] * 2
+
+    @pytest.mark.parametrize("limit", [1, 2])
+    def test_generator_that_is_tried_again_waits_for_its_reader_again(self, tmp_path: Path, limit: int) -> None:
+        def count(path: Path) -> Iterator[int]:
+            for number in range(20):
+                if number == 10 and not path.exists():
+                    path.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield number
+
+        items = api.remote(_generator_backpressure_num_objects=limit)(count).remote(tmp_path / "died")
+        assert [api.get(item) for item in items] == list(range(20))

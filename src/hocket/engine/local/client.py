@@ -619,6 +619,18 @@ class Client(contract.Engine):
             if not self._have_arrived(missing):
                 raise rules.build_timeout_error(len(missing), wanted, timeout_s)
 
+    def wait_lending(self, is_done: Callable[[], bool]) -> None:
+        """Wait for what others do; if it takes longer than a moment, the CPU is theirs meanwhile."""
+        if self.pump.wait_until(is_done, DIRECT_SECONDS):
+            return
+        number = next(self._ids)
+        with self.lock:
+            self._block(number, (), needs_all=True)
+        try:
+            self.pump.wait_until(is_done)
+        finally:
+            self._unblock(number)
+
     def _block(self, number: int, wanted: tuple[int, ...], *, needs_all: bool) -> None:
         """Tell the hub that a thread waits. Called with the lock held."""
         direct = []
@@ -723,6 +735,10 @@ class Client(contract.Engine):
         with self.lock:
             self.channel.outbox.append((messages.TAKE, stream._id, index))
             return self._own(records.build_item_id(stream._id, index))
+
+    def lift_bound(self, stream: contract.ObjectRef[Any]) -> None:
+        with self.lock:
+            self.channel.outbox.append((messages.LIFT, stream._id))
 
     def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
         if item._id not in self._arrived:

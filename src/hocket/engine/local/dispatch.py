@@ -129,6 +129,10 @@ class Dispatcher:
                 kernel.yield_item(worker, task_id, index, payload, contained)
             case (messages.TAKE, task_id, index):
                 kernel.take_item(task_id, index, worker.id)
+            case (messages.PAUSED, task_id, wanted):
+                kernel.pause(worker, task_id, wanted)
+            case (messages.LIFT, task_id):
+                kernel.lift_bound(task_id)
             case (messages.EXITING,):
                 kernel.exit_actor(worker)
             case (messages.EXPORT, function_id, payload, _):
@@ -367,6 +371,8 @@ class Dispatcher:
             extra["environment"] = shape.environment
         if task.options.backpressure:
             extra["backpressure"] = task.options.backpressure
+        if task.stream is not None:
+            extra["consumed"] = task.stream.taken
         if allocation is not None and allocation.gpu_ids:
             extra["gpu_ids"] = list(allocation.gpu_ids)
         options = task.actor_options
@@ -386,4 +392,10 @@ def build_call_extra(task: TaskRecord) -> dict[str, Any] | None:
     options = task.options
     if not (task.attempt or options.concurrency_group or options.backpressure):
         return None
-    return {"attempt": task.attempt, "group": options.concurrency_group, "backpressure": options.backpressure}
+    consumed = task.stream.taken if task.stream is not None else 0
+    return {
+        "attempt": task.attempt,
+        "group": options.concurrency_group,
+        "backpressure": options.backpressure,
+        "consumed": consumed,
+    }

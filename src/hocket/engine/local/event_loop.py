@@ -12,11 +12,11 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
-from hocket.engine.local import client
+from hocket.engine.local import client, flow
 
 if TYPE_CHECKING:
     import asyncio
@@ -58,8 +58,17 @@ class Owner(Protocol):
     def send_result(self, work: Any, result: Any, started: float) -> None:
         """Put the result in the outbox."""
 
-    def send_item(self, work: Any, index: int, item: Any) -> None:
-        """Send one item of a generator."""
+    def send_item(self, work: Any, index: int, item: Any) -> int:
+        """Send one item of a generator; return how many bytes it takes."""
+
+    def open_flow(self, work: Any) -> flow.Flow:
+        """Begin to count how far a generator is ahead of its reader."""
+
+    def close_flow(self, work: Any) -> None:
+        """The generator is over."""
+
+    def announce_pause(self, work: Any, ahead: flow.Flow) -> None:
+        """A generator waits for its reader: send what it has yielded, and ask to be told."""
 
     def report(self, work: Any, error: BaseException) -> None:
         """Send the error of a call."""
@@ -122,7 +131,7 @@ class Loop:
         pump = self._engine.pump
         pump.retire()
         self._loop.add_reader(pump.get_pollable(), self._on_arrival)
-        pump.bell.ring = lambda: self._call_soon(self._count_dropped_soon)
+        pump.bell.ring = lambda: _call_soon(self._loop, self._count_dropped_soon)
         self._loop.call_soon(self._on_arrival)
         self._loop.call_soon(self._count_dropped)
         self._loop.run_forever()
@@ -187,11 +196,6 @@ class Loop:
             self._engine.pump.bell.take_down()
             self._count_dropped_soon()
 
-    def _call_soon(self, callback: Callable[[], None]) -> None:
-        """Have the main loop call something, from any thread and also from a finalizer."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback)
-
     def flush_soon(self) -> None:
         """Send what is unsent when the calls that are ready now have had their turn."""
         if threading.get_ident() != self._thread_id:
@@ -242,16 +246,23 @@ class Loop:
             self.flush_soon()
 
     async def _send_items(self, work: Work, items: Any) -> None:
+        """Run a generator and send what it yields; between items others have their turn, and a cancellation is heard."""
+        import asyncio
+
+        ahead = self._owner.open_flow(work)
+        loop, has_room = asyncio.get_running_loop(), asyncio.Event()
+        ahead.wake = lambda: _call_soon(loop, has_room.set)
         index = 0
-        if hasattr(items, "__aiter__"):
-            async for item in items:
-                self._owner.send_item(work, index, item)
+        try:
+            async for item in items if hasattr(items, "__aiter__") else _take_turns(items):
+                is_full = ahead.add(self._owner.send_item(work, index, item))
                 index += 1
-        else:
-            for item in items:
-                self._owner.send_item(work, index, item)
-                index += 1
-                self.flush()
+                while is_full and ahead.is_full():
+                    has_room.clear()
+                    self._owner.announce_pause(work, ahead)
+                    await has_room.wait()
+        finally:
+            self._owner.close_flow(work)
 
 
 class Lane:
@@ -294,6 +305,21 @@ class Lane:
         if work in self._waiting:
             self._waiting.remove(work)
             self._parent.report_cancelled(work)
+
+
+async def _take_turns(items: Iterable[Any]) -> AsyncIterator[Any]:
+    """Go through an ordinary generator on the loop without keeping the loop from everything else."""
+    import asyncio
+
+    for item in items:
+        yield item
+        await asyncio.sleep(0)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Have a loop call something, from any thread."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(callback)
 
 
 def iterate(items: AsyncIterator[Any]) -> Iterator[Any]:

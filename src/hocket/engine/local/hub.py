@@ -552,6 +552,12 @@ class Hub(contract.Engine):
                 self.carry_out()
             return ref
 
+    def lift_bound(self, stream: contract.ObjectRef[Any]) -> None:
+        with self.lock:
+            self.kernel.lift_bound(stream._id)
+            if self.kernel.instructions:
+                self.carry_out()
+
     def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
         record = self.kernel.objects[item._id]
         if not self.pump.wait_until(lambda: record.value is not None or self.end is not None, timeout_s):

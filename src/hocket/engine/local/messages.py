@@ -111,6 +111,11 @@ DELIVER = 74
 NOTES = 75
 """``(NOTES, [(task_id, name, started, seconds, error_type, text), ...])``: direct calls that are over; for those who look."""
 
+PAUSED = 90
+"""``(PAUSED, task_id, wanted)``: a generator waits until its reader has taken so many items; the answer is `CONSUMED`."""
+LIFT = 91
+"""``(LIFT, task_id)``: the worker waits for the end of a generator, and not for its items."""
+
 # worker -> worker
 DIRECT = 80
 """``(DIRECT, task_id, method, args, num_returns, name, group)``: a call. Answered by `DONE` (``(DONE, task_id, payloads)``) or

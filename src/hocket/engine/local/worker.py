@@ -31,7 +31,7 @@ import cloudpickle  # noqa: F401 (most functions come in its form: it is to be h
 
 from hocket import exceptions
 from hocket.engine import callers, contract, faults, values
-from hocket.engine.local import channel, client, debugger, event_loop, messages, payloads, surroundings
+from hocket.engine.local import channel, client, debugger, event_loop, flow, messages, payloads, surroundings
 from hocket.kernel import records
 
 FLUSH_SECONDS = 0.001
@@ -43,7 +43,6 @@ class Work:
 
     __slots__ = (
         "args",
-        "consumed",
         "dependencies",
         "extra",
         "function_id",
@@ -68,8 +67,6 @@ class Work:
         self.args: client.Arrived | None = None
         self.dependencies: list[tuple[int, client.Arrived]] = []
         self.held: list[contract.ObjectRef[Any]] = []
-        #: How many items of a generator have been taken; counted only if it is to wait for its reader.
-        self.consumed = 0
         #: When it was started; 0 if it was not.
         self.started = 0.0
 
@@ -96,7 +93,7 @@ class Worker:
         self._threads: futures.ThreadPoolExecutor | None = None
         self._groups: dict[str, futures.ThreadPoolExecutor] = {}
         self._loop: event_loop.Loop | None = None
-        self._streams: dict[int, Work] = {}
+        self._flows: dict[int, flow.Flow] = {}
         self._environment = ""
         self._is_stopping = False
         self._interruptible_id = 0
@@ -197,9 +194,9 @@ class Worker:
         elif op == messages.STOP:
             self._is_stopping = True
         elif op == messages.CONSUMED:
-            stream = self._streams.get(message[1])
-            if stream is not None:
-                stream.consumed = message[2] + 1
+            found = self._flows.get(message[1])
+            if found is not None:
+                found.take(message[2] + 1)
         elif op == messages.SETUP:
             self._set_up(message[1])
         else:
@@ -506,30 +503,44 @@ class Worker:
         """Run a generator and send what it yields."""
         if hasattr(items, "__aiter__"):
             items = event_loop.iterate(items)
-        limit = (work.extra or {}).get("backpressure", 0)
-        if limit:
-            self._streams[work.task_id] = work
+        ahead = self.open_flow(work)
         try:
             if threading.get_ident() == self._main_id and self._threads is None and not work.method:
                 self._interruptible_id = work.task_id
             for index, item in enumerate(iter(items)):
-                self.send_item(work, index, item)
-                if limit and index + 1 - work.consumed >= limit:
-                    with self._engine.lock:
-                        self._engine.flush()
-                    self._wait_for_reader(work, index, limit)
+                is_full = ahead.add(self.send_item(work, index, item))
+                if is_full:
+                    self.announce_pause(work, ahead)
+                    self._engine.wait_lending(lambda: not ahead.is_full() or work.task_id in self._engine.cancelled)
+                if work.task_id in self._engine.cancelled:
+                    self._interruptible_id = 0
+                    raise exceptions.TaskCancelledError(f"`{work.name}` was cancelled after item {index}.")
         finally:
             self._interruptible_id = 0
-            self._streams.pop(work.task_id, None)
+            self.close_flow(work)
+            if hasattr(items, "close"):
+                items.close()  # now, and not when the last frame that holds it is gone
 
-    def _wait_for_reader(self, work: Work, index: int, limit: int) -> None:
-        cancelled = self._engine.cancelled
-        self._engine.pump.wait_until(lambda: index + 1 - work.consumed < limit or work.task_id in cancelled)
-        if work.task_id in cancelled:
-            raise exceptions.TaskCancelledError(f"`{work.name}` was cancelled while it waited for its reader.")
+    def open_flow(self, work: Work) -> flow.Flow:
+        """Begin to count how far a generator is ahead of its reader."""
+        extra = work.extra or {}
+        found = self._flows[work.task_id] = flow.Flow(extra.get("backpressure", 0), extra.get("consumed", 0))
+        return found
 
-    def send_item(self, work: Work, index: int, item: Any) -> None:
-        """Send one item of a generator."""
+    def close_flow(self, work: Work) -> None:
+        """The generator is over."""
+        self._flows.pop(work.task_id, None)
+
+    def announce_pause(self, work: Work, ahead: flow.Flow) -> None:
+        """A generator waits for its reader: send what it has yielded, and ask to be told."""
+        with self._engine.lock:
+            wanted = ahead.find_wanted()
+            if wanted:
+                self._engine.channel.outbox.append((messages.PAUSED, work.task_id, wanted))
+            self._engine.flush()
+
+    def send_item(self, work: Work, index: int, item: Any) -> int:
+        """Send one item of a generator; return how many bytes it takes."""
         encoded = values.encode(item, f"item {index} of `{work.name}`", by_index=True)
         engine = self._engine
         item_id = records.build_item_id(work.task_id, index)
@@ -540,6 +551,7 @@ class Worker:
             engine.channel.outbox.append((messages.YIELD, work.task_id, index, engine.send_payload(payload), contained))
             if time.perf_counter() - engine.last_flush > FLUSH_SECONDS:
                 engine.flush()
+        return payloads.measure(payload)
 
     def _send_result(self, work: Work, result: Any, seconds: float, started: float) -> None:
         count = work.num_returns
