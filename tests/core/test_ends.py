@@ -63,7 +63,7 @@ def test_generator_that_nobody_reads_pauses_at_the_bound(
 ) -> None:
     progress = tmp_path / "progress"
     maker = hocket.remote(_Maker).remote()
-    functions = {"task": hocket.remote(_make_large), "coroutine": maker.make, "actor": maker.make_all}
+    functions: dict[str, Any] = {"task": hocket.remote(_make_large), "coroutine": maker.make, "actor": maker.make_all}
     items = functions[kind].remote(progress, 3 * BOUND)
     wait_until(lambda: _is_still(progress))
     assert int(progress.read_text()) <= BOUND + 1

@@ -351,15 +351,14 @@ class ProcessEndsContract:
         @api.remote(max_retries=0)
         def read(source: Any, dies: bool) -> int:
             items = source.count.options(_generator_backpressure_num_objects=2).remote()
-            for _ in range(5):
-                last = int(api.get(next(items)))
+            read = [int(api.get(next(items))) for _ in range(5)]
             if dies:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return last
+            return read[-1]
 
         assert api.get(read.remote(source, False)) == 4
         wait_until(lambda: api.get(source.get_ended.remote()) == 1)
-        with pytest.raises(exceptions.WorkerCrashedError, match="signal 9|died"):
+        with pytest.raises(exceptions.WorkerCrashedError, match=r"signal 9|died"):
             api.get(read.remote(source, True))
         wait_until(lambda: api.get(source.get_ended.remote()) == 2)
 
