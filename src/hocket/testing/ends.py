@@ -190,6 +190,29 @@ class _AsyncSource(_Source):
             self.ended += 1
 
 
+class _Node:
+    """Holds handles on others, or on itself."""
+
+    def get_pid(self) -> int:
+        return os.getpid()
+
+    def hold(self, others: list[Any]) -> None:
+        self.others = others
+
+    def hold_itself(self) -> None:
+        self.others = [api.get_runtime_context().current_actor]
+
+    def ask_often(self, times: int) -> int:
+        return [int(api.get(self.others[0].get_pid.remote())) for _ in range(times)][-1]
+
+    def wait_for(self, path: Path) -> None:
+        wait_until(path.exists)
+
+    def have_wait(self, path: Path, then: Path) -> None:
+        api.get(self.others[0].wait_for.remote(path))
+        then.touch()
+
+
 def _get_pid() -> int:
     return os.getpid()
 
@@ -389,3 +412,54 @@ class ProcessEndsContract:
 
         items = api.remote(_generator_backpressure_num_objects=limit)(count).remote(tmp_path / "died")
         assert [api.get(item) for item in items] == list(range(20))
+
+    # --- actors that hold each other ---
+
+    @pytest.mark.needs("unreachable_actors")
+    def test_actor_that_holds_its_own_handle_ends(self) -> None:
+        pids = []
+        for give in (False, True):
+            node = api.remote(_Node).remote()
+            pids.append(api.get(node.get_pid.remote()))
+            api.get(node.hold.remote([node]) if give else node.hold_itself.remote())
+            del node
+        wait_until(lambda: not any(map(_is_alive, pids)))
+
+    @pytest.mark.needs("unreachable_actors")
+    @pytest.mark.parametrize("is_direct", [False, True])
+    def test_ring_of_actors_ends(self, tmp_path: Path, is_direct: bool) -> None:
+        nodes = [api.remote(max_restarts=0 if is_direct else 2)(_Node).remote() for _ in range(3)]
+        pids = api.get([node.get_pid.remote() for node in nodes])
+        for node, other in zip(nodes, nodes[1:] + nodes[:1], strict=True):
+            api.get(node.hold.remote(api.put([other])))
+        assert [api.get(node.ask_often.remote(10)) for node in nodes] == pids[1:] + pids[:1]
+        del node, other
+        while nodes:
+            assert all(map(_is_alive, pids))
+            nodes.pop()
+        wait_until(lambda: not any(map(_is_alive, pids)))
+
+    @pytest.mark.needs("unreachable_actors")
+    def test_ring_that_somebody_can_reach_stays(self) -> None:
+        first, second, third = [api.remote(_Node).remote() for _ in range(3)]
+        api.get([first.hold.remote([second]), second.hold.remote([first, second]), third.hold.remote([third])])
+        gone = api.get(third.get_pid.remote())
+        kept = api.put({"inside": [second]})
+        del first, second, third
+        wait_until(lambda: not _is_alive(gone))  # a search was made, and has not found the others
+        assert api.get(api.get(kept)["inside"][0].ask_often.remote(3)) > 0
+
+    @pytest.mark.needs("unreachable_actors")
+    def test_ring_that_works_stays_until_it_has_ended_its_work(self, tmp_path: Path) -> None:
+        first, second, other = [api.remote(_Node).remote() for _ in range(3)]
+        pids = api.get([first.get_pid.remote(), second.get_pid.remote()])
+        gone = api.get(other.get_pid.remote())
+        api.get([first.hold.remote([second]), second.hold.remote([first]), other.hold.remote([other])])
+        api.get(first.ask_often.remote(10))  # from now on it calls directly
+        first.have_wait.remote(tmp_path / "go", tmp_path / "went")
+        del first, second, other
+        wait_until(lambda: not _is_alive(gone))
+        assert all(map(_is_alive, pids))
+        (tmp_path / "go").touch()
+        wait_until(lambda: not any(map(_is_alive, pids)))
+        assert (tmp_path / "went").exists()

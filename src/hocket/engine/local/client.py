@@ -209,6 +209,10 @@ class Client(contract.Engine):
                 self.channel.outbox.append((messages.POOL, *self.store.get_account()))
         elif op == messages.DEADLOCK:
             self._deadlocks[message[1]] = message[2]
+        elif op == messages.PROBE:
+            self._drain_dropped()
+            is_waiting = self.owes() or self.switchboard.is_waiting()
+            self.channel.outbox.append((messages.PROBED, message[1], is_waiting, self.switchboard.sent))
         elif op == messages.SYNC:
             self.switchboard.sync(message[1], message[2])
         elif op == messages.AWAIT:
@@ -861,7 +865,15 @@ _KNOWN_FEASIBLE = frozenset({(), (("CPU", resources.UNIT),)})
 
 
 _RARE = frozenset(
-    {messages.RECYCLE, messages.DEADLOCK, messages.SYNC, messages.AWAIT, messages.INTRODUCED, messages.MOVED}
+    {
+        messages.PROBE,
+        messages.RECYCLE,
+        messages.DEADLOCK,
+        messages.SYNC,
+        messages.AWAIT,
+        messages.INTRODUCED,
+        messages.MOVED,
+    }
 )
 """What the hub says now and then, and is no work."""
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hocket import exceptions
 from hocket.engine import values
-from hocket.engine.local import channel, hub_store, links, messages, payloads
+from hocket.engine.local import channel, hub_store, links, messages, payloads, watch
 from hocket.kernel import machine, metrics, records, resources
 from hocket.kernel.records import TaskKind, TaskRecord
 
@@ -57,6 +57,7 @@ class Owner(Protocol):
     kernel: machine.Kernel
     errors: deque[exceptions.ErrorRecord]
     store: hub_store.HubStore
+    watch: watch.Watch
     #: Counts failures, so that whoever waits can tell whether to look for one.
     failures: int
 
@@ -131,6 +132,8 @@ class Dispatcher:
                 kernel.take_item(task_id, index, worker.id)
             case (messages.PAUSED, task_id, wanted):
                 kernel.pause(worker, task_id, wanted)
+            case (messages.PROBED, number, is_waiting, sent):
+                self._hub.watch.ends.note_answer(worker, number, is_waiting, sent)
             case (messages.LIFT, task_id):
                 kernel.lift_bound(task_id)
             case (messages.EXITING,):
