@@ -11,6 +11,7 @@ tried. After each move `check` compares the kernel with the book, which knows on
 - **Deaths.** What a worker had published is not lost with it, and is not started again. What it was running is charged, and nothing else.
 - **Order.** Calls of one caller on one actor start in the order of submission, and items of a generator come in theirs.
 - **Resources.** What a pool lacks is what living workers and reserved groups hold.
+- **Ends.** An actor that nobody can reach ends, also if it holds its own handle; one that somebody can reach does not.
 - **Memory.** A value that was handed over is freed once, and not while something needs it.
 
 To add a feature of the kernel: a method here for each new move, an entry in the book for what it promises.
@@ -156,11 +157,24 @@ class Simulation:
 
     def carry_out(self) -> None:
         """Do what the kernel asks, then compare it with the book."""
+        self._note_abandoned()
         while self.kernel.instructions:
             batch, self.kernel.instructions = self.kernel.instructions, []
             for instruction in batch:
                 self._carry_out_one(instruction)
         self.check()
+
+    def _note_abandoned(self) -> None:
+        """The kernel itself cancels generators that nobody can read any more, and nothing else."""
+        for entry in self.book.values():
+            task = entry.task
+            if task.cancelled and not entry.is_cancelled:
+                assert task.options.num_returns == records.STREAMING, f"task {task.id} was cancelled by nobody"
+                assert task.id not in self.kernel.objects, f"generator {task.id} was cancelled, and has a reader"
+                entry.is_cancelled = True
+        for task in self.kernel.tasks.values():
+            if task.stream is not None and task.id not in self.kernel.objects:
+                assert task.cancelled, f"generator {task.id} goes on for nobody"
 
     def _carry_out_one(self, instruction: tuple[Any, ...]) -> None:
         match instruction:
@@ -265,12 +279,13 @@ class Simulation:
         actor_id: int,
         *,
         dependencies: tuple[int, ...] = (),
+        borrowed: tuple[int, ...] = (),
         caller: FakeWorker | None = None,
         max_retries: int = 0,
     ) -> TaskRecord:
-        """Call a method of an actor."""
+        """Call a method of an actor, which keeps the references that it is given inside its arguments."""
         options = records.TaskOptions(name="A.m", max_retries=max_retries)
-        return self._submit(options, dependencies, (), caller, TaskKind.CALL, actor_id=actor_id)
+        return self._submit(options, dependencies, borrowed, caller, TaskKind.CALL, actor_id=actor_id)
 
     def _submit(
         self,
@@ -357,6 +372,37 @@ class Simulation:
         self.dead_actors.add(actor_id)
         self.kernel.kill_actor(actor_id)
         self.carry_out()
+
+    def collect(self) -> None:
+        """End the actors that nobody can reach. An engine asks their workers first; these here have nothing to say."""
+        found = self.kernel.find_unreachable()
+        reached = self._list_reached()
+        for actor in found:
+            assert actor.id not in reached, f"actor {actor.id} can be reached, and is ended"
+        self.dead_actors.update(actor.id for actor in found)
+        self.kernel.end_unreachable(found)
+        self.carry_out()
+
+    def _list_reached(self) -> set[int]:
+        """Return what the driver, tasks, workers of tasks and detached actors can reach, by the book."""
+        row = list(self.handles)
+        for worker in self.workers.values():
+            if worker.record.actor is None or worker.running is not None or worker.row:
+                row += worker.held
+        for task in self.kernel.tasks.values():
+            row += [*self.book[task.id].dependencies, *task.borrowed, self.book[task.id].actor_id]
+        row += [actor.id for actor in self.kernel.actors.values() if actor.options.detached]
+        workers = {
+            worker.record.actor.id: worker for worker in self.workers.values() if worker.record.actor is not None
+        }
+        reached: set[int] = set()
+        while row:
+            object_id = row.pop()
+            if object_id not in reached:
+                reached.add(object_id)
+                row += self.contents.get(object_id, ())
+                row += workers[object_id].held if object_id in workers else ()
+        return reached
 
     def reserve(self, cpus: list[float]) -> int:
         """Reserve a placement group of these bundles."""
@@ -746,12 +792,14 @@ class Simulation:
             self.remove_group(group_id)
         self._drop_in_workers(actors_only=True)
         self.settle()
+        self._collect_all()
         assert self.kernel.tasks == {}, "tasks never end"
         for object_id in list(self.handles):
             assert object_id in self.results, f"{object_id} never came"
             self.drop(object_id)
         self._drop_in_workers(actors_only=False)
         self.settle()
+        self._collect_all()
         assert self.kernel.objects == {}, "objects are left"
         assert self.kernel.actors == {}, "actors are left"
         assert self.kernel.names == {}, "names are left"
@@ -766,8 +814,15 @@ class Simulation:
             if actor.id in self.handles:
                 self.drop(actor.id)
 
+    def _collect_all(self) -> None:
+        while self.kernel.find_unreachable():
+            self.collect()
+            self.settle()
+
     def _drop_in_workers(self, *, actors_only: bool) -> None:
         for worker in list(self.workers.values()):
+            if worker.record.actor is not None:
+                continue  # what an actor holds, handles on itself and its like among it, it takes with it
             for object_id in list(worker.held):
                 if not actors_only or object_id in self.kernel.actors:
                     self.drop(object_id, worker)

@@ -137,7 +137,21 @@ class KernelModel(stateful.RuleBasedStateMachine):
         actors = self.list_actors()
         for number in range(times):
             dependencies = self.pick_handles(depends + number, 1)
-            self.sim.call(actors[pick % len(actors)], dependencies=dependencies, max_retries=max_retries)
+            borrowed = self.pick_handles(depends // 3 + number, 1, with_actors=True)
+            self.sim.call(
+                actors[pick % len(actors)], dependencies=dependencies, borrowed=borrowed, max_retries=max_retries
+            )
+
+    @stateful.precondition(lambda self: len(self.list_actors()) > 1)
+    @stateful.rule(pick=PICK, other=PICK)
+    def introduce(self, pick: int, other: int) -> None:
+        """Give an actor a handle on another one, or on itself."""
+        actors = self.list_actors()
+        self.sim.call(actors[pick % len(actors)], borrowed=(actors[other % len(actors)],))
+
+    @stateful.rule()
+    def collect(self) -> None:
+        self.sim.collect()
 
     @stateful.precondition(lambda self: self.list_actors())
     @stateful.rule(pick=PICK)

@@ -133,16 +133,20 @@ def end_if_unreachable(kernel: State, actor: ActorRecord) -> None:
     if actor.state in (ActorState.PENDING, ActorState.RESTARTING):
         return
     if actor.state == ActorState.ALIVE:
-        worker = actor.worker
-        assert worker is not None
-        leases.stop(kernel, worker)
-        actor.state = ActorState.DEAD
-        actor.death_message = "its last handle went out of scope."
-        _drop_name(kernel, actor)
-        _drop_creation(kernel, actor)
+        end_now(kernel, actor, "its last handle went out of scope.")
     is_over = actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD
     if is_over and kernel.actors.pop(actor.id, None) is not None:
         kernel.closed_actors.append(actor)
+
+
+def end_now(kernel: State, actor: ActorRecord, message: str) -> None:
+    """Let the process of an actor that has nothing to do end in its own way; it is dead from now on."""
+    assert actor.worker is not None
+    leases.stop(kernel, actor.worker)
+    actor.state = ActorState.DEAD
+    actor.death_message = message
+    _drop_name(kernel, actor)
+    _drop_creation(kernel, actor)
 
 
 def _can_restart(actor: ActorRecord) -> bool:

@@ -230,6 +230,12 @@ def cancel(kernel: State, object_id: int, *, force: bool, recursive: bool) -> No
                 cancel(kernel, child.id, force=force, recursive=True)
 
 
+def abandon(kernel: State, task: TaskRecord) -> None:
+    """Nobody reads this generator any more: what it still yields is for nobody, so it gives back what it holds."""
+    if task.state != TaskState.DONE and not task.cancelled:
+        _cancel_task(kernel, task, force=False)
+
+
 def _cancel_task(kernel: State, task: TaskRecord, *, force: bool) -> None:
     task.cancelled = True
     worker = task.worker

@@ -27,7 +27,7 @@ import pytest
 
 from hocket import exceptions
 from hocket.core import actor, api, generators, placement, session
-from hocket.testing import errors, leftovers
+from hocket.testing import ends, errors, leftovers
 
 CPUS = 2
 
@@ -541,7 +541,9 @@ class EnvironmentContract:
             square.options(scheduling_strategy=label({"disk": placement.In("ssd")})).remote(2)
 
 
-class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, EnvironmentContract, errors.ErrorContract):
+class EngineContract(
+    ends.EndsContract, GeneratorContract, AsyncContract, ActorLifeContract, EnvironmentContract, errors.ErrorContract
+):
     """What every engine must do."""
 
     engine = ""
@@ -1283,7 +1285,7 @@ class LineContract:
         assert api.get(api.remote(use).remote()) in (3, 4)
 
 
-class ProcessEngineContract(LineContract, EngineContract):
+class ProcessEngineContract(ends.ProcessEndsContract, LineContract, EngineContract):
     """What engines with processes of their own must also do."""
 
     def test_tasks_run_in_other_processes_at_the_same_time(self) -> None:

@@ -15,6 +15,7 @@ processes would wait for ever; only who awaits a reference or a future waits, be
 from __future__ import annotations
 
 import contextvars
+import functools
 import inspect
 import itertools
 import os
@@ -402,14 +403,19 @@ class InProcessEngine(contract.Engine):
         assert task.function is not None
         buffers = self._buffers.get(task.function.id, ())
         function = values.decode(task.function.blob, [bytearray(buffer) for buffer in buffers])
+        options = task.actor_options
+        loop = coroutines.Loop(options.max_concurrency) if options is not None and options.is_async else None
         with self._lock.open():
-            result = function(*args, **kwargs)
-        if task.kind == TaskKind.CREATION:
-            self._instances[worker.id] = result
-            if task.actor_options is not None and task.actor_options.is_async:
-                self._loops[worker.id] = coroutines.Loop(task.actor_options.max_concurrency)
-            return None
-        return result
+            if loop is None:
+                result = function(*args, **kwargs)
+            else:
+                result = loop.build(functools.partial(function, *args, **kwargs))
+        if task.kind != TaskKind.CREATION:
+            return result
+        self._instances[worker.id] = result
+        if loop is not None:
+            self._loops[worker.id] = loop
+        return None
 
     def _find_method(self, instance: Any, name: str) -> Any:
         if name == "__ray_ready__":

@@ -123,6 +123,7 @@ class Client(contract.Engine):
         self._exported: set[bytes] = set()
         self._options_blobs: dict[Any, bytes] = {}
         self.pump = pump.Pump(
+            self,
             self.lock,
             handle=self._handle,
             before_wait=self.before_wait,
@@ -207,6 +208,10 @@ class Client(contract.Engine):
                 self.channel.post((messages.POOL, *self.store.get_account()))
         elif op == messages.DEADLOCK:
             self._deadlocks[message[1]] = message[2]
+        elif op == messages.PROBE:
+            self._drain_dropped()
+            is_waiting = self.owes() or self.switchboard.is_waiting()
+            self.channel.post((messages.PROBED, message[1], is_waiting, self.switchboard.sent))
         elif op == messages.SYNC:
             self.switchboard.sync(message[1], message[2])
         elif op == messages.AWAIT:
@@ -259,8 +264,11 @@ class Client(contract.Engine):
         post = self.channel.post
         while self._unmapped:
             post((messages.UNMAP, self._unmapped.popleft()))
-        while self.dropped:
-            object_id = self.dropped.popleft()
+        dropped = self.pump.bell.usual
+        while dropped:
+            object_id = dropped.popleft()
+            if object_id == contract.NO_ID:
+                continue
             self.forget(object_id)
             if object_id in self.interned:
                 continue  # a new handle took over the receipts
@@ -278,6 +286,11 @@ class Client(contract.Engine):
             receipts = self._receipts.pop(object_id, 0)
             if receipts:
                 post((messages.DROP, object_id, receipts))
+
+    def _note_unmapped(self, object_id: int) -> None:
+        """Called by a finalizer, in any thread at any moment, so without a lock."""
+        self._unmapped.append(object_id)
+        self.dropped.append(contract.NO_ID)  # if somebody sleeps, it wakes
 
     def _own(self, object_id: int) -> contract.ObjectRef[Any]:
         """Return the first handle on an object that this process has just announced to the hub."""
@@ -609,6 +622,18 @@ class Client(contract.Engine):
             if not self._have_arrived(missing):
                 raise rules.build_timeout_error(len(missing), wanted, timeout_s)
 
+    def wait_lending(self, is_done: Callable[[], bool]) -> None:
+        """Wait for what others do; if it takes longer than a moment, the CPU is theirs meanwhile."""
+        if self.pump.wait_until(is_done, DIRECT_SECONDS):
+            return
+        number = next(self._ids)
+        with self.lock:
+            self._block(number, (), needs_all=True)
+        try:
+            self.pump.wait_until(is_done)
+        finally:
+            self._unblock(number)
+
     def _block(self, number: int, wanted: tuple[int, ...], *, needs_all: bool) -> None:
         """Tell the hub that a thread waits. Called with the lock held."""
         direct = []
@@ -669,7 +694,7 @@ class Client(contract.Engine):
         if payload[0] == payloads.SEGMENT:
             fd = payload[-1]
             try:
-                return payloads.open_payload(payload, fd, lambda: self._unmapped.append(object_id), found.held)
+                return payloads.open_payload(payload, fd, lambda: self._note_unmapped(object_id), found.held)
             finally:
                 os.close(fd)
         return payloads.open_payload(payload, None, _do_nothing, found.held)
@@ -714,6 +739,10 @@ class Client(contract.Engine):
         with self.lock:
             self.channel.post((messages.TAKE, stream._id, index))
             return self._own(records.build_item_id(stream._id, index))
+
+    def lift_bound(self, stream: contract.ObjectRef[Any]) -> None:
+        with self.lock:
+            self.channel.post((messages.LIFT, stream._id))
 
     def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
         if item._id not in self._arrived:
@@ -836,7 +865,15 @@ _KNOWN_FEASIBLE = frozenset({(), (("CPU", resources.UNIT),)})
 
 
 _RARE = frozenset(
-    {messages.RECYCLE, messages.DEADLOCK, messages.SYNC, messages.AWAIT, messages.INTRODUCED, messages.MOVED}
+    {
+        messages.PROBE,
+        messages.RECYCLE,
+        messages.DEADLOCK,
+        messages.SYNC,
+        messages.AWAIT,
+        messages.INTRODUCED,
+        messages.MOVED,
+    }
 )
 """What the hub says now and then, and is no work."""
 

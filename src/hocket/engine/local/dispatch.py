@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hocket import exceptions, texts
 from hocket.engine import values
-from hocket.engine.local import channel, hub_store, links, messages, payloads
+from hocket.engine.local import channel, hub_store, links, messages, payloads, watch
 from hocket.kernel import machine, metrics, records, resources
 from hocket.kernel.records import TaskKind, TaskRecord
 
@@ -57,6 +57,7 @@ class Owner(Protocol):
     kernel: machine.Kernel
     errors: deque[exceptions.ErrorRecord]
     store: hub_store.HubStore
+    watch: watch.Watch
     #: Counts failures, so that whoever waits can tell whether to look for one.
     failures: int
 
@@ -152,6 +153,12 @@ class Dispatcher:
                 kernel.yield_item(worker, task_id, index, payload, contained)
             case (messages.TAKE, task_id, index):
                 kernel.take_item(task_id, index, worker.id)
+            case (messages.PAUSED, task_id, wanted):
+                kernel.pause(worker, task_id, wanted)
+            case (messages.PROBED, number, is_waiting, sent):
+                self._hub.watch.ends.note_answer(worker, number, is_waiting, sent)
+            case (messages.LIFT, task_id):
+                kernel.lift_bound(task_id)
             case (messages.EXITING,):
                 kernel.exit_actor(worker)
             case (messages.EXPORT, function_id, payload, _):
@@ -397,6 +404,8 @@ class Dispatcher:
             extra["environment"] = shape.environment
         if task.options.backpressure:
             extra["backpressure"] = task.options.backpressure
+        if task.stream is not None:
+            extra["consumed"] = task.stream.taken
         if allocation is not None and allocation.gpu_ids:
             extra["gpu_ids"] = list(allocation.gpu_ids)
         options = task.actor_options
@@ -417,4 +426,10 @@ def build_call_extra(task: TaskRecord) -> dict[str, Any] | None:
     options = task.options
     if not (task.attempt or options.concurrency_group or options.backpressure):
         return None
-    return {"attempt": task.attempt, "group": options.concurrency_group, "backpressure": options.backpressure}
+    consumed = task.stream.taken if task.stream is not None else 0
+    return {
+        "attempt": task.attempt,
+        "group": options.concurrency_group,
+        "backpressure": options.backpressure,
+        "consumed": consumed,
+    }

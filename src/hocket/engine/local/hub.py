@@ -104,6 +104,7 @@ class Hub(contract.Engine):
         self._by_fd: dict[int, links.Link] = {}
         self.guard = interrupts.InterruptGuard(self.lock)
         self.pump = pump.Pump(
+            self,
             self.lock,
             handle=self._handle,
             before_wait=self._before_wait,
@@ -500,7 +501,7 @@ class Hub(contract.Engine):
             for object_id in object_ids:
                 known = interned.get(object_id)
                 ref = known() if known is not None else None
-                if ref is None:
+                if ref is None or ref._id == contract.NO_ID:
                     objects[object_id].count += 1
                     ref = contract.ObjectRef(object_id, self)
                     interned[object_id] = weakref.ref(ref)
@@ -554,6 +555,12 @@ class Hub(contract.Engine):
             if self.kernel.instructions:
                 self.carry_out()
             return ref
+
+    def lift_bound(self, stream: contract.ObjectRef[Any]) -> None:
+        with self.lock:
+            self.kernel.lift_bound(stream._id)
+            if self.kernel.instructions:
+                self.carry_out()
 
     def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
         record = self.kernel.objects[item._id]
@@ -652,7 +659,7 @@ class Hub(contract.Engine):
             self.kernel.retain(object_id)
 
     def _drain_dropped(self) -> None:
-        dropped, interned, release = self.dropped, self.interned, self.kernel.release
+        dropped, interned, release = self.pump.bell.usual, self.interned, self.kernel.release
         if self.store.unmapped:
             self.store.drain_unmapped()
         objects = self.kernel.objects

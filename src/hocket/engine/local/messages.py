@@ -50,6 +50,9 @@ CONSUMED = 12
 DEADLOCK = 13
 """``(DEADLOCK, number, text)``: that wait of the worker can never end."""
 
+PROBE = 19
+"""``(PROBE, number)``: answer with `PROBED`."""
+
 # worker -> hub
 DONE = 20
 """``(DONE, task_id, seconds, [(payload, contained), ...], started)``: `started` by the clock that all processes share."""
@@ -109,6 +112,14 @@ DELIVER = 74
 """``(DELIVER, object_id, payload, contained)``: what a direct call returned to another worker, whose object it is."""
 NOTES = 75
 """``(NOTES, [(task_id, name, started, seconds, error_type, text), ...])``: direct calls that are over; for those who look."""
+
+PAUSED = 90
+"""``(PAUSED, task_id, wanted)``: a generator waits until its reader has taken so many items; the answer is `CONSUMED`."""
+PROBED = 92
+"""``(PROBED, number, is_waiting, sent)``: whether the worker waits for a direct call, or for values of some that it has promised, and how
+many direct calls it has made. Comes behind all that it has said before."""
+LIFT = 91
+"""``(LIFT, task_id)``: the worker waits for the end of a generator, and not for its items."""
 
 # worker -> worker
 DIRECT = 80

@@ -127,6 +127,8 @@ class Switchboard:
         self._dirty: set[channel.Channel] = set()
         #: Those whose socket would not take everything.
         self._clogged: set[channel.Channel] = set()
+        #: How many direct calls were made here.
+        self.sent = 0
         #: Whether anybody has ever called here directly.
         self.is_called = False
         #: Which line will bring an object, by the task that makes it.
@@ -186,6 +188,7 @@ class Switchboard:
         line.actor = actor
         line.pending[task_id] = (name, returns)
         line.sent += 1
+        self.sent += 1
         self.by_task[task_id] = line
         for further in range(task_id + 1, task_id + returns):
             self._first_ids[further] = task_id
@@ -208,6 +211,10 @@ class Switchboard:
         """Return the actor and the name of a direct call that is unanswered."""
         line = self.by_task.get(task_id)
         return None if line is None else (line.actor_id, line.pending[task_id][0])
+
+    def is_waiting(self) -> bool:
+        """Tell whether a direct call is unanswered."""
+        return bool(self.by_task)
 
     def settle(self, task_id: int) -> int:
         """A direct call is answered; return its number of returns, 0 if it was answered before."""

@@ -32,7 +32,7 @@ import cloudpickle  # noqa: F401 (most functions come in its form: it is to be h
 
 from hocket import exceptions, texts
 from hocket.engine import callers, contract, faults, rules, values
-from hocket.engine.local import channel, client, debugger, event_loop, journal, messages, payloads, surroundings
+from hocket.engine.local import channel, client, debugger, event_loop, flow, journal, messages, payloads, surroundings
 from hocket.kernel import records
 
 FLUSH_SECONDS = 0.001
@@ -44,7 +44,6 @@ class Work:
 
     __slots__ = (
         "args",
-        "consumed",
         "dependencies",
         "extra",
         "function_id",
@@ -72,8 +71,6 @@ class Work:
         self.args: client.Arrived | None = None
         self.dependencies: list[tuple[int, client.Arrived]] = []
         self.held: list[contract.ObjectRef[Any]] = []
-        #: How many items of a generator have been taken; counted only if it is to wait for its reader.
-        self.consumed = 0
         #: When it was started; 0 if it was not.
         self.started = 0.0
 
@@ -105,7 +102,7 @@ class Worker:
         self._loop: event_loop.Loop | None = None
         #: Whether several calls may run at once, in threads.
         self._is_concurrent = False
-        self._streams: dict[int, Work] = {}
+        self._flows: dict[int, flow.Flow] = {}
         self._environment = ""
         self._is_stopping = False
         self._interruptible_id = 0
@@ -218,9 +215,9 @@ class Worker:
         elif op == messages.STOP:
             self._is_stopping = True
         elif op == messages.CONSUMED:
-            stream = self._streams.get(message[1])
-            if stream is not None:
-                stream.consumed = message[2] + 1
+            found = self._flows.get(message[1])
+            if found is not None:
+                found.take(message[2] + 1)
         elif op == messages.SETUP:
             self._set_up(message[1])
         else:
@@ -306,6 +303,7 @@ class Worker:
             if arrived is not None and arrived.payload[0] == payloads.SEGMENT:
                 os.close(arrived.payload[-1])
                 self._engine.channel.post((messages.UNMAP, object_id or arrived.payload[2]))
+        work.clear()
 
     def _cancel(self, task_id: int) -> None:
         """Called with the lock held, by the steward if the main thread is busy."""
@@ -319,9 +317,7 @@ class Worker:
                     self._row.remove(work)
                 except ValueError:
                     break
-                self._close_unopened(work)
-                error = exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled before it started.")
-                self._send_error(work, error)
+                self.report_unstarted(work)
                 self._engine.flush()
                 return
         if self._loop is not None:
@@ -352,20 +348,10 @@ class Worker:
     def _run_in_thread(self, work: Work) -> None:
         """Run it in a thread of a pool. What is raised here would vanish in the pool, and the caller wait for ever: so it ends the process."""
         try:
-            self._run_or_drop(work)
+            code = self._run_work(work)
         except BaseException:  # noqa: BLE001 (our own mistake, whatever it is)
             traceback.print_exc()
             os._exit(1)
-
-    def _run_or_drop(self, work: Work) -> None:
-        if work.task_id in self._engine.cancelled:  # while it stood in the row of the pool
-            self._engine.cancelled.discard(work.task_id)
-            self._send_error(
-                work, exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled before it started.")
-            )
-            code = None
-        else:
-            code = self._run_work(work)
         work.clear()  # the pool holds on to it, and with it to handles
         with self._engine.lock:
             self._engine.before_wait()
@@ -388,9 +374,23 @@ class Worker:
         with self._engine.lock:
             return self._engine.channel.note_running(work.task_id)
 
+    def report_unstarted(self, work: Work) -> None:
+        """A task or call was cancelled before it started."""
+        kind = "Call" if work.method else "Task"
+        error = exceptions.TaskCancelledError(f"{kind} `{work.name}` was cancelled before it started.")
+        with self._engine.lock:
+            self._engine.cancelled.discard(work.task_id)
+            self._close_unopened(work)
+            self._send_error(work, error)
+
     def _run_work(self, work: Work) -> int | None:
         """Run it and put its results in the outbox; return an exit code if it ends the process."""
         engine = self._engine
+        if (
+            work.method and work.task_id in engine.cancelled
+        ):  # when it was in no row: a plain task looks again in `_call`
+            self.report_unstarted(work)
+            return None
         running = self.note_start(work)
         place = self.note_running(work) if self._is_concurrent else None
         started = work.started
@@ -524,14 +524,17 @@ class Worker:
         extra = work.extra or {}
         self._engine.actor_id = work.task_id
         self._engine.actor_extra = {name: value for name, value in extra.items() if name != "creates_actor"}
+        construct = functools.partial(actor_class, *args, **kwargs)
         try:
-            self._actor = actor_class(*args, **kwargs)
+            if extra.get("is_async"):
+                loop = event_loop.Loop(self, self._engine, extra["max_concurrency"], dict(extra["groups"]))
+                self._actor = loop.build(construct)
+                self._loop = loop  # not before: what has come meanwhile stays in the row until the loop serves it
+                return
+            self._actor = construct()
         except BaseException as error:
             self._actor_error = payloads.encode_error(self._explain(work, error))
             raise
-        if extra.get("is_async"):
-            self._loop = event_loop.Loop(self, self._engine, extra["max_concurrency"], dict(extra["groups"]))
-            return
         self._is_concurrent = bool(extra.get("groups")) or extra.get("max_concurrency", 1) > 1
         for name, size in extra.get("groups", ()):
             self._groups[name] = futures.ThreadPoolExecutor(size, f"hocket-{name}")
@@ -556,30 +559,44 @@ class Worker:
         """Run a generator and send what it yields."""
         if hasattr(items, "__aiter__"):
             items = event_loop.iterate(items)
-        limit = (work.extra or {}).get("backpressure", 0)
-        if limit:
-            self._streams[work.task_id] = work
+        ahead = self.open_flow(work)
         try:
             if threading.get_ident() == self._main_id and self._threads is None and not work.method:
                 self._interruptible_id = work.task_id
             for index, item in enumerate(iter(items)):
-                self.send_item(work, index, item)
-                if limit and index + 1 - work.consumed >= limit:
-                    with self._engine.lock:
-                        self._engine.flush()
-                    self._wait_for_reader(work, index, limit)
+                is_full = ahead.add(self.send_item(work, index, item))
+                if is_full:
+                    self.announce_pause(work, ahead)
+                    self._engine.wait_lending(lambda: not ahead.is_full() or work.task_id in self._engine.cancelled)
+                if work.task_id in self._engine.cancelled:
+                    self._interruptible_id = 0
+                    raise exceptions.TaskCancelledError(f"`{work.name}` was cancelled after item {index}.")
         finally:
             self._interruptible_id = 0
-            self._streams.pop(work.task_id, None)
+            self.close_flow(work)
+            if hasattr(items, "close"):
+                items.close()  # now, and not when the last frame that holds it is gone
 
-    def _wait_for_reader(self, work: Work, index: int, limit: int) -> None:
-        cancelled = self._engine.cancelled
-        self._engine.pump.wait_until(lambda: index + 1 - work.consumed < limit or work.task_id in cancelled)
-        if work.task_id in cancelled:
-            raise exceptions.TaskCancelledError(f"`{work.name}` was cancelled while it waited for its reader.")
+    def open_flow(self, work: Work) -> flow.Flow:
+        """Begin to count how far a generator is ahead of its reader."""
+        extra = work.extra or {}
+        found = self._flows[work.task_id] = flow.Flow(extra.get("backpressure", 0), extra.get("consumed", 0))
+        return found
 
-    def send_item(self, work: Work, index: int, item: Any) -> None:
-        """Send one item of a generator."""
+    def close_flow(self, work: Work) -> None:
+        """The generator is over."""
+        self._flows.pop(work.task_id, None)
+
+    def announce_pause(self, work: Work, ahead: flow.Flow) -> None:
+        """A generator waits for its reader: send what it has yielded, and ask to be told."""
+        with self._engine.lock:
+            wanted = ahead.find_wanted()
+            if wanted:
+                self._engine.channel.post((messages.PAUSED, work.task_id, wanted))
+            self._engine.flush()
+
+    def send_item(self, work: Work, index: int, item: Any) -> int:
+        """Send one item of a generator; return how many bytes it takes."""
         encoded = values.encode(item, f"item {index} of `{work.name}`", by_index=True)
         engine = self._engine
         item_id = records.build_item_id(work.task_id, index)
@@ -590,6 +607,7 @@ class Worker:
             engine.channel.post((messages.YIELD, work.task_id, index, engine.send_payload(payload), contained))
             if time.perf_counter() - engine.last_flush > FLUSH_SECONDS:
                 engine.flush()
+        return payloads.measure(payload)
 
     def _send_result(self, work: Work, result: Any, seconds: float, started: float) -> None:
         count = work.num_returns

@@ -104,6 +104,9 @@ class RayEngine(contract.Engine):
             "plain_output": "What workers print comes with a worker's name and pid in front of each line, up to a second late.",
             "exact_state": "The state API and the timeline tell what Ray's own do: a second or so late, with Ray's names for errors and causes, and "
             "also of what was there before the session.",
+            "abandoned_generators": "A generator whose reader is gone goes on to its end, or waits for the reader for ever; cancel it.",
+            "unreachable_actors": "Actors that hold their own handles, or each other's, live until they are killed or the session ends.",
+            "lent_cpus_of_generators": "A generator that waits for its reader keeps its CPU.",
             "exact_statistics": "statistics() counts the references of this process, and nothing of others.",
             **outside.LIMITS,
         }
