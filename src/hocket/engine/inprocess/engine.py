@@ -169,7 +169,7 @@ class InProcessEngine(contract.Engine):
     ) -> tuple[int, records.FunctionRecord | None, Payload | None, tuple[int, ...], tuple[int, ...]]:
         encoded, top = values.encode_arguments(args, kwargs, what)
         dependencies = tuple([ref._id for ref in top])
-        payload = None if encoded is None else (False, encoded.data, [bytes(buffer) for buffer in encoded.buffers])
+        payload = None if encoded is None else _build_payload(encoded)
         borrowed = () if encoded is None else tuple([ref._id for ref in encoded.refs])
         return next(self._ids), function, payload, dependencies, borrowed
 
@@ -718,9 +718,12 @@ def _terminate() -> None:
 
 def _encode(value: Any, what: str = "value") -> tuple[Payload, tuple[int, ...]]:
     encoded = values.encode(value, what, by_index=True)
-    return (False, encoded.data, [bytes(buffer) for buffer in encoded.buffers]), tuple(
-        [ref._id for ref in encoded.refs]
-    )
+    return _build_payload(encoded), tuple([ref._id for ref in encoded.refs])
+
+
+def _build_payload(encoded: values.Encoded) -> Payload:
+    pickled, arrays = encoded.split()
+    return (False, pickled, [bytes(array) for array in arrays])
 
 
 def _encode_error(error: BaseException) -> Payload:

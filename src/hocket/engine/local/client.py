@@ -728,7 +728,7 @@ class Client(contract.Engine):
 
     def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the hub and wait for what it returns, or raises."""
-        encoded = values.encode((args, kwargs))
+        encoded = values.encode_whole((args, kwargs))
         with self.lock:
             self.publish(encoded.refs)
             question_id = next(self._ids)

@@ -485,7 +485,8 @@ class Hub(contract.Engine):
                 object_id = record.id
                 self.kernel.retain(object_id)
                 fd = self.store.lend(object_id)
-                return payloads.open_payload(payload, fd, lambda: self._note_unmapped(object_id), refs)
+                buffers = payloads.map_segment(payload, fd, lambda: self._note_unmapped(object_id))
+            return values.decode(payload[1], buffers, refs)
         return payloads.open_payload(payload, None, _do_nothing, refs)
 
     def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.ObjectRef[Any]]:

@@ -535,11 +535,14 @@ class Worker:
     def _send_result(self, work: Work, result: Any, seconds: float, started: float) -> None:
         count = work.num_returns
         if count == 1 and not work.reply_to and values.is_plain(result) and faults.plan is None:  # the usual case
-            payload = (payloads.INLINE, values.encode_plain(result))
-            engine = self._engine
-            with engine.lock:
-                engine.channel.outbox.append((messages.DONE, work.task_id, seconds, [(payload, ())], started))
-            return
+            data = values.encode_plain(result)
+            if len(data) < values.BESIDE_BYTES:
+                engine = self._engine
+                with engine.lock:
+                    whole = [((payloads.INLINE, data), ())]
+                    engine.channel.outbox.append((messages.DONE, work.task_id, seconds, whole, started))
+                return
+            del data  # it goes to shared memory, below
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
         encoded = [values.encode(value, f"the result of `{work.name}`", by_index=True) for value in results]
         engine = self._engine
