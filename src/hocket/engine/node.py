@@ -105,6 +105,23 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def reserve_standard_descriptors() -> None:
+    """Open descriptors 0, 1 and 2 on /dev/null where they are closed, as in daemons and with ``<&-`` in a shell.
+
+    Else the next socket takes such a number: a child would get it for its stdin, and a library that complains on descriptor 2 would
+    write into it. They stay open: the program's own files have the same trouble.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != fd:  # another thread closed a lower one meanwhile
+                os.dup2(opened, fd)
+                os.close(opened)
+            os.set_inheritable(fd, True)
+
+
 def build_demand(
     num_cpus: float | None, num_gpus: float | None, custom: Mapping[str, float] | None, memory: float | None = None
 ) -> resources.Demand:

@@ -74,6 +74,7 @@ class Hub(contract.Engine):
         spill_folder: str = "",
     ) -> None:
         super().__init__()
+        node.reserve_standard_descriptors()
         self.lock = threading.RLock()
         self.namespace = namespace
         self.labels = dict(labels)
@@ -486,7 +487,7 @@ class Hub(contract.Engine):
                 self.kernel.retain(object_id)
                 fd = self.store.lend(object_id)
                 buffers = payloads.map_segment(payload, fd, lambda: self._note_unmapped(object_id))
-            return values.decode(payload[1], buffers, refs)
+            return values.decode(payload[1], buffers, refs)  # type: ignore[arg-type]
         return payloads.open_payload(payload, None, _do_nothing, refs)
 
     def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.ObjectRef[Any]]:
@@ -938,7 +939,7 @@ class Hub(contract.Engine):
             self._fail_all(
                 exceptions.LocalEngineDiedError(
                     f"The guardian (pid {self.guardian.pid}), the parent of all workers, is gone, so the session is over. "
-                    "Call hocket.shutdown() and hocket.init() to start again."
+                    f"{self.guardian.explain_end()}Call hocket.shutdown() and hocket.init() to start again."
                 )
             )
             return
@@ -1007,6 +1008,7 @@ class Hub(contract.Engine):
 
     def _start_worker(self, worker: records.WorkerRecord) -> None:
         guardian = self._open_guardian()
+        node.reserve_standard_descriptors()  # the program may have become a daemon since
         ours, theirs = socket.socketpair()
         link = links.Link(worker, ours)
         self.links[worker.id] = link

@@ -13,7 +13,14 @@ import sys
 from collections.abc import Sequence
 
 from hocket import exceptions
+from hocket.engine import node
 from hocket.engine.local import channel, late, messages
+
+WORDS_BYTES = 4096
+"""How much of the last that the guardian wrote is shown."""
+
+REAP_SECONDS = 1.0
+"""How long to wait for the system to say how the guardian ended, when its socket has ended. It takes microseconds."""
 
 END_SECONDS = 10.0
 """How long the guardian may take to end everything; it takes milliseconds unless a process cannot be killed."""
@@ -24,7 +31,7 @@ import importlib.util, sys
 sys.path.insert(0, {source!r})
 sys.modules[{package!r}] = importlib.util.module_from_spec(importlib.util.find_spec({package!r}))
 from hocket.engine.local import guardian
-guardian.main({control}, {status}, {driver})
+guardian.main({control}, {status}, {driver}, {words}, {stderr})
 """
 """What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain; `late` says why the package's own
 code does not run."""
@@ -43,19 +50,30 @@ class GuardianProcess:
                 f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours called like a library? Call it something else, or put "
                 "what it does under `if __name__ == '__main__':`."
             )
+        node.reserve_standard_descriptors()  # the program may have become a daemon since `init`
         self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
         os.ftruncate(self._status_fd, messages.STATUS_BYTES)
         self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
+        #: What the guardian has to say for itself: its own stderr is the workers', and belongs to the user.
+        self._words_fd = os.memfd_create("hocket-words", os.MFD_CLOEXEC)
         ours, theirs = socket.socketpair()
         self._channel = channel.Channel(ours)
+        stderr_fd = os.dup(2)
         boot = _BOOT.format(
-            source=_SOURCE, package=_PACKAGE, control=theirs.fileno(), status=self._status_fd, driver=os.getpid()
+            source=_SOURCE,
+            package=_PACKAGE,
+            control=theirs.fileno(),
+            status=self._status_fd,
+            driver=os.getpid(),
+            words=self._words_fd,
+            stderr=stderr_fd,
         )
         try:
             # A session of its own: a Ctrl-C or hang-up of the terminal is the driver's business.
             self._process = subprocess.Popen(
                 [sys.executable, *_list_interpreter_flags(), "-c", boot],
-                pass_fds=(theirs.fileno(), self._status_fd),
+                pass_fds=(theirs.fileno(), self._status_fd, self._words_fd, stderr_fd),
+                stderr=self._words_fd,  # until it has loaded what it needs: an interpreter that cannot start says why
                 start_new_session=True,
             )
         except OSError:  # no memory for a process, or the interpreter is gone: the session goes on without workers
@@ -63,6 +81,7 @@ class GuardianProcess:
             raise
         finally:
             theirs.close()
+            os.close(stderr_fd)
         self.pid = self._process.pid
         self.fd = self._channel.fd
 
@@ -94,6 +113,21 @@ class GuardianProcess:
         """Return what it says; None if it is gone."""
         return self._channel.receive()
 
+    def explain_end(self) -> str:
+        """Return how it ended and what it said last, as sentences; called when `receive` says that it is gone."""
+        try:
+            code = self._process.wait(REAP_SECONDS)
+        except subprocess.TimeoutExpired:
+            return ""
+        how = (
+            f"It was killed by signal {-code} ({signal.strsignal(-code)}). "
+            if code < 0
+            else f"It exited with code {code}. "
+        )
+        said = os.pread(self._words_fd, WORDS_BYTES, max(0, os.fstat(self._words_fd).st_size - WORDS_BYTES))
+        text = said.decode(errors="replace").strip()
+        return f"{how}Its last words:\n{text}\n" if text else how
+
     def read_status(self, worker_id: int) -> int:
         """Return the id of the task that the worker started last."""
         task_id: int = struct.unpack_from("<Q", self._status, (worker_id % messages.STATUS_SLOTS) * 8)[0]
@@ -120,6 +154,7 @@ class GuardianProcess:
         self._channel.close()
         self._status.close()
         os.close(self._status_fd)
+        os.close(self._words_fd)
 
 
 def build_setup(job_id: str, node_id: str, namespace: str, *, has_gpus: bool) -> channel.Message:
