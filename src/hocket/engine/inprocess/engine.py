@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hocket import exceptions
-from hocket.engine import contract, inspection, interrupts, node, rules, values
+from hocket.engine import contract, forks, inspection, interrupts, node, rules, values
 from hocket.engine.inprocess import coroutines, entrance, surroundings, turning
 from hocket.kernel import machine, records, resources
 from hocket.kernel.instructions import Op
@@ -693,6 +693,22 @@ class InProcessEngine(contract.Engine):
     def _find_current(self) -> tuple[WorkerRecord, TaskRecord] | None:
         """Return what the calling code belongs to; None for the main program."""
         return _current.get(None) or (self._stack[-1] if self._stack else None)
+
+    def cut_off(self) -> None:
+        self._guard.remove()
+        is_in_task = self._find_current() is not None
+        forks.cut_off(self)
+        if not is_in_task:
+            return
+        ends: dict[str, Any] = {  # where there are processes, the child would end here too
+            "_finish": lambda worker, task, result, started: forks.end(),
+            "_fail": lambda worker, task, error, started: forks.end(error),
+            "_yield_item": lambda worker, task, index, item: forks.end(RuntimeError(forks.YIELDED)),
+            "_end_worker": lambda worker, is_graceful: forks.end(None if is_graceful else sys.exception()),
+            "_carry_out": lambda: forks.end(RuntimeError(forks.WAITED)),
+        }
+        for name, method in ends.items():
+            setattr(self, name, method)
 
     def close(self) -> None:
         self._is_closed = True

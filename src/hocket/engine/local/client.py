@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, faults, rules, values
+from hocket.engine import contract, faults, forks, rules, values
 from hocket.engine.local import channel, messages, payloads, peers, pump, store
 from hocket.kernel import metrics, records, resources
 
@@ -815,6 +815,13 @@ class Client(contract.Engine):
             captures_children=extra.get("captures_children", False),
             is_canceled=task_id in self.cancelled,
         )
+
+    def cut_off(self) -> None:
+        self.pump.cut_off()
+        self.channel.sock.close()
+        self.switchboard.cut_off()
+        self.lock = threading.RLock()
+        forks.cut_off(self)
 
     def close(self) -> None:
         """Workers are ended by their parent; a task cannot close the session that it runs in."""

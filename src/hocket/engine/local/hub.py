@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, faults, inspection, interrupts, node, rules, values
+from hocket.engine import contract, faults, forks, inspection, interrupts, node, rules, values
 from hocket.engine.local import (
     client,
     dispatch,
@@ -94,7 +94,6 @@ class Hub(contract.Engine):
         self.end: exceptions.HocketError | None = None
         self.failures = 0
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
-        self._owner_pid = os.getpid()
         self._ids = itertools.count(1)
         self._since_pump = 0
         self._dirty: set[links.Link] = set()
@@ -135,7 +134,7 @@ class Hub(contract.Engine):
             node_id=self.node_id,
             namespace=namespace,
             labels=self.labels,
-            driver_pid=self._owner_pid,
+            driver_pid=os.getpid(),
             entrypoint=" ".join(sys.orig_argv),
             opened_at=time.time(),
             get_pid=lambda worker_id: self.pids.get(worker_id, 0),
@@ -1033,19 +1032,25 @@ class Hub(contract.Engine):
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
+    def cut_off(self) -> None:
+        self.guard.remove()
+        self.pump.cut_off()
+        for link in list(self.links.values()):
+            link.channel.sock.close()
+        if self.guardian is not None:
+            self.guardian.cut_off()
+        forks.cut_off(self)
+
     def close(self) -> None:
         with self.lock:
             if isinstance(self.end, exceptions.SessionClosedError):
                 return
             self.end = exceptions.SessionClosedError("The session was shut down. Call hocket.init() to open a new one.")
             ended = list(self.links.values())
-            if os.getpid() == self._owner_pid:
-                for link in ended:
-                    link.channel.outbox.append((messages.STOP,))
-                    self.flush(link)
-                self._call_back_all()
-        if os.getpid() != self._owner_pid:  # a fork of the driver: the session is not its own to end
-            return
+            for link in ended:
+                link.channel.outbox.append((messages.STOP,))
+                self.flush(link)
+            self._call_back_all()
         self.pump.run_due()
         self.store.stop()
         self.pump.close()  # before the guardian's socket: the steward must not meet a closed descriptor

@@ -150,6 +150,11 @@ class GuardianProcess:
             self._process.wait()
         self._close()
 
+    def cut_off(self) -> None:
+        """In a fork of the driver: it is not this process's child, and not its to talk to."""
+        self._channel.sock.close()
+        self._process.returncode = 0  # else its destructor warns that it still runs
+
     def _close(self) -> None:
         self._channel.close()
         self._status.close()

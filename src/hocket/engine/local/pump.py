@@ -258,6 +258,11 @@ class Pump:
                 sys.setswitchinterval(usual_s)
             self._pass_on()
 
+    def cut_off(self) -> None:
+        """In a fork: let go of the set. It is the parent's too, so nothing may be taken out of it."""
+        self._closed = True
+        self._epoll.close()
+
     def close(self) -> None:
         """End the steward and close the set. Called without the lock, by any other thread, when no thread waits any more."""
         with self._lock:

@@ -30,7 +30,7 @@ from typing import Any
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
 from hocket import exceptions
-from hocket.engine import callers, contract, faults, values
+from hocket.engine import callers, contract, faults, forks, values
 from hocket.engine.local import channel, client, debugger, event_loop, messages, payloads, surroundings
 from hocket.kernel import records
 
@@ -160,6 +160,25 @@ class Worker:
         with self._engine.lock:
             self._engine.before_wait()
         _flush_streams()
+
+    def cut_off(self) -> None:
+        """In a fork of this process: have it end where the function that it came from ends. Nothing of it is sent."""
+        contract.set_current_engine(None)
+        self._engine.cut_off()
+        faulthandler.disable()  # its file tells of this worker's death, not of a fork's
+        if signal.getsignal(signal.SIGINT) == self._on_interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._loop is not None:
+            self._loop.cut_off()
+        ends: dict[str, Any] = {
+            "send_result": lambda work, result, started: forks.end(),
+            "send_item": lambda work, index, item: forks.end(RuntimeError(forks.YIELDED)),
+            "report": lambda work, error: forks.end(error),
+            "exit_actor": forks.end,
+            "_send_exit": forks.end,
+        }
+        for name, method in ends.items():
+            setattr(self, name, method)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -700,7 +719,7 @@ def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int, terminal: 
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
     engine = client.Client(worker_id, socket.socket(fileno=sock_fd))
     contract.set_current_engine(engine)
-    # A fork of the worker has no session: the sockets are not its own. `core.session` sees to that too, but may not be loaded.
-    os.register_at_fork(after_in_child=functools.partial(contract.set_current_engine, None))
     debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
-    return Worker(engine, status, worker_id % messages.STATUS_SLOTS).run()
+    runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS)
+    os.register_at_fork(after_in_child=runner.cut_off)
+    return runner.run()
