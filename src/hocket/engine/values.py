@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from hocket import exceptions
-from hocket.engine import callers, contract
+from hocket.engine import callers, contract, interrupts
 
 PROTOCOL = 5
 
@@ -183,6 +183,8 @@ def _dump(
     except exceptions.HocketError:
         raise
     except Exception as error:
+        if interrupts.is_from_handler(error):  # an alarm of the user's, which found a `__reduce__` at work
+            raise
         raise exceptions.SerializationError((explain or explain_failure)(value, what, error)) from error
     finally:
         contract.encoding.refs = outer

@@ -712,7 +712,6 @@ class InProcessEngine(contract.Engine):
 
     def close(self) -> None:
         self._is_closed = True
-        self._guard.remove()
         for callbacks in list(self._callbacks.values()):
             for callback in callbacks:
                 callback()
@@ -722,6 +721,8 @@ class InProcessEngine(contract.Engine):
             self._end_worker(worker, is_graceful=True)
         self._instances.clear()
         self.pinned.clear()
+        self._guard.remove()
+        self._guard.check()
 
 
 _current: contextvars.ContextVar[tuple[WorkerRecord, TaskRecord]] = contextvars.ContextVar("current")

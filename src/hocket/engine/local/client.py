@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, faults, forks, rules, values
+from hocket.engine import contract, faults, forks, interrupts, rules, values
 from hocket.engine.local import channel, messages, payloads, peers, pump, store
 from hocket.kernel import metrics, records, resources
 
@@ -122,10 +122,12 @@ class Client(contract.Engine):
         self._unmapped: deque[int] = deque()
         self._exported: set[bytes] = set()
         self._options_blobs: dict[Any, bytes] = {}
+        self.guard = interrupts.InterruptGuard(self.lock)
         self.pump = pump.Pump(
             self.lock,
             handle=self._handle,
             before_wait=self.before_wait,
+            guard=self.guard,
             check=self._check,
             name="hocket-steward",
         )
@@ -817,6 +819,7 @@ class Client(contract.Engine):
         )
 
     def cut_off(self) -> None:
+        self.guard.remove()
         self.pump.cut_off()
         self.channel.sock.close()
         self.switchboard.cut_off()

@@ -144,6 +144,7 @@ class Loop:
         pump.handle_arrived()
         self._is_draining = False
         pump.run_due()
+        self._engine.check()
         row = self._row
         while row:
             work = row.popleft()

@@ -76,6 +76,22 @@ class Hub(contract.Engine):
         super().__init__()
         node.reserve_standard_descriptors()
         self.lock = threading.RLock()
+        self.guard = interrupts.InterruptGuard(self.lock)
+        self.guard.install()
+        try:
+            self._build(node_demand, namespace, labels, memory_limit, spill_folder)
+        except BaseException:  # no descriptors, for example
+            self.guard.remove()
+            raise
+
+    def _build(
+        self,
+        node_demand: resources.Demand,
+        namespace: str,
+        labels: Mapping[str, str],
+        memory_limit: int | None,
+        spill_folder: str,
+    ) -> None:
         self.namespace = namespace
         self.labels = dict(labels)
         self.job_id = os.urandom(4).hex()
@@ -98,11 +114,11 @@ class Hub(contract.Engine):
         self._since_pump = 0
         self._dirty: set[links.Link] = set()
         self._by_fd: dict[int, links.Link] = {}
-        self.guard = interrupts.InterruptGuard(self.lock)
         self.pump = pump.Pump(
             self.lock,
             handle=self._handle,
             before_wait=self._before_wait,
+            guard=self.guard,
             check=self.guard.check,
             name="hocket-steward",
         )
@@ -145,7 +161,6 @@ class Hub(contract.Engine):
             lost=self.lost,
             spans=self.spans,
         )
-        self.guard.install()
         node.raise_descriptor_limit()
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -417,9 +432,13 @@ class Hub(contract.Engine):
         if started:
             self.spans.append(inspection.OwnSpan("get", started, time.perf_counter() - started, len(refs)))
         if len(found) < values.MANY:
-            return [self._open(record) for record in found]
-        with values.hold_collector():
-            return [self._open(record) for record in found]
+            result = [self._open(record) for record in found]
+        else:
+            with values.hold_collector():
+                result = [self._open(record) for record in found]
+        if self.guard.is_pending:
+            self.guard.check()
+        return result
 
     def _wait_for(
         self,
@@ -532,6 +551,7 @@ class Hub(contract.Engine):
             return self.end is not None
 
         self.pump.wait_until(is_done, timeout_s)
+        self.guard.check()
         return client.limit_true([record.value is not None for record in waited], num_ready)
 
     def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
@@ -559,6 +579,7 @@ class Hub(contract.Engine):
         if record.value is None:
             assert self.end is not None
             raise self.end
+        self.guard.check()
         return record.value[0] == payloads.END
 
     # --- resources ----------------------------------------------------------------------------------------------------
@@ -1068,6 +1089,7 @@ class Hub(contract.Engine):
         self.store.close()
         self.interned.clear()
         self.pinned.clear()
+        self.guard.check()
 
 
 _MESSAGES = {

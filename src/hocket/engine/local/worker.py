@@ -101,12 +101,12 @@ class Worker:
         self._is_stopping = False
         self._interruptible_id = 0
         self._cancelling_id = 0
-        self._is_postponed = False
         self._main_id = threading.get_ident()
         engine.on_work = self._take_message
         engine.on_late = self._enqueue
         engine.take_unstarted = self._take_unstarted
-        engine.check = self._raise_postponed
+        engine.check = self._check
+        engine.guard.install()
         signal.signal(signal.SIGINT, self._on_interrupt)
 
     def run(self) -> int:
@@ -321,21 +321,19 @@ class Worker:
             signal.pthread_kill(self._main_id, signal.SIGINT)
 
     def _on_interrupt(self, signal_number: int, frame: object) -> None:
-        if not self._interruptible_id or self._interruptible_id != self._cancelling_id:
-            return
-        if self._engine.lock._is_owned():  # type: ignore[attr-defined]
-            self._is_postponed = True  # not in the middle of a message: it would be lost
-            return
-        self._interruptible_id = 0
-        raise KeyboardInterrupt
+        if self._interruptible_id and self._interruptible_id == self._cancelling_id:
+            self._interruptible_id = 0
+            raise KeyboardInterrupt
 
-    def _raise_postponed(self) -> None:
-        """Raise the interrupt that came while the lock was held; only the main thread is ever interrupted."""
-        if self._is_postponed and threading.get_ident() == self._main_id:
-            self._is_postponed = False
-            if self._interruptible_id and self._interruptible_id == self._cancelling_id:
-                self._interruptible_id = 0
-                raise KeyboardInterrupt
+    def _check(self) -> None:
+        """Call the handlers of signals that had to wait. What they raise is the running task's; without one, it is printed."""
+        guard = self._engine.guard
+        if not guard.is_pending:
+            return
+        if self._engine.running.task_id:
+            guard.check()
+        else:
+            guard.check_and_print()
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -509,7 +507,7 @@ class Worker:
         """Put the result in the outbox; one that cannot travel is the task's error."""
         try:
             self._send_result(work, result, time.perf_counter() - started, started)
-        except Exception as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+        except BaseException as error:  # noqa: BLE001 (a user's __reduce__, or handler of a signal, may raise anything)
             self.report(work, error)
 
     def _send_items(self, work: Work, items: Any) -> None:
