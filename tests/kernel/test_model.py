@@ -23,7 +23,7 @@ class KernelModel(stateful.RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sim = Simulation()
+        self.sim = Simulation(is_lazy=True)
 
     # --- choosing -----------------------------------------------------------------------------------------------------
 
@@ -252,10 +252,21 @@ class KernelModel(stateful.RuleBasedStateMachine):
 
     @stateful.precondition(lambda self: self.sim.kernel.find_stalled())
     @stateful.rule(pick=PICK)
-    def recall(self, pick: int) -> None:
+    def withdraw(self, pick: int) -> None:
         stalled = self.sim.kernel.find_stalled()
-        self.sim.kernel.recall(stalled[pick % len(stalled)])
-        self.sim.carry_out()
+        self.sim.withdraw(self.sim.workers[stalled[pick % len(stalled)].id])
+
+    @stateful.precondition(lambda self: self.list_workers("can_claim"))
+    @stateful.rule(pick=PICK)
+    def claim(self, pick: int) -> None:
+        workers = self.list_workers("can_claim")
+        self.sim.claim(workers[pick % len(workers)])
+
+    @stateful.precondition(lambda self: self.list_workers("journal"))
+    @stateful.rule(pick=PICK)
+    def hear(self, pick: int) -> None:
+        workers = self.list_workers("journal")
+        self.sim.hear(workers[pick % len(workers)])
 
     def teardown(self) -> None:
         self.sim.end()

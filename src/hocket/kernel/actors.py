@@ -17,6 +17,8 @@ first, so that of two at once only one goes on.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hocket import exceptions
 from hocket.kernel import calls, leases, lines, objects, reasons
 from hocket.kernel.instructions import Op
@@ -149,7 +151,7 @@ def _can_restart(actor: ActorRecord) -> bool:
 
 
 def lose_actor(
-    kernel: State, actor: ActorRecord, worker: WorkerRecord, death: exceptions.Death, running_id: int
+    kernel: State, actor: ActorRecord, worker: WorkerRecord, death: exceptions.Death, running: Collection[int] | None
 ) -> None:
     """Its process is dead: build it again if its options say so.
 
@@ -158,7 +160,7 @@ def lose_actor(
     """
     creation = kernel.tasks.get(actor.id)
     if creation is not None and creation.worker is worker and not creation.cancelled:
-        has_begun = running_id in worker.inflight
+        has_begun = running is None or creation.id in running
         if not has_begun and not leases.count_early_death(kernel, creation):
             _place_again(kernel, actor, worker, creation)
             return
@@ -173,14 +175,12 @@ def lose_actor(
     actor.inflight = 0
     worker.actor = None
     inflight, worker.inflight = list(worker.inflight.values()), {}
-    last = next((at for at, task in enumerate(inflight) if task.id == running_id), -1)
-    last = len(inflight) if actor.options.allows_disorder else last  # several may run at once
     lost = []
-    for at, task in reversed(list(enumerate(inflight))):
+    for task in reversed(inflight):
         task.worker = None
         if task is creation:
             continue
-        if at > last and not task.cancelled:
+        if running is not None and task.id not in running and not task.cancelled:
             calls.put_back(task)
         elif task.retries_left and not task.cancelled:
             task.retries_left -= task.retries_left > 0

@@ -44,7 +44,7 @@ class Kernel(State):
     unblock = leases.unblock
     hand_back = leases.hand_back
     find_stalled = leases.find_stalled
-    recall = leases.recall
+    withdraw = leases.withdraw
     trim_idle = leases.trim_idle
     lose = losses.lose
     fail_orphans = losses.fail_orphans

@@ -195,6 +195,7 @@ class TaskRecord:
         "id",
         "kind",
         "method",
+        "number",
         "options",
         "parent",
         "ran_on",
@@ -206,6 +207,9 @@ class TaskRecord:
         "unresolved",
         "worker",
     )
+
+    #: Its place among all that its worker has been sent; set when it is sent.
+    number: int
 
     # Set when a try is over, and not before: four stores more in each constructor would be felt.
     ran_on: int
@@ -313,6 +317,7 @@ class WorkerRecord:
         "promised",
         "recalled",
         "runs",
+        "sent",
         "shape",
         "state",
         "stopped",
@@ -330,7 +335,9 @@ class WorkerRecord:
         self.blocked = 0
         #: Whether we asked for its death, and so will not call it a crash.
         self.killed = False
-        #: Whether it has been asked to hand back what it has not started.
+        #: How many tasks and calls it has been sent.
+        self.sent = 0
+        #: Whether what it had not started was taken from it, because it shows no progress. It gets no more until it does.
         self.recalled = False
         self.actor: ActorRecord | None = None
         #: The runtime environment that it has taken on, for good.

@@ -235,8 +235,7 @@ def _cancel_task(kernel: State, task: TaskRecord, *, force: bool) -> None:
     worker = task.worker
     if worker is None:
         fail_exception(kernel, task, reasons.explain_cancelled(task))
-    elif force and task.kind == TaskKind.FUNCTION and next(iter(worker.inflight)) == task.id:
-        worker.killed = True
-        kernel.instructions.append((Op.KILL, worker))
+    elif force and task.kind == TaskKind.FUNCTION:
+        kernel.instructions.append((Op.END, worker, task.id))
     else:
         kernel.instructions.append((Op.CANCEL, worker, task.id))

@@ -52,6 +52,9 @@ class Owner(Protocol):
     def note_start(self, work: Any) -> client.Running:
         """Write down what runs now."""
 
+    def note_running(self, work: Any) -> int:
+        """Note one of several calls that run at once."""
+
     def send_result(self, work: Any, result: Any, started: float) -> None:
         """Put the result in the outbox."""
 
@@ -185,6 +188,7 @@ class Loop:
         owner, engine = self._owner, self._engine
         client.current.set(client.Running())
         owner.note_start(work)
+        place: int | None = owner.note_running(work)
         started = work.started
         try:
             method = owner.find_method(work)
@@ -199,6 +203,7 @@ class Loop:
             owner.exit_actor()
             self.stop()
         except SystemExit as request:
+            place = None  # it runs to the end of the process, which is its death
             self.stop(request.code if isinstance(request.code, int) else 0 if request.code is None else 1)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             if work.task_id in engine.cancelled and type(error).__name__ == "CancelledError":
@@ -209,6 +214,9 @@ class Loop:
         finally:
             engine.cancelled.discard(work.task_id)
             work.clear()
+            if place is not None:
+                with engine.lock:
+                    engine.channel.note_ended(place)
             self.flush_soon()
 
     async def _send_items(self, work: Work, items: Any) -> None:

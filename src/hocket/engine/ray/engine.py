@@ -86,6 +86,8 @@ class RayEngine(contract.Engine):
             "interrupted_sleep": "A task that is cancelled while it is inside one long call, such as time.sleep or a C function, goes on until that "
             "returns; use force=True.",
             "told_cancellation": "A cancelled call of a plain actor that runs fails at once for its caller, though the actor goes on with it.",
+            "exact_deaths": "A dead actor takes along answers that had not been sent, the calls that it had been sent and not started, and the "
+            "last items of a generator. Of plain tasks only the one that ran is lost.",
             "idle_deaths": "A worker that dies while it has nothing to do can cost the next task on it a try.",
             "cancel_before_creation": "A call that is cancelled before its actor is built takes those behind it along: Ray waits for it for 30 s, and "
             "then fails them.",
