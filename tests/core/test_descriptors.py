@@ -83,3 +83,71 @@ def test_signal_that_ended_the_guardian_is_told(session: hocket.SessionContext) 
     message = r"(?s)is gone.*killed by signal 11.*last words:\nFatal Python error"
     with pytest.raises(hocket.exceptions.LocalEngineDiedError, match=message):
         hocket.get([one.remote() for _ in range(100_000)], timeout=20)
+
+
+# --- few descriptors --------------------------------------------------------------------------------------------------
+
+FEW = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
+import hocket
+
+def one(x):
+    return x
+
+class Holder:
+    def one(self):
+        return 1
+
+{body}
+"""
+
+MANY_ACTORS = """
+hocket.init(num_cpus=2)
+one = hocket.remote(one)
+Holder = hocket.remote(Holder)
+print(hocket.get([one.remote(x) for x in range(20)], timeout=30) == list(range(20)))
+holders = [Holder.remote() for _ in range(40)]
+outcomes = []
+for holder in holders:
+    try:
+        outcomes.append(hocket.get(holder.one.remote(), timeout=30))
+    except hocket.exceptions.ActorDiedError as error:
+        outcomes.append("said" if "could not be started" in str(error) and "ulimit -n" in str(error) else str(error))
+print(outcomes.count(1), set(outcomes))
+del holder, holders
+for _ in range(100):
+    try:
+        print(hocket.get([one.remote(x) for x in range(20)], timeout=30) == list(range(20)))
+        break
+    except hocket.exceptions.WorkerCrashedError:
+        pass  # the actors are ending
+hocket.shutdown()
+print("ended")
+"""
+
+
+def run_with_limit(limit: int, body: str) -> subprocess.CompletedProcess[str]:
+    source = FEW.format(limit=limit, body=body)
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=55, check=False)
+
+
+@pytest.mark.about_local("what it needs")
+@pytest.mark.parametrize("limit", [12, 20])
+def test_too_few_descriptors_are_refused(limit: int) -> None:
+    ended = run_with_limit(limit, "hocket.get(hocket.remote(one).remote(1))")
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith("hocket.exceptions.DescriptorLimitError: A session needs 20 free descriptors")
+    assert f"it may have {limit}. Write `ulimit -n 4096` before" in last
+    assert ended.returncode == 1
+
+
+@pytest.mark.about_local("what it needs")
+@pytest.mark.parametrize("limit", [26, 40, 60])
+def test_actors_that_find_no_descriptors_say_so(limit: int) -> None:
+    ended = run_with_limit(limit, MANY_ACTORS)
+    lines = ended.stdout.splitlines()
+    assert lines[0] == "True", ended.stderr
+    _, outcomes = lines[1].split(maxsplit=1)
+    assert outcomes in ("{1, 'said'}", "{'said', 1}"), ended.stdout
+    assert lines[2:] == ["True", "ended"], ended.stderr

@@ -17,6 +17,7 @@ kills; the worker's faulthandler writes its stack to a memfd that outlives it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import gc
 import importlib
@@ -30,7 +31,7 @@ import traceback
 from collections import deque
 from typing import NoReturn
 
-from hocket.engine import descendants, faults
+from hocket.engine import descendants, faults, node
 from hocket.engine.local import channel, debugger, late, messages, worker
 
 TAIL_LINES = 20
@@ -158,7 +159,7 @@ class Guardian:
         for message in received:
             match message:
                 case (messages.SPAWN, int(worker_id)):
-                    self._spawn(worker_id, self._channel.take_descriptor(), self._channel.take_descriptor())
+                    self._spawn(worker_id)
                 case (messages.KILL, int(worker_id)):
                     child = self._by_worker.get(worker_id)
                     if child is not None:
@@ -197,24 +198,39 @@ class Guardian:
 
     # --- birth --------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, worker_id: int, sock_fd: int, page_fd: int) -> None:
+    def _spawn(self, worker_id: int) -> None:
         if faults.plan is not None:
             faults.plan.reach("guardian.before_spawn")
-        stderr_read, stderr_write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(stderr_read, False)
-        stack_fd = os.memfd_create("hocket-stack", os.MFD_CLOEXEC)
-        pid = os.fork()
+        opened: list[int] = []
+        try:
+            opened += [self._channel.take_descriptor(), self._channel.take_descriptor(), *os.pipe2(os.O_CLOEXEC)]
+            opened.append(os.memfd_create("hocket-stack", os.MFD_CLOEXEC))
+            pid = os.fork()
+        except (OSError, channel.FrameError) as error:  # the others go on
+            for fd in opened:
+                os.close(fd)
+            self._report_unborn(worker_id, error)
+            return
+        sock_fd, page_fd, stderr_read, stderr_write, stack_fd = opened
         if pid == 0:
             self._become_worker(worker_id, sock_fd, page_fd, stderr_write, stack_fd)
         os.close(sock_fd)
         os.close(page_fd)
         os.close(stderr_write)
+        os.set_blocking(stderr_read, False)
         child = Child(worker_id, pid, stderr_read, stack_fd)
         self._children[pid] = self._by_worker[worker_id] = self._by_stderr[stderr_read] = child
         self._poll.register(stderr_read, select.EPOLLIN)
         if faults.plan is not None:
             faults.plan.reach("guardian.after_spawn")
         self._channel.post((messages.SPAWNED, worker_id, pid))
+
+    def _report_unborn(self, worker_id: int, error: Exception) -> None:
+        """Say that a worker could not be started."""
+        if isinstance(error, channel.FrameError):  # the kernel drops descriptors that it has no place for
+            error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        text = f"the guardian: {node.explain_os_error(error)}" if isinstance(error, OSError) else str(error)
+        self._channel.post((messages.DIED, worker_id, 0, None, None, 0, False, text, ""))
 
     def _become_worker(self, worker_id: int, sock_fd: int, page_fd: int, stderr_fd: int, stack_fd: int) -> NoReturn:
         code = 1

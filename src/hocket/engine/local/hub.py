@@ -10,6 +10,7 @@ workers say into calls of the kernel; `processes` starts the guardian.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import socket
@@ -81,6 +82,8 @@ class Hub(contract.Engine):
         node.reserve_standard_descriptors()
         self.lock = threading.RLock()
         self.guard = interrupts.InterruptGuard(self.lock)
+        node.raise_descriptor_limit()
+        node.check_descriptors()
         self.guard.install()
         try:
             self._build(node_demand, namespace, labels, memory_limit, spill_folder)
@@ -165,7 +168,6 @@ class Hub(contract.Engine):
             lost=self.lost,
             spans=self.spans,
         )
-        node.raise_descriptor_limit()
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -991,6 +993,8 @@ class Hub(contract.Engine):
             link.is_closed = True
             self.pump.unwatch(link.channel.fd)
             del self._by_fd[link.channel.fd]
+            if self.guardian is not None:
+                self.guardian.owe(link.worker.id)
 
     def _hear_guardian(self) -> None:
         assert self.guardian is not None
@@ -1093,14 +1097,36 @@ class Hub(contract.Engine):
     def _start_worker(self, worker: records.WorkerRecord) -> None:
         guardian = self._open_guardian()
         node.reserve_standard_descriptors()  # the program may have become a daemon since
-        ours, theirs = socket.socketpair()
-        link = links.Link(worker, ours)
+        try:
+            ours, theirs = socket.socketpair()
+            link = links.Link(worker, ours)
+        except OSError as error:
+            death = exceptions.Death(
+                pid=0, explanation=f"could not be started: the driver: {node.explain_os_error(error)}"
+            )
+            self.pump.due.append(functools.partial(self._lose_unborn, worker, death))
+            self.pump.wake()
+            return
         self.links[worker.id] = link
         self._by_fd[link.channel.fd] = link
         self.pump.watch(link.channel.fd)
         link.channel.post(self._setup)
         guardian.spawn(worker.id, theirs, link.page)
         self._dirty.add(link)
+
+    def _lose_unborn(self, worker: records.WorkerRecord, death: exceptions.Death) -> None:
+        with self.lock:
+            if worker.id in self.kernel.workers:
+                self.failures += 1
+                self.kernel.lose(worker, death, set())
+                self.carry_out()
+
+    def bury_unreported(self, link: links.Link) -> None:
+        """A worker is dead, and the guardian does not say why. Called with the lock held."""
+        assert self.guardian is not None
+        text = f"ended, and the guardian (pid {self.guardian.pid}), which would know why, is stopped"
+        self._bury(link.worker.id, exceptions.Death(pid=link.pid, explanation=text))
+        self.carry_out()
 
     def _fail_all(self, error: exceptions.HocketError) -> None:
         self.end = error

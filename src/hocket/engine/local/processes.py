@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import select
@@ -10,10 +11,11 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 from hocket import exceptions
-from hocket.engine import node
+from hocket.engine import descendants, node
 from hocket.engine.local import channel, journal, late, messages
 
 WORDS_BYTES = 4096
@@ -21,6 +23,9 @@ WORDS_BYTES = 4096
 
 REAP_SECONDS = 1.0
 """How long to wait for the system to say how the guardian ended, when its socket has ended. It takes microseconds."""
+
+STOPPED_SECONDS = 0.5
+"""How often to look whether somebody has stopped the guardian, while we wait for it."""
 
 END_SECONDS = 10.0
 """How long the guardian may take to end everything; it takes milliseconds unless a process cannot be killed."""
@@ -55,6 +60,8 @@ class GuardianProcess:
         os.ftruncate(self._status_fd, messages.STATUS_BYTES)
         self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
         #: What the guardian has to say for itself: its own stderr is the workers', and belongs to the user.
+        #: Workers of which it should say something, and since when.
+        self._owed: dict[int, float] = {}
         self._words_fd = os.memfd_create("hocket-words", os.MFD_CLOEXEC)
         ours, theirs = socket.socketpair()
         self._channel = channel.Channel(ours)
@@ -85,6 +92,30 @@ class GuardianProcess:
         self.pid = self._process.pid
         self.fd = self._channel.fd
 
+    # --- what it owes -------------------------------------------------------------------------------------------------
+
+    def owe(self, worker_id: int) -> None:
+        """It should soon say something about this worker."""
+        self._owed.setdefault(worker_id, time.monotonic())
+
+    def list_overdue(self, now: float, patience_s: float) -> list[int]:
+        """Return the workers of which it should have said something so long ago."""
+        return [worker_id for worker_id, since in self._owed.items() if now - since > patience_s]
+
+    def owes(self) -> bool:
+        """Tell whether it should say something."""
+        return bool(self._owed)
+
+    def revive(self) -> bool:
+        """Continue it if somebody has stopped it; tell whether that was so."""
+        if not descendants.is_stopped(self.pid):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+        return True
+
+    # --- talking ------------------------------------------------------------------------------------------------------
+
     def spawn(self, worker_id: int, sock: socket.socket, page: journal.Page) -> None:
         """Have a worker forked; its end of the socket pair, and its page, are handed over."""
         self._channel.outbox_fds += [sock.fileno(), page.fd]
@@ -92,6 +123,7 @@ class GuardianProcess:
         self._send()
         sock.close()
         page.hand_over()
+        self.owe(worker_id)
 
     def load(self, modules: Sequence[str]) -> None:
         """Have it import modules from where this process would."""
@@ -101,18 +133,23 @@ class GuardianProcess:
     def kill(self, worker_id: int) -> None:
         """Have a worker killed."""
         self._channel.post((messages.KILL, worker_id))
+        self.owe(worker_id)
         self._send()
 
     def _send(self) -> None:
         try:
             while not self._channel.flush():
-                select.select([], [self.fd], [])
+                if not select.select([], [self.fd], [], STOPPED_SECONDS)[1]:
+                    self.revive()
         except OSError:
             self._channel.outbox.clear()  # it is gone; the end of its socket will be handled as such
 
     def receive(self) -> list[channel.Message] | None:
         """Return what it says; None if it is gone."""
-        return self._channel.receive()
+        received = self._channel.receive()
+        for message in received or ():
+            self._owed.pop(message[1], None)
+        return received
 
     def explain_end(self) -> str:
         """Return how it ended and what it said last, as sentences; called when `receive` says that it is gone."""
@@ -144,11 +181,15 @@ class GuardianProcess:
         """Have every process of the session ended, and wait for it."""
         self._channel.post((messages.EXIT,))
         self._send()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+        deadline = time.monotonic() + END_SECONDS
+        while self._process.returncode is None:
+            self.revive()
+            try:
+                self._process.wait(STOPPED_SECONDS)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    self._process.send_signal(signal.SIGKILL)
+                    self._process.wait()
         self._close()
 
     def cut_off(self) -> None:
@@ -185,8 +226,9 @@ def parse_death(message: channel.Message) -> exceptions.Death:
         exit_code=exit_code,
         peak_rss_bytes=peak_rss_bytes,
         out_of_memory=out_of_memory,
-        stderr_tail=stderr_tail,
+        stderr_tail=stderr_tail if pid else "",
         stack=stack,
+        explanation="" if pid else f"could not be started: {stderr_tail}",
     )
 
 
