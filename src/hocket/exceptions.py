@@ -40,6 +40,7 @@
     │   ├── NodeDiedError
     │   └── LocalEngineDiedError                    the whole session is gone
     ├── the machine is full: free something
+    │   ├── DescriptorLimitError (OSError)          this process may not open what a session needs
     │   └── ObjectStoreFullError
     │       └── OutOfDiskError                      and the disk has no room for what memory cannot hold
     ├── SystemError                                 our own mistake: please report it
@@ -311,6 +312,8 @@ class Death:
     """The last lines that it wrote to stderr."""
     stack: str = ""
     """The Python stack at a fatal signal, as faulthandler wrote it."""
+    explanation: str = ""
+    """What is known where neither signal nor exit code is: that it could not be started, for example."""
     expected: bool = False
     """Whether we ended it ourselves (`kill`, `cancel(force=True)`, shutdown)."""
 
@@ -332,7 +335,7 @@ class Death:
             return f"was killed by signal {self.signal_number} ({_name_signal(self.signal_number)})"
         if self.exit_code is not None:
             return f"exited with code {self.exit_code}"
-        return "ended for an unknown reason"
+        return self.explanation or "ended for an unknown reason"
 
 
 def _name_signal(number: int) -> str:
@@ -468,6 +471,10 @@ class LocalEngineDiedError(HocketError):
 
 
 # --- the machine is full, or the session closed -----------------------------------------------------------------------
+
+
+class DescriptorLimitError(HocketError, OSError):
+    """This process may not open as many descriptors as a session needs. The message gives the limit, and what to write."""
 
 
 class ObjectStoreFullError(HocketError):

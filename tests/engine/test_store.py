@@ -805,6 +805,56 @@ def test_function_with_a_huge_pickle_is_refused(session: hocket.SessionContext) 
         hocket.remote(lambda: len(text)).remote()
 
 
+# --- large pickles ----------------------------------------------------------------------------------------------------
+
+
+def test_large_pickles_are_bounded_and_spilled_too(small_session: hocket.SessionContext) -> None:
+    @hocket.remote
+    def build(number: int) -> bytes:
+        return bytes([number]) * (20 * MIB)
+
+    refs = [hocket.put("a" * (20 * MIB)) for _ in range(3)] + [build.remote(number) for number in range(5)]
+    hocket.wait(refs, num_returns=8)
+    shared, warm, spilled = look("shared_bytes", "warm_bytes", "spilled_bytes")
+    assert shared + warm <= LIMIT
+    assert spilled >= 8 * 20 * MIB - LIMIT
+    assert [hocket.get(ref) == "a" * (20 * MIB) for ref in refs[:3]] == [True] * 3
+    assert [hocket.get(ref) == bytes([number]) * (20 * MIB) for number, ref in enumerate(refs[3:])] == [True] * 5
+    del refs
+    gc.collect()
+    assert look("shared_bytes", "spilled_bytes", "objects") == (0, 0, 0)
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.long
+@pytest.mark.skipif(psutil.virtual_memory().available < 16 * 2**30, reason="It takes 12 GiB of memory.")
+def test_values_above_two_gibibytes(session: hocket.SessionContext) -> None:
+    size = 2_200_000_000
+
+    @hocket.remote
+    def count(*values: Any) -> int:
+        return sum(map(len, values))
+
+    @hocket.remote
+    def build(kind: str) -> Any:
+        return {
+            "bytes": bytes,
+            "str": lambda size: "x" * size,
+            "bytearray": bytearray,
+            "list": lambda size: [bytes(size)],
+        }[kind](size)
+
+    for kind in ("bytes", "str", "bytearray", "list"):
+        ref = build.remote(kind)
+        length = 1 if kind == "list" else size
+        assert hocket.get(count.remote(ref)) == length
+        assert hocket.get(count.remote(hocket.get(ref))) == length
+        del ref
+    assert hocket.get(count.remote(*[bytes(100_000_000) for _ in range(23)])) == 2_300_000_000
+    assert look("objects") == 0
+    assert hocket.get(count.remote(b"small")) == 5
+
+
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 

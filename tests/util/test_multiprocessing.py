@@ -448,3 +448,10 @@ def test_bad_input(pool: Pool) -> None:
         pickle.dumps(pool)
     with pytest.warns(UserWarning, match="'context' argument of Pool is ignored"):
         Pool(1, context=multiprocessing.get_context("spawn"))
+
+
+def test_function_may_refer_to_large_values(any_session: hocket.SessionContext) -> None:
+    array, text = np.ones(100_000), "x" * 400_000
+    with Pool(2) as pool:
+        assert pool.map(lambda x: len(text) + x, range(4)) == [400_000 + x for x in range(4)]
+        assert pool.map(lambda x: float(array.sum()) + x, range(4)) == [100_000.0 + x for x in range(4)]

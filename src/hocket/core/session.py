@@ -331,7 +331,10 @@ def _forget_in_fork() -> None:
     global _lock  # noqa: PLW0603 (another thread of the parent may have held the old one)
     _lock = threading.Lock()
     _at_shutdown.clear()
-    contract.set_current_engine(None)
+    engine = contract.get_optional_current_engine()
+    if engine is not None:
+        contract.set_current_engine(None)
+        engine.cut_off()
 
 
 atexit.register(shutdown)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-_PACKAGE = __file__.removesuffix("engine/callers.py")
+PACKAGE = __file__.removesuffix("engine/callers.py")
+"""The folder of our own code, with a slash behind it."""
 
 UNKNOWN = "hocket"
 """Said where no line of the user's is on the stack."""
@@ -14,7 +15,7 @@ UNKNOWN = "hocket"
 def find_line() -> str:
     """Return ``file:line`` of the innermost code that is not ours. Costs some 2 us."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_code.co_filename.startswith(PACKAGE):
         if frame.f_back is None:
             return UNKNOWN
         frame = frame.f_back
@@ -25,7 +26,7 @@ def find_stack_level() -> int:
     """Return the `stacklevel` with which a warning of our caller points at the innermost code that is not ours."""
     frame = sys._getframe(1)
     level = 1
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
         level += 1
     return level

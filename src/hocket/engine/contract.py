@@ -494,6 +494,12 @@ class Engine(abc.ABC):
     def close(self) -> None:
         """End the session: every process, every buffer. Calling it again does nothing."""
 
+    def cut_off(self) -> None:  # noqa: B027 (an engine may have nothing that a fork could harm)
+        """Hear that this process is a fork of the engine's own: nothing that others use may be read or written here from now on.
+
+        Called in the fork, in its only thread, before anything else; locks may be held by threads that are not there.
+        """
+
     # --- handles, the same everywhere ---------------------------------------------------------------------------------
 
     @abc.abstractmethod

@@ -79,6 +79,20 @@ def list_descendants(root: int) -> list[int]:
     return found
 
 
+def read_state(pid: int) -> str:
+    """Return the letter of a process's state, as ``ps`` shows it; empty if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0].decode()
+    except OSError:
+        return ""
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether somebody has stopped a process, with SIGSTOP for example."""
+    return read_state(pid) == "T"
+
+
 def count_oom_kills() -> int:
     """Return how many processes of this cgroup (or of the machine, without cgroups) ran out of memory and were killed."""
     try:

@@ -1,24 +1,61 @@
-"""Ctrl-C that breaks a wait, never a data structure.
+"""What a signal's handler raises breaks a wait, never a data structure.
 
-Python raises KeyboardInterrupt between any two bytecodes of the main thread, also half-way through the handling of a
-message, which would then be lost. While a session is open, the handler of SIGINT therefore looks whether the main
-thread holds the engine's lock. If not, it raises at once, as always; if so, it takes a note, and the engine raises
-(`check`) as soon as the lock is free, microseconds later.
+Python calls the handler of a signal between any two bytecodes of the main thread, also half-way through the handling of a
+message; what the handler raises (KeyboardInterrupt for Ctrl-C, whatever an alarm of the user's or pytest-timeout raises) would
+leave that half done. So while a session is open the main thread's handlers wait until our code is at a place where an
+exception does no harm.
 
-Only Python's own handler is replaced: a program with a handler of its own keeps it.
+**Which handlers.** All of them: those that are there when the session opens, and those that are set while it is open. The module
+`signal` reaches the C functions through its global name ``_signal``; that name stands for `_Signals` meanwhile, which wraps what is
+set and unwraps what is asked for, so a program sees its own handlers only. (Replacing ``signal.signal`` itself would miss whoever has
+imported it by name.) What C code sets is not seen.
+
+**When.** A handler that finds the user's code interrupted runs at once, as without us. "The user's code" is judged by the
+innermost frame that is neither the standard library's nor cloudpickle's: a ``time.sleep`` of the user's is the user's, a lock that we
+wait for is ours, a ``__reduce__`` of the user's that we call is the user's. If it is ours, or if the thread holds the engine's lock,
+the signal is noted, and whatever the engine waits for is woken. The engine then calls the handler in `check`, without the lock.
+
+**The rest of the way.** Between the last `check` of a call and the return to the user lie some bytecodes. A signal that is noted
+there is sent again, from a thread, until it finds the user's code or a `check`. A signal that was sent again and finds nothing noted has
+been seen to meanwhile, and is ignored.
+
+What was tried and does not work: to hold back only while the lock is held. The `with` statement itself can be interrupted on its
+way in and out; of 40 sessions under one alarm each, 7 broke, by locks that were never released and by half-sent messages.
 """
 
 from __future__ import annotations
 
+import _thread
+import contextlib
+import importlib
 import signal
 import sys
 import threading
+import time
+import traceback
+from collections.abc import Callable
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
-from hocket.engine import contract
+_signal: Any = importlib.import_module("_signal")
+"""The C module behind `signal`."""
 
-_COLLECTING = contract.ObjectRef.__del__.__code__
+_PACKAGE = __name__.partition(".")[0]
+
+_OURS = tuple(f"{_PACKAGE}.{room}" for room in ("engine", "kernel", "core", "exceptions"))
+"""The rooms whose code is not to be interrupted."""
+
+_TRANSPARENT = sys.stdlib_module_names | {"cloudpickle"}
+"""Whose frames belong to whoever called them."""
+
+RESEND_SECONDS = 0.001
+"""After how long a signal that waits is sent again, at first; twice as long each time."""
+
+SLOWEST_RESEND_SECONDS = 0.05
+"""At most. Each time interrupts what the engine is doing for some microseconds."""
+
+INSISTENCE_SECONDS = 5.0
+"""A Ctrl-C after another one that has waited so long is obeyed at once: whoever presses it again has a session that hangs."""
 
 
 class Lock(Protocol):
@@ -28,53 +65,192 @@ class Lock(Protocol):
 
 
 class InterruptGuard:
-    """The handler, for as long as a session is open."""
+    """Holds handlers back for one engine, for as long as it is open.
 
-    def __init__(self, lock: Lock | threading.RLock) -> None:
+    Args:
+        lock: The engine's. No handler runs while the main thread holds it.
+        wake: Called by a handler that has to wait: ends the waits of the engine soon, so that they call `check`. Must take no lock.
+    """
+
+    def __init__(self, lock: Lock | threading.RLock, wake: Callable[[], None] | None = None) -> None:
         self._lock = lock
-        #: Whether an interrupt is waiting to be raised.
+        self.wake = wake or _do_nothing
+        #: Whether a handler waits to be called.
         self.is_pending = False
-        self._is_installed = False
-        #: The last that was raised.
-        self._raised: KeyboardInterrupt | None = None
+        #: Whether handlers are held back.
+        self.is_active = False
+        self._noted: dict[int, Callable[..., Any]] = {}
+        self._since = 0.0
+        #: Signals that were sent again and have not arrived.
+        self._resent: set[int] = set()
+        self._is_resending = False
 
     def install(self) -> None:
-        """Replace Python's handler; does nothing outside the main thread."""
+        """Take all handlers over, those that are there and those that will be set. Outside the main thread, the latter only."""
+        global _guard  # noqa: PLW0603 (a process has one handler for each signal, and one session)
+        _guard = self
+        self.is_active = True
+        signal._signal = _SIGNALS  # type: ignore[attr-defined]
         if threading.current_thread() is not threading.main_thread():
             return
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._on_interrupt)
-            self._is_installed = True
+        for number in signal.valid_signals():
+            handler = _signal.getsignal(number)
+            if callable(handler) and type(handler) is not _Handler:
+                _signal.signal(number, _Handler(handler))
 
     def remove(self) -> None:
-        """Put Python's handler back."""
-        if self._is_installed and threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGINT) == self._on_interrupt:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._is_installed = False
+        """Put all handlers back; what waits is called by the next `check`. Outside the main thread they stay and do what they did."""
+        self.is_active = False
+        if _guard is not self:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            return
+        signal._signal = _signal  # type: ignore[attr-defined]
+        for number in signal.valid_signals():
+            handler = _signal.getsignal(number)
+            if type(handler) is _Handler:
+                _signal.signal(number, handler.function)
+
+    def is_called(self) -> bool:
+        """Tell whether a handler waits for the calling thread."""
+        return self.is_pending and _thread.get_ident() == threading.main_thread().ident
 
     def check(self) -> None:
-        """Raise the interrupt that had to wait. Called by the main thread without the lock."""
-        if self.is_pending and threading.current_thread() is threading.main_thread():
-            self.is_pending = False
-            raise self._build()
+        """Call the handlers that had to wait, in the order of their signals. Called by the main thread without the lock."""
+        if not self.is_called():
+            return
+        while self._noted:
+            number = next(iter(self._noted))
+            function = self._noted.pop(number)
+            self.is_pending = bool(self._noted)
+            _run(function, number, sys._getframe(1))
 
     def is_own(self, error: KeyboardInterrupt) -> bool:
         """Tell whether an exception is of a signal, and was not raised by a program itself. Signals that nobody guards against count as such."""
-        return not self._is_installed or error is self._raised
+        return type(_signal.getsignal(signal.SIGINT)) is not _Handler or is_from_handler(error)
 
-    def _build(self) -> KeyboardInterrupt:
-        self._raised = KeyboardInterrupt()
-        return self._raised
+    def check_and_print(self) -> None:
+        """As `check`, where nobody could catch what a handler raises: it is printed."""
+        while self.is_called():
+            try:
+                self.check()
+            except BaseException:  # noqa: BLE001 (the user's handler may raise anything)
+                traceback.print_exc()
 
-    def _on_interrupt(self, signal_number: int, frame: FrameType | None) -> None:
-        # What is raised in a `__del__` is printed and lost, so there it waits for the next call of the engine.
-        if (frame is not None and frame.f_code is _COLLECTING) or self._lock._is_owned():  # type: ignore[union-attr]
-            self.is_pending = True
-        else:
-            raise self._build()
+    def take(self, function: Callable[..., Any], number: int, frame: FrameType | None) -> None:
+        """A signal has arrived: call its handler, now or later."""
+        if number in self._resent:
+            self._resent.discard(number)
+            if number not in self._noted:  # `check` was faster
+                return
+        elif number == signal.SIGINT and number in self._noted and time.monotonic() - self._since > INSISTENCE_SECONDS:
+            frame = None
+        if self.is_active and frame is not None and (self._lock._is_owned() or _is_ours(frame)):  # type: ignore[union-attr]
+            self._note(function, number)
+            return
+        self._noted.pop(number, None)
+        self.is_pending = bool(self._noted)
+        _run(function, number, frame)
+
+    def _note(self, function: Callable[..., Any], number: int) -> None:
+        if number not in self._noted:
+            self._noted[number] = function
+            self._since = time.monotonic()
+        self.is_pending = True
+        self.wake()
+        if not self._is_resending:
+            self._is_resending = True
+            # Not `threading.Thread`, whose locks the interrupted code may hold.
+            _thread.start_new_thread(self._resend, ())
+
+    def _resend(self) -> None:
+        seconds = RESEND_SECONDS
+        main_id = threading.main_thread().ident
+        kill, noted = _signal.pthread_kill, self._noted
+        while self.is_active and self.is_pending:
+            time.sleep(seconds)
+            seconds = min(2 * seconds, SLOWEST_RESEND_SECONDS)
+            for number in list(noted):
+                if type(_signal.getsignal(number)) is _Handler:  # else it could end the process
+                    self._resent.add(number)
+                    # In one breath, without a bytecode between at which `check` could have its turn.
+                    if number in noted and self.is_active:
+                        kill(main_id, number)
+                    else:
+                        self._resent.discard(number)
+        self._is_resending = False
+
+
+_guard: InterruptGuard | None = None
+"""The guard of the session, also when it is closed."""
+
+
+class _Handler:
+    """Stands in for a handler of the user's."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        assert _guard is not None
+        _guard.take(self.function, number, frame)
+
+
+class _Signals:
+    """Stands in for the module ``_signal`` in the module ``signal``."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_signal, name)
+
+    def signal(self, number: int, handler: Any) -> Any:
+        """Set a handler, wrapped; return the last one, unwrapped."""
+        return _unwrap(_signal.signal(number, _Handler(handler) if callable(handler) else handler))
+
+    def getsignal(self, number: int) -> Any:
+        """Return the handler, unwrapped."""
+        return _unwrap(_signal.getsignal(number))
+
+
+_SIGNALS = _Signals()
+
+
+def _unwrap(handler: Any) -> Any:
+    return handler.function if type(handler) is _Handler else handler
+
+
+def _run(function: Callable[..., Any], number: int, frame: FrameType | None) -> None:
+    try:
+        function(number, frame)
+    except BaseException as error:
+        with contextlib.suppress(Exception):  # a class of the user's may refuse, in any way
+            error.__hocket_signal__ = number  # type: ignore[attr-defined]
+        raise
+
+
+def is_from_handler(error: BaseException) -> bool:
+    """Tell whether a handler raised it: then it has nothing to do with the user's code that it went through."""
+    return "__hocket_signal__" in getattr(error, "__dict__", ())
+
+
+def _is_ours(frame: FrameType | None) -> bool:
+    """Tell whether the code that is at work there is the engine's."""
+    while frame is not None:
+        # By the module's name, not by the file: generated methods (of dataclasses, of named tuples) have none.
+        name = frame.f_globals.get("__name__") or ""
+        if name.startswith(_OURS):
+            return True
+        if name.partition(".")[0] not in _TRANSPARENT and not name.startswith("namedtuple_"):
+            return False
+        frame = frame.f_back
+    return False
 
 
 def is_interactive() -> bool:
     """Tell whether a person types at a prompt or in a notebook."""
     return hasattr(sys, "ps1") or "ipykernel" in sys.modules
+
+
+def _do_nothing() -> None:
+    pass

@@ -21,13 +21,21 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from hocket import exceptions, texts
-from hocket.engine import callers, contract
+from hocket.engine import callers, contract, interrupts
 
 PROTOCOL = 5
 
 IN_BAND_BYTES = 16 * 1024
 """Buffers up to this size are copied into the pickle. A guess: a copy of 16 KiB costs about 1 us, as much as the
 bookkeeping for a separate buffer."""
+
+BESIDE_BYTES = 256 * 1024
+"""A pickle of this size or more, whatever is in it, becomes a buffer itself, the first one, so that an engine treats it as it treats a
+large array. The local engine's figure (`payloads.SEGMENT_BYTES`): through a socket a pickle is copied six times and counts against no
+limit of memory, and a message of 2 GiB cannot be built."""
+
+ERROR_BYTES = 16 << 20
+"""How large the pickle of an exception may be. A guess: each process that waits for it gets a copy, in a message."""
 
 FUNCTION_WARN_BYTES = 10 << 20
 FUNCTION_ERROR_BYTES = 100 << 20
@@ -78,10 +86,17 @@ class Encoded:
     __slots__ = ("buffers", "data", "refs")
 
     def __init__(self, data: bytes, buffers: list[memoryview], refs: list[contract.ObjectRef[Any]]) -> None:
+        #: The pickle. Empty if it is large: then it is the first of the buffers.
         self.data = data
         #: The memory of large arrays: still the caller's own, to be copied before control returns.
         self.buffers = buffers
         self.refs = refs
+
+    def split(self) -> tuple[bytes | memoryview, list[memoryview]]:
+        """Return the pickle, wherever it is, and the memory of the arrays."""
+        if self.data:
+            return self.data, self.buffers
+        return self.buffers[0], self.buffers[1:]
 
 
 _NO_REFS: list[contract.ObjectRef[Any]] = []
@@ -118,7 +133,7 @@ def encode(
         SerializationError: Some part of it cannot travel.
     """
     if is_plain(value):
-        return Encoded(pickle.dumps(value, PROTOCOL), _NO_BUFFERS, _NO_REFS)
+        return _build_plain(pickle.dumps(value, PROTOCOL))
     buffers: list[memoryview] = []
 
     def take_buffer(buffer: pickle.PickleBuffer) -> bool:
@@ -131,6 +146,32 @@ def encode(
         buffers.append(raw)
         return False
 
+    stream, refs = _dump(value, what, explain, take_buffer, by_index=by_index)
+    if stream.tell() < BESIDE_BYTES:
+        return Encoded(stream.getvalue(), buffers, refs)
+    return Encoded(b"", [stream.getbuffer(), *buffers], refs)
+
+
+def encode_whole(value: Any, what: str = "value") -> Encoded:
+    """Encode a value with all that it holds in the pickle, however large: for what has to fit into one message.
+
+    Raises:
+        SerializationError: Some part of it cannot travel.
+    """
+    if is_plain(value):
+        return Encoded(pickle.dumps(value, PROTOCOL), _NO_BUFFERS, _NO_REFS)
+    stream, refs = _dump(value, what, None, None, by_index=False)
+    return Encoded(stream.getvalue(), _NO_BUFFERS, refs)
+
+
+def _dump(
+    value: Any,
+    what: str,
+    explain: Callable[[Any, str, Exception], str] | None,
+    take_buffer: Callable[[pickle.PickleBuffer], bool] | None,
+    *,
+    by_index: bool,
+) -> tuple[io.BytesIO, list[contract.ObjectRef[Any]]]:
     outer = contract.encoding.refs
     refs: list[contract.ObjectRef[Any]] = []
     outer_by_index = contract.encoding.by_index
@@ -142,15 +183,25 @@ def encode(
     except exceptions.HocketError:
         raise
     except Exception as error:
+        if interrupts.is_from_handler(error):  # an alarm of the user's, which found a `__reduce__` at work
+            raise
         raise exceptions.SerializationError(_explain_safely(explain or explain_failure, value, what, error)) from error
     finally:
         contract.encoding.refs = outer
         contract.encoding.by_index = outer_by_index
-    return Encoded(stream.getvalue(), buffers, refs)
+    return stream, refs
+
+
+def _build_plain(data: bytes) -> Encoded:
+    if len(data) < BESIDE_BYTES:
+        return Encoded(data, _NO_BUFFERS, _NO_REFS)
+    return Encoded(b"", [memoryview(data)], _NO_REFS)
 
 
 def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.ObjectRef[Any]] | None = None) -> Any:
     """Return a new value from its encoding; `refs` are handles for the references inside, if it was encoded by index."""
+    if not data:
+        data, *buffers = buffers
     if not refs:
         return pickle.loads(data, buffers=buffers)
     outer = contract.decoding.refs
@@ -190,7 +241,7 @@ def encode_arguments(
         if not args:
             return None, _NO_REFS
         if PLAIN_TYPES.issuperset(map(type, args)):
-            return Encoded(pickle.dumps((args, kwargs), PROTOCOL), _NO_BUFFERS, _NO_REFS), _NO_REFS
+            return _build_plain(pickle.dumps((args, kwargs), PROTOCOL)), _NO_REFS
     top: list[contract.ObjectRef[Any]] = []
 
     def replace(argument: Any) -> Any:
@@ -202,7 +253,7 @@ def encode_arguments(
     args = tuple([replace(argument) for argument in args])
     kwargs = {name: replace(argument) for name, argument in kwargs.items()}
     if top and all(type(value) is Slot or is_plain(value) for value in (*args, *kwargs.values())):
-        return Encoded(pickle.dumps((args, kwargs), PROTOCOL), _NO_BUFFERS, _NO_REFS), top
+        return _build_plain(pickle.dumps((args, kwargs), PROTOCOL)), top
     return encode((args, kwargs), what, explain_arguments, by_index=True), top
 
 
@@ -223,8 +274,12 @@ def encode_function(value: Any, name: str) -> contract.RemoteFunction:
     """
     encoded = encode(value, name)
     blob = encoded.data
-    if len(blob) > FUNCTION_WARN_BYTES:
-        _judge_large_function(value, name, len(blob))
+    size, arrays = len(blob), encoded.buffers
+    if not blob:
+        pickled, arrays = encoded.split()
+        size = len(pickled)
+    if size > FUNCTION_WARN_BYTES:
+        _judge_large_function(value, name, size)
     import hashlib  # here, like cloudpickle: it loads OpenSSL, in 2 ms, and a worker that only runs tasks needs none
 
     digest = hashlib.blake2b(blob, digest_size=16)
@@ -232,17 +287,17 @@ def encode_function(value: Any, name: str) -> contract.RemoteFunction:
         digest.update(buffer)
     for ref in encoded.refs:  # some engines write only its place into the pickle
         digest.update(ref.hex().encode())
-    if encoded.buffers:
-        _note_large_arrays(value, name, encoded)
+    if arrays:
+        _note_large_arrays(value, name, arrays)
     return contract.RemoteFunction(value, name, blob, digest.digest(), tuple(encoded.refs), tuple(encoded.buffers))
 
 
-def _note_large_arrays(value: Any, name: str, encoded: Encoded) -> None:
+def _note_large_arrays(value: Any, name: str, arrays: list[memoryview]) -> None:
     import logging
 
     log = logging.getLogger("hocket")
     if log.isEnabledFor(logging.INFO):
-        size = sum(buffer.nbytes for buffer in encoded.buffers)
+        size = sum(buffer.nbytes for buffer in arrays)
         parts = ", ".join(_name_large_parts(value)) or "an array"
         log.info("%s takes %s along: %s bytes, stored once in shared memory", name, parts, f"{size:,}")
 
@@ -284,31 +339,37 @@ def _measure(value: Any) -> int:
 
 
 def encode_error(error: BaseException) -> bytes:
-    """Encode an exception; one that cannot travel is replaced by a `HocketError` with its text.
+    """Encode an exception; one that cannot travel, or is too large, is replaced by a `HocketError` with its text.
 
     The cause of a `TaskError` is a pickle of its own, so that the error arrives also where that cannot be opened.
     """
     if issubclass(type(error), exceptions.TaskError):
         found: Any = error
         cause, note = _encode_alone(found.cause)
-        return encode(_Sent(found.function_name, f"{found.traceback_str}{note}", cause)).data
+        return encode_whole(_Sent(found.function_name, f"{_shorten(found.traceback_str)}{note}", cause)).data
     return _encode_alone(error)[0]
 
 
 def _encode_alone(error: BaseException) -> tuple[bytes, str]:
     """Return the pickle of an exception, or of what takes its place; and what is to be said of that."""
     try:
-        data = encode(error, "exception").data
-        if issubclass(type(decode(data)), BaseException):
+        data = encode_whole(error, "exception").data
+        if len(data) > ERROR_BYTES:
+            failure = (
+                f"it takes {len(data):,} bytes, and the most is {ERROR_BYTES:,}. Raise one without large data in it; put the data "
+                "into the object store with hocket.put() and raise with the reference."
+            )
+        elif issubclass(type(decode(data)), BaseException):
             return data, ""
-        failure = "its __reduce__ makes something else of it"
+        else:
+            failure = "its __reduce__ makes something else of it"
     except BaseException as raised:  # noqa: BLE001 (a user's __reduce__ may raise anything)
         failure = texts.safe_text(raised)
     note = f"(the exception itself could not be sent: {failure})"
     kind = type(error)
     module = texts.safe_text(getattr(kind, "__module__", ""))
-    substitute = exceptions.HocketError(f"{module}.{texts.describe(error)} {note}")
-    return encode(substitute).data, f"{note}\n"
+    substitute = exceptions.HocketError(f"{module}.{_shorten(texts.describe(error))} {note}")
+    return encode_whole(substitute).data, f"{note}\n"
 
 
 class _Sent:
@@ -327,6 +388,12 @@ def _open_sent(function_name: str, traceback_str: str, data: bytes) -> exception
     except Exception as failure:  # noqa: BLE001 (its module may be missing here, and its __setstate__ may raise anything)
         cause = exceptions.HocketError(f"(the exception itself cannot be read here: {texts.describe(failure)})")
     return exceptions.TaskError(function_name, traceback_str, cause)
+
+
+def _shorten(text: str) -> str:
+    """Return a text that fits into a substitute with room to spare: both ends of a long one."""
+    most = ERROR_BYTES // 256
+    return text if len(text) <= 2 * most else f"{text[:most]} [...] {text[-most:]}"
 
 
 # --- explaining -------------------------------------------------------------------------------------------------------

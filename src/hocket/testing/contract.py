@@ -36,6 +36,18 @@ def _square(x: int) -> int:
     return x * x
 
 
+def _make_text(size: int) -> str:
+    return "ä" * (size // 2)
+
+
+def _make_dict(size: int) -> dict[int, bytes]:
+    return dict.fromkeys(range(size // 100_000), b"x") | {-1: bytes(size)}
+
+
+def _make_list(size: int) -> list[int]:
+    return list(range(size // 10))
+
+
 def _list_named_actors() -> list[tuple[str, str]]:
     return sorted(session.get_engine().list_named_actors())
 
@@ -735,6 +747,95 @@ class EngineContract(
         found = api.get(both.remote(first, api.put(second)))
         assert (found[0].shape, float(found[0][-1])) == ((1_000_000,), 1.0)
         assert (found[1].shape, float(found[1][-1])) == ((500_000,), 6.0)
+
+    @pytest.mark.parametrize(
+        "make", [bytes, bytearray, _make_text, _make_dict, _make_list], ids=lambda make: make.__name__
+    )
+    def test_large_values_that_are_no_arrays(self, make: Callable[[int], Any]) -> None:
+        size = 3_000_000
+
+        @api.remote
+        def count(value: Any, *more: Any, **named: Any) -> int:
+            return sum(map(len, (value, *more, *named.values())))
+
+        @api.remote
+        def build(count: int) -> Any:
+            return make(count)
+
+        @api.remote
+        def use() -> int:
+            found = api.get([build.remote(size), api.put(make(size))])
+            return int(api.get(count.remote(*found)))
+
+        value = make(size)
+        assert api.get(count.remote(value)) == len(value)
+        assert api.get(count.remote(value, api.put(value), named=value)) == 3 * len(value)
+        assert api.get([api.put(value), build.remote(size)]) == [value, value]
+        assert api.get(use.remote()) == 2 * len(value)
+        assert api.get(api.remote(lambda: len(value)).remote()) == len(value)
+
+    def test_large_values_that_are_no_arrays_of_actors_and_generators(self) -> None:
+        size = 3_000_000
+
+        class Store:
+            def __init__(self, text: str) -> None:
+                self.text = text
+
+            def add(self, text: str) -> str:
+                return self.text + text
+
+            @actor.method(num_returns=2)
+            def take_apart(self) -> Any:
+                return self.text, len(self.text)
+
+        @api.remote
+        def count(amount: int) -> Iterator[bytes]:
+            for number in range(amount):
+                yield bytes([number]) * size
+
+        def use(store: Any) -> list[int]:
+            return [len(api.get(store.add.remote("b" * size))) for _ in range(6)]
+
+        store = api.remote(Store).remote("a" * size)
+        assert api.get(store.add.remote("b" * size)) == "a" * size + "b" * size
+        assert api.get(store.take_apart.remote()) == ["a" * size, size]
+        assert api.get(api.remote(use).remote(store)) == [2 * size] * 6
+        assert [api.get(item) == bytes([number]) * size for number, item in enumerate(count.remote(3))] == [True] * 3
+
+    def test_large_values_with_references_inside(self) -> None:
+        @api.remote
+        def read(box: dict[str, Any]) -> tuple[int, int]:
+            return len(box["text"]), api.get(box["ref"])
+
+        box = {"text": "x" * 3_000_000, "ref": api.put(5)}
+        ref = api.put(box)
+        assert api.get(read.remote(box)) == (3_000_000, 5)
+        del box
+        assert api.get(read.remote(ref)) == (3_000_000, 5)
+        assert api.get(api.get(ref)["ref"]) == 5
+
+    def test_large_error_says_what_to_do(self) -> None:
+        @api.remote(max_retries=0)
+        def fail(size: int) -> None:
+            raise ValueError("x" * size)
+
+        with pytest.raises(exceptions.TaskError, match="ValueError: xxx") as caught:
+            api.get(fail.remote(1_000_000))
+        assert str(caught.value.cause) == "x" * 1_000_000
+        with pytest.raises(
+            exceptions.TaskError, match=r"(?s)ValueError: x.*could not be sent: it takes \d.*hocket\.put\(\)"
+        ):
+            api.get(fail.remote(20_000_000))
+
+    def test_error_may_hold_an_array(self) -> None:
+        @api.remote(max_retries=0)
+        def fail() -> None:
+            raise ValueError(np.ones(10_000))
+
+        with pytest.raises(exceptions.TaskError, match="ValueError: ") as caught:
+            api.get(fail.remote())
+        assert isinstance(caught.value.cause, ValueError)
+        assert float(caught.value.cause.args[0].sum()) == 10_000
 
     def test_duplicates_in_get_inside_a_task(self) -> None:
         @api.remote

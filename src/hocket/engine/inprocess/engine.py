@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hocket import exceptions, texts
-from hocket.engine import contract, inspection, interrupts, node, rules, values
+from hocket.engine import contract, forks, inspection, interrupts, node, rules, values
 from hocket.engine.inprocess import coroutines, entrance, surroundings, turning
 from hocket.kernel import machine, records, resources
 from hocket.kernel.instructions import Op
@@ -169,7 +169,7 @@ class InProcessEngine(contract.Engine):
     ) -> tuple[int, records.FunctionRecord | None, Payload | None, tuple[int, ...], tuple[int, ...]]:
         encoded, top = values.encode_arguments(args, kwargs, what)
         dependencies = tuple([ref._id for ref in top])
-        payload = None if encoded is None else (False, encoded.data, [bytes(buffer) for buffer in encoded.buffers])
+        payload = None if encoded is None else _build_payload(encoded)
         borrowed = () if encoded is None else tuple([ref._id for ref in encoded.refs])
         return next(self._ids), function, payload, dependencies, borrowed
 
@@ -702,9 +702,24 @@ class InProcessEngine(contract.Engine):
         """Return what the calling code belongs to; None for the main program."""
         return _current.get(None) or (self._stack[-1] if self._stack else None)
 
+    def cut_off(self) -> None:
+        self._guard.remove()
+        is_in_task = self._find_current() is not None
+        forks.cut_off(self)
+        if not is_in_task:
+            return
+        ends: dict[str, Any] = {  # where there are processes, the child would end here too
+            "_finish": lambda worker, task, result, started: forks.end(),
+            "_fail": lambda worker, task, error, started: forks.end(error),
+            "_yield_item": lambda worker, task, index, item: forks.end(RuntimeError(forks.YIELDED)),
+            "_end_worker": lambda worker, is_graceful: forks.end(None if is_graceful else sys.exception()),
+            "_carry_out": lambda: forks.end(RuntimeError(forks.WAITED)),
+        }
+        for name, method in ends.items():
+            setattr(self, name, method)
+
     def close(self) -> None:
         self._is_closed = True
-        self._guard.remove()
         for callbacks in list(self._callbacks.values()):
             for callback in callbacks:
                 callback()
@@ -714,6 +729,8 @@ class InProcessEngine(contract.Engine):
             self._end_worker(worker, is_graceful=True)
         self._instances.clear()
         self.pinned.clear()
+        self._guard.remove()
+        self._guard.check()
 
 
 _current: contextvars.ContextVar[tuple[WorkerRecord, TaskRecord]] = contextvars.ContextVar("current")
@@ -726,9 +743,12 @@ def _terminate() -> None:
 
 def _encode(value: Any, what: str = "value") -> tuple[Payload, tuple[int, ...]]:
     encoded = values.encode(value, what, by_index=True)
-    return (False, encoded.data, [bytes(buffer) for buffer in encoded.buffers]), tuple(
-        [ref._id for ref in encoded.refs]
-    )
+    return _build_payload(encoded), tuple([ref._id for ref in encoded.refs])
+
+
+def _build_payload(encoded: values.Encoded) -> Payload:
+    pickled, arrays = encoded.split()
+    return (False, pickled, [bytes(array) for array in arrays])
 
 
 def _encode_error(error: BaseException) -> Payload:

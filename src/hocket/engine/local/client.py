@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, faults, rules, values
+from hocket.engine import contract, faults, forks, interrupts, rules, values
 from hocket.engine.local import channel, journal, messages, payloads, peers, pump, store
 from hocket.kernel import metrics, records, resources
 
@@ -122,11 +122,13 @@ class Client(contract.Engine):
         self._unmapped: deque[int] = deque()
         self._exported: set[bytes] = set()
         self._options_blobs: dict[Any, bytes] = {}
+        self.guard = interrupts.InterruptGuard(self.lock)
         self.pump = pump.Pump(
             self,
             self.lock,
             handle=self._handle,
             before_wait=self.before_wait,
+            guard=self.guard,
             check=self._check,
             name="hocket-steward",
         )
@@ -757,7 +759,7 @@ class Client(contract.Engine):
 
     def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the hub and wait for what it returns, or raises."""
-        encoded = values.encode((args, kwargs))
+        encoded = values.encode_whole((args, kwargs))
         with self.lock:
             self.publish(encoded.refs)
             question_id = next(self._ids)
@@ -844,6 +846,14 @@ class Client(contract.Engine):
             captures_children=extra.get("captures_children", False),
             is_canceled=task_id in self.cancelled,
         )
+
+    def cut_off(self) -> None:
+        self.guard.remove()
+        self.pump.cut_off()
+        self.channel.cut_off()
+        self.switchboard.cut_off()
+        self.lock = threading.RLock()
+        forks.cut_off(self)
 
     def close(self) -> None:
         """Workers are ended by their parent; a task cannot close the session that it runs in."""

@@ -383,7 +383,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 (the worker that asked raises it)
             # Without the traceback, which holds the frames above, and with them the handles of a driver that waits in `get`.
             answer, ok = error.with_traceback(None), False
-        encoded = values.encode(answer)
+        encoded = values.encode_whole(answer)
         for ref in encoded.refs:
             self._kernel.retain(ref._id, link.worker.id)
         contained = tuple([ref._id for ref in encoded.refs])

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
+from hocket.engine import forks
 from hocket.engine.local import client, flow
 
 if TYPE_CHECKING:
@@ -159,6 +160,16 @@ class Loop:
         self._code = code
         self._loop.call_soon_threadsafe(self._loop.stop)
 
+    def cut_off(self) -> None:
+        """In a fork: the method that forked may run to its end; if it waits before, this process ends. The loop is the parent's."""
+        import asyncio
+
+        self.stop = lambda code=0: forks.end(SystemExit(code))  # type: ignore[method-assign]
+        for lane in (self._main, *self._groups.values()):
+            # The next handle that the loop takes is ours: no other call goes on here, and the sockets are not looked at.
+            end = asyncio.Handle(forks.end, (RuntimeError(forks.WAITED),), lane.loop)
+            lane.loop._ready.appendleft(end)  # type: ignore[attr-defined]
+
     def cancel(self, task_id: int) -> None:
         """Cancel a call that runs."""
         for lane in (self._main, *self._groups.values()):
@@ -170,6 +181,7 @@ class Loop:
         pump.handle_arrived()
         self._is_draining = False
         pump.run_due()
+        self._engine.check()
         row = self._row
         while row:
             work = row.popleft()
@@ -238,7 +250,7 @@ class Loop:
             self.stop()
         except SystemExit as request:
             place = None  # it runs to the end of the process, which is its death
-            self.stop(request.code if isinstance(request.code, int) else 1)
+            self.stop(request.code if isinstance(request.code, int) else 0 if request.code is None else 1)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             if work.task_id in engine.cancelled and type(error).__name__ == "CancelledError":
                 error = exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")

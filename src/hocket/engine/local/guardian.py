@@ -17,6 +17,8 @@ kills; the worker's faulthandler writes its stack to a memfd that outlives it.
 from __future__ import annotations
 
 import contextlib
+import errno
+import faulthandler
 import gc
 import importlib
 import os
@@ -25,10 +27,11 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections import deque
 from typing import NoReturn
 
-from hocket.engine import descendants, faults
+from hocket.engine import descendants, faults, node
 from hocket.engine.local import channel, debugger, late, messages, worker
 
 TAIL_LINES = 20
@@ -85,9 +88,13 @@ class Child:
 class Guardian:
     """The loop."""
 
-    def __init__(self, control: socket.socket, status_fd: int, driver_pid: int, terminal: str | None) -> None:
+    def __init__(
+        self, control: socket.socket, status_fd: int, driver_pid: int, terminal: str | None, words_fd: int | None = None
+    ) -> None:
         self._channel = channel.Channel(control)
         self._status_fd = status_fd
+        #: Where it writes why it ends, if it should not.
+        self._words_fd = words_fd
         #: The name of the driver's terminal, if it has one.
         self._terminal = terminal
         self._children: dict[int, Child] = {}
@@ -112,10 +119,18 @@ class Guardian:
         try:
             while self._serve_once():
                 pass
-        except (OSError, channel.FrameError):
-            pass  # the driver died in the middle of a word
+        except (OSError, channel.FrameError) as error:
+            self._note(error)  # most likely the driver died in the middle of a word, and nobody reads this
+        except BaseException as error:
+            self._note(error)
+            raise
         finally:
             self._end_all()
+
+    def _note(self, error: BaseException) -> None:
+        """Leave word for the driver, which shows it if it is still there."""
+        if self._words_fd is not None:
+            os.write(self._words_fd, "".join(traceback.format_exception(error)).encode(errors="replace"))
 
     def _serve_once(self) -> bool:
         events = self._poll.poll(self._patience)
@@ -144,7 +159,7 @@ class Guardian:
         for message in received:
             match message:
                 case (messages.SPAWN, int(worker_id)):
-                    self._spawn(worker_id, self._channel.take_descriptor(), self._channel.take_descriptor())
+                    self._spawn(worker_id)
                 case (messages.KILL, int(worker_id)):
                     child = self._by_worker.get(worker_id)
                     if child is not None:
@@ -183,24 +198,39 @@ class Guardian:
 
     # --- birth --------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, worker_id: int, sock_fd: int, page_fd: int) -> None:
+    def _spawn(self, worker_id: int) -> None:
         if faults.plan is not None:
             faults.plan.reach("guardian.before_spawn")
-        stderr_read, stderr_write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(stderr_read, False)
-        stack_fd = os.memfd_create("hocket-stack", os.MFD_CLOEXEC)
-        pid = os.fork()
+        opened: list[int] = []
+        try:
+            opened += [self._channel.take_descriptor(), self._channel.take_descriptor(), *os.pipe2(os.O_CLOEXEC)]
+            opened.append(os.memfd_create("hocket-stack", os.MFD_CLOEXEC))
+            pid = os.fork()
+        except (OSError, channel.FrameError) as error:  # the others go on
+            for fd in opened:
+                os.close(fd)
+            self._report_unborn(worker_id, error)
+            return
+        sock_fd, page_fd, stderr_read, stderr_write, stack_fd = opened
         if pid == 0:
             self._become_worker(worker_id, sock_fd, page_fd, stderr_write, stack_fd)
         os.close(sock_fd)
         os.close(page_fd)
         os.close(stderr_write)
+        os.set_blocking(stderr_read, False)
         child = Child(worker_id, pid, stderr_read, stack_fd)
         self._children[pid] = self._by_worker[worker_id] = self._by_stderr[stderr_read] = child
         self._poll.register(stderr_read, select.EPOLLIN)
         if faults.plan is not None:
             faults.plan.reach("guardian.after_spawn")
         self._channel.post((messages.SPAWNED, worker_id, pid))
+
+    def _report_unborn(self, worker_id: int, error: Exception) -> None:
+        """Say that a worker could not be started."""
+        if isinstance(error, channel.FrameError):  # the kernel drops descriptors that it has no place for
+            error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        text = f"the guardian: {node.explain_os_error(error)}" if isinstance(error, OSError) else str(error)
+        self._channel.post((messages.DIED, worker_id, 0, None, None, 0, False, text, ""))
 
     def _become_worker(self, worker_id: int, sock_fd: int, page_fd: int, stderr_fd: int, stack_fd: int) -> NoReturn:
         code = 1
@@ -214,7 +244,7 @@ class Guardian:
             os.dup2(stderr_fd, 2)
             self._channel.close()
             self._poll.close()
-            for fd in (self._driver_fd, self._wake_read, self._wake_write, stderr_fd, *self._by_stderr):
+            for fd in (self._driver_fd, self._words_fd, self._wake_read, self._wake_write, stderr_fd, *self._by_stderr):
                 if fd is not None:
                     os.close(fd)
             for child in self._children.values():
@@ -314,19 +344,35 @@ def _open_pidfd(pid: int) -> int | None:
         return None
 
 
-def main(control_fd: int, status_fd: int, driver_pid: int) -> None:
-    """Run the guardian: the whole life of its process."""
+def main(
+    control_fd: int, status_fd: int, driver_pid: int, words_fd: int | None = None, stderr_fd: int | None = None
+) -> None:
+    """Run the guardian: the whole life of its process.
+
+    Args:
+        control_fd: Its socket to the driver.
+        status_fd: The table of what each worker runs.
+        driver_pid: Of the driver.
+        words_fd: Where it says what went wrong with itself. Its stderr up to now.
+        stderr_fd: The driver's stderr, which becomes its own from now on: workers write there.
+    """
+    if words_fd is not None:
+        faulthandler.enable(words_fd, all_threads=False)
+    if stderr_fd is not None:
+        os.dup2(stderr_fd, 2)
+        os.close(stderr_fd)
     descendants.adopt()
     descendants.set_name("hocket:guardian")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     terminal = debugger.find_terminal()
-    sys.stdin.close()
+    if sys.stdin is not None:
+        sys.stdin.close()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     descendants.allow_forks()
     gc.freeze()  # what is here now is never garbage; workers then share its pages
     gc.enable()
     late.defer()
-    guardian = Guardian(socket.socket(fileno=control_fd), status_fd, driver_pid, terminal)
+    guardian = Guardian(socket.socket(fileno=control_fd), status_fd, driver_pid, terminal, words_fd)
     guardian.run()
     os._exit(0)  # with the socket open: closing it is the kernel's business now

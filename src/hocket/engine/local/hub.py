@@ -10,6 +10,7 @@ workers say into calls of the kernel; `processes` starts the guardian.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import socket
@@ -23,7 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, faults, inspection, interrupts, node, rules, values
+from hocket.engine import contract, faults, forks, inspection, interrupts, node, rules, values
 from hocket.engine.local import (
     channel,
     client,
@@ -78,7 +79,26 @@ class Hub(contract.Engine):
         spill_folder: str = "",
     ) -> None:
         super().__init__()
+        node.reserve_standard_descriptors()
         self.lock = threading.RLock()
+        self.guard = interrupts.InterruptGuard(self.lock)
+        node.raise_descriptor_limit()
+        node.check_descriptors()
+        self.guard.install()
+        try:
+            self._build(node_demand, namespace, labels, memory_limit, spill_folder)
+        except BaseException:  # no descriptors, for example
+            self.guard.remove()
+            raise
+
+    def _build(
+        self,
+        node_demand: resources.Demand,
+        namespace: str,
+        labels: Mapping[str, str],
+        memory_limit: int | None,
+        spill_folder: str,
+    ) -> None:
         self.namespace = namespace
         self.labels = dict(labels)
         self.job_id = os.urandom(4).hex()
@@ -97,17 +117,16 @@ class Hub(contract.Engine):
         self.end: exceptions.HocketError | None = None
         self.failures = 0
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
-        self._owner_pid = os.getpid()
         self._ids = itertools.count(1)
         self._since_pump = 0
         self._dirty: set[links.Link] = set()
         self._by_fd: dict[int, links.Link] = {}
-        self.guard = interrupts.InterruptGuard(self.lock)
         self.pump = pump.Pump(
             self,
             self.lock,
             handle=self._handle,
             before_wait=self._before_wait,
+            guard=self.guard,
             check=self.guard.check,
             name="hocket-steward",
         )
@@ -139,7 +158,7 @@ class Hub(contract.Engine):
             node_id=self.node_id,
             namespace=namespace,
             labels=self.labels,
-            driver_pid=self._owner_pid,
+            driver_pid=os.getpid(),
             entrypoint=" ".join(sys.orig_argv),
             opened_at=time.time(),
             get_pid=lambda worker_id: self.pids.get(worker_id, 0),
@@ -150,8 +169,6 @@ class Hub(contract.Engine):
             lost=self.lost,
             spans=self.spans,
         )
-        self.guard.install()
-        node.raise_descriptor_limit()
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -422,9 +439,13 @@ class Hub(contract.Engine):
         if started:
             self.spans.append(inspection.OwnSpan("get", started, time.perf_counter() - started, len(refs)))
         if len(found) < values.MANY:
-            return [self._open(record) for record in found]
-        with values.hold_collector():
-            return [self._open(record) for record in found]
+            result = [self._open(record) for record in found]
+        else:
+            with values.hold_collector():
+                result = [self._open(record) for record in found]
+        if self.guard.is_pending:
+            self.guard.check()
+        return result
 
     def _wait_for(
         self,
@@ -490,7 +511,8 @@ class Hub(contract.Engine):
                 object_id = record.id
                 self.kernel.retain(object_id)
                 fd = self.store.lend(object_id)
-                return payloads.open_payload(payload, fd, lambda: self._note_unmapped(object_id), refs)
+                buffers = payloads.map_segment(payload, fd, lambda: self._note_unmapped(object_id))
+            return values.decode(payload[1], buffers, refs)  # type: ignore[arg-type]
         return payloads.open_payload(payload, None, _do_nothing, refs)
 
     def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.ObjectRef[Any]]:
@@ -536,6 +558,7 @@ class Hub(contract.Engine):
             return self.end is not None
 
         self.pump.wait_until(is_done, timeout_s)
+        self.guard.check()
         return client.limit_true([record.value is not None for record in waited], num_ready)
 
     def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
@@ -569,6 +592,7 @@ class Hub(contract.Engine):
         if record.value is None:
             assert self.end is not None
             raise self.end
+        self.guard.check()
         return record.value[0] == payloads.END
 
     # --- resources ----------------------------------------------------------------------------------------------------
@@ -976,6 +1000,8 @@ class Hub(contract.Engine):
             link.is_closed = True
             self.pump.unwatch(link.channel.fd)
             del self._by_fd[link.channel.fd]
+            if self.guardian is not None:
+                self.guardian.owe(link.worker.id)
 
     def _hear_guardian(self) -> None:
         assert self.guardian is not None
@@ -987,7 +1013,7 @@ class Hub(contract.Engine):
             self._fail_all(
                 exceptions.LocalEngineDiedError(
                     f"The guardian (pid {self.guardian.pid}), the parent of all workers, is gone, so the session is over. "
-                    "Call hocket.shutdown() and hocket.init() to start again."
+                    f"{self.guardian.explain_end()}Call hocket.shutdown() and hocket.init() to start again."
                 )
             )
             return
@@ -1077,14 +1103,37 @@ class Hub(contract.Engine):
 
     def _start_worker(self, worker: records.WorkerRecord) -> None:
         guardian = self._open_guardian()
-        ours, theirs = socket.socketpair()
-        link = links.Link(worker, ours)
+        node.reserve_standard_descriptors()  # the program may have become a daemon since
+        try:
+            ours, theirs = socket.socketpair()
+            link = links.Link(worker, ours)
+        except OSError as error:
+            death = exceptions.Death(
+                pid=0, explanation=f"could not be started: the driver: {node.explain_os_error(error)}"
+            )
+            self.pump.due.append(functools.partial(self._lose_unborn, worker, death))
+            self.pump.wake()
+            return
         self.links[worker.id] = link
         self._by_fd[link.channel.fd] = link
         self.pump.watch(link.channel.fd)
         link.channel.post(self._setup)
         guardian.spawn(worker.id, theirs, link.page)
         self._dirty.add(link)
+
+    def _lose_unborn(self, worker: records.WorkerRecord, death: exceptions.Death) -> None:
+        with self.lock:
+            if worker.id in self.kernel.workers:
+                self.failures += 1
+                self.kernel.lose(worker, death, set())
+                self.carry_out()
+
+    def bury_unreported(self, link: links.Link) -> None:
+        """A worker is dead, and the guardian does not say why. Called with the lock held."""
+        assert self.guardian is not None
+        text = f"ended, and the guardian (pid {self.guardian.pid}), which would know why, is stopped"
+        self._bury(link.worker.id, exceptions.Death(pid=link.pid, explanation=text))
+        self.carry_out()
 
     def _fail_all(self, error: exceptions.HocketError) -> None:
         self.end = error
@@ -1101,19 +1150,25 @@ class Hub(contract.Engine):
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
+    def cut_off(self) -> None:
+        self.guard.remove()
+        self.pump.cut_off()
+        for link in list(self.links.values()):
+            link.channel.sock.close()
+        if self.guardian is not None:
+            self.guardian.cut_off()
+        forks.cut_off(self)
+
     def close(self) -> None:
         with self.lock:
             if isinstance(self.end, exceptions.SessionClosedError):
                 return
             self.end = exceptions.SessionClosedError("The session was shut down. Call hocket.init() to open a new one.")
             ended = list(self.links.values())
-            if os.getpid() == self._owner_pid:
-                for link in ended:
-                    link.channel.post((messages.STOP,))
-                    self.flush(link)
-                self._call_back_all()
-        if os.getpid() != self._owner_pid:  # a fork of the driver: the session is not its own to end
-            return
+            for link in ended:
+                link.channel.post((messages.STOP,))
+                self.flush(link)
+            self._call_back_all()
         self.pump.run_due()
         self.store.stop()
         self.pump.close()  # before the guardian's socket: the steward must not meet a closed descriptor
@@ -1131,6 +1186,7 @@ class Hub(contract.Engine):
         self.store.close()
         self.interned.clear()
         self.pinned.clear()
+        self.guard.check()
 
 
 _MESSAGES = {

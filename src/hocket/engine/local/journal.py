@@ -165,6 +165,12 @@ class JournalChannel(channel.Channel):
         #: Places for running calls that were used and are free again.
         self._free: list[int] = []
 
+    def cut_off(self) -> None:
+        """In a fork: let go of the socket, and of the page, which tell the hub of the parent."""
+        self.sock.close()
+        self._map = mmap.mmap(-1, PAGE_BYTES)
+        self.words = memoryview(self._map)[: _WORDS * 8].cast("Q")
+
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def post(self, message: channel.Message) -> None:

@@ -20,7 +20,8 @@ BUFFERS = 1
 """``(BUFFERS, pickle, (bytes, ...))``: some buffers, too small together for a segment."""
 SEGMENT = 2
 """``(SEGMENT, pickle, object_id, size, layout, where, digest)``: buffers in shared memory or in a spill file; a descriptor
-comes with it. `where`: the source line that made the value. `digest`: a checksum, or None without ``HOCKET_DEBUG=1``.
+comes with it. The pickle is empty if it is large itself: then it is the first buffer. `where`: the source line that made the value.
+`digest`: a checksum, or None without ``HOCKET_DEBUG=1``.
 
 In a worker the descriptor stands behind the rest once it has arrived: ``payload[-1]``."""
 ERROR = 3
@@ -38,7 +39,7 @@ NONE: Payload = (INLINE, pickle.dumps(None, values.PROTOCOL))
 
 
 def build_small(encoded: values.Encoded) -> Payload | None:
-    """Return the payload of a value that needs no segment; None if it needs one."""
+    """Return the payload of a value that needs no segment; None if it needs one, as a large pickle always does."""
     buffers = encoded.buffers
     if not buffers:
         return (INLINE, encoded.data)
@@ -64,13 +65,18 @@ def open_payload(
         return values.decode(payload[1], [bytearray(buffer) for buffer in payload[2]], refs)
     if kind == SEGMENT:
         assert fd is not None
-        buffers = segments.map_private(fd, payload[3], payload[4], on_unmapped)
-        if payload[6] is not None:
-            _check_digest(payload, buffers)
-        return values.decode(payload[1], buffers, refs)
+        return values.decode(payload[1], map_segment(payload, fd, on_unmapped), refs)
     if kind >= ERROR:
         exceptions.raise_stored(values.decode(payload[1]))
     return values.decode(payload[1], (), refs)
+
+
+def map_segment(payload: Payload, fd: int, on_unmapped: Callable[[], None]) -> list[memoryview]:
+    """Return the buffers of a `SEGMENT`, mapped; the rest is as with `open_payload`."""
+    buffers = segments.map_private(fd, payload[3], payload[4], on_unmapped)
+    if payload[6] is not None:
+        _check_digest(payload, buffers)
+    return buffers
 
 
 def _check_digest(payload: Payload, buffers: list[memoryview]) -> None:

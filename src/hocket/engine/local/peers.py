@@ -371,6 +371,12 @@ class Switchboard:
         if end.fd in self._lines_by_fd or end.fd in self._extensions_by_fd:
             self._owner.watch_line_writable(end.fd, not is_sent)
 
+    def cut_off(self) -> None:
+        """In a fork: let go of the sockets, which are the parent's."""
+        ends: list[Line | Extension] = [*self._lines.values(), *self._extensions.values()]
+        for end in ends:
+            end.channel.sock.close()
+
     def has_unsent(self) -> bool:
         """Tell whether an answer or a call waits to be sent."""
         return bool(self._dirty)

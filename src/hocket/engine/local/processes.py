@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import select
@@ -10,10 +11,21 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 from hocket import exceptions
+from hocket.engine import descendants, node
 from hocket.engine.local import channel, journal, late, messages
+
+WORDS_BYTES = 4096
+"""How much of the last that the guardian wrote is shown."""
+
+REAP_SECONDS = 1.0
+"""How long to wait for the system to say how the guardian ended, when its socket has ended. It takes microseconds."""
+
+STOPPED_SECONDS = 0.5
+"""How often to look whether somebody has stopped the guardian, while we wait for it."""
 
 END_SECONDS = 10.0
 """How long the guardian may take to end everything; it takes milliseconds unless a process cannot be killed."""
@@ -24,7 +36,7 @@ import importlib.util, sys
 sys.path.insert(0, {source!r})
 sys.modules[{package!r}] = importlib.util.module_from_spec(importlib.util.find_spec({package!r}))
 from hocket.engine.local import guardian
-guardian.main({control}, {status}, {driver})
+guardian.main({control}, {status}, {driver}, {words}, {stderr})
 """
 """What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain; `late` says why the package's own
 code does not run."""
@@ -43,19 +55,32 @@ class GuardianProcess:
                 f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours called like a library? Call it something else, or put "
                 "what it does under `if __name__ == '__main__':`."
             )
+        node.reserve_standard_descriptors()  # the program may have become a daemon since `init`
         self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
         os.ftruncate(self._status_fd, messages.STATUS_BYTES)
         self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
+        #: What the guardian has to say for itself: its own stderr is the workers', and belongs to the user.
+        #: Workers of which it should say something, and since when.
+        self._owed: dict[int, float] = {}
+        self._words_fd = os.memfd_create("hocket-words", os.MFD_CLOEXEC)
         ours, theirs = socket.socketpair()
         self._channel = channel.Channel(ours)
+        stderr_fd = os.dup(2)
         boot = _BOOT.format(
-            source=_SOURCE, package=_PACKAGE, control=theirs.fileno(), status=self._status_fd, driver=os.getpid()
+            source=_SOURCE,
+            package=_PACKAGE,
+            control=theirs.fileno(),
+            status=self._status_fd,
+            driver=os.getpid(),
+            words=self._words_fd,
+            stderr=stderr_fd,
         )
         try:
             # A session of its own: a Ctrl-C or hang-up of the terminal is the driver's business.
             self._process = subprocess.Popen(
                 [sys.executable, *_list_interpreter_flags(), "-c", boot],
-                pass_fds=(theirs.fileno(), self._status_fd),
+                pass_fds=(theirs.fileno(), self._status_fd, self._words_fd, stderr_fd),
+                stderr=self._words_fd,  # until it has loaded what it needs: an interpreter that cannot start says why
                 start_new_session=True,
             )
         except OSError:  # no memory for a process, or the interpreter is gone: the session goes on without workers
@@ -63,8 +88,33 @@ class GuardianProcess:
             raise
         finally:
             theirs.close()
+            os.close(stderr_fd)
         self.pid = self._process.pid
         self.fd = self._channel.fd
+
+    # --- what it owes -------------------------------------------------------------------------------------------------
+
+    def owe(self, worker_id: int) -> None:
+        """It should soon say something about this worker."""
+        self._owed.setdefault(worker_id, time.monotonic())
+
+    def list_overdue(self, now: float, patience_s: float) -> list[int]:
+        """Return the workers of which it should have said something so long ago."""
+        return [worker_id for worker_id, since in self._owed.items() if now - since > patience_s]
+
+    def owes(self) -> bool:
+        """Tell whether it should say something."""
+        return bool(self._owed)
+
+    def revive(self) -> bool:
+        """Continue it if somebody has stopped it; tell whether that was so."""
+        if not descendants.is_stopped(self.pid):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+        return True
+
+    # --- talking ------------------------------------------------------------------------------------------------------
 
     def spawn(self, worker_id: int, sock: socket.socket, page: journal.Page) -> None:
         """Have a worker forked; its end of the socket pair, and its page, are handed over."""
@@ -73,6 +123,7 @@ class GuardianProcess:
         self._send()
         sock.close()
         page.hand_over()
+        self.owe(worker_id)
 
     def load(self, modules: Sequence[str]) -> None:
         """Have it import modules from where this process would."""
@@ -82,18 +133,38 @@ class GuardianProcess:
     def kill(self, worker_id: int) -> None:
         """Have a worker killed."""
         self._channel.post((messages.KILL, worker_id))
+        self.owe(worker_id)
         self._send()
 
     def _send(self) -> None:
         try:
             while not self._channel.flush():
-                select.select([], [self.fd], [])
+                if not select.select([], [self.fd], [], STOPPED_SECONDS)[1]:
+                    self.revive()
         except OSError:
             self._channel.outbox.clear()  # it is gone; the end of its socket will be handled as such
 
     def receive(self) -> list[channel.Message] | None:
         """Return what it says; None if it is gone."""
-        return self._channel.receive()
+        received = self._channel.receive()
+        for message in received or ():
+            self._owed.pop(message[1], None)
+        return received
+
+    def explain_end(self) -> str:
+        """Return how it ended and what it said last, as sentences; called when `receive` says that it is gone."""
+        try:
+            code = self._process.wait(REAP_SECONDS)
+        except subprocess.TimeoutExpired:
+            return ""
+        how = (
+            f"It was killed by signal {-code} ({signal.strsignal(-code)}). "
+            if code < 0
+            else f"It exited with code {code}. "
+        )
+        said = os.pread(self._words_fd, WORDS_BYTES, max(0, os.fstat(self._words_fd).st_size - WORDS_BYTES))
+        text = said.decode(errors="replace").strip()
+        return f"{how}Its last words:\n{text}\n" if text else how
 
     def read_status(self, worker_id: int) -> int:
         """Return the id of the task that the worker started last."""
@@ -110,17 +181,27 @@ class GuardianProcess:
         """Have every process of the session ended, and wait for it."""
         self._channel.post((messages.EXIT,))
         self._send()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+        deadline = time.monotonic() + END_SECONDS
+        while self._process.returncode is None:
+            self.revive()
+            try:
+                self._process.wait(STOPPED_SECONDS)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    self._process.send_signal(signal.SIGKILL)
+                    self._process.wait()
         self._close()
+
+    def cut_off(self) -> None:
+        """In a fork of the driver: it is not this process's child, and not its to talk to."""
+        self._channel.sock.close()
+        self._process.returncode = 0  # else its destructor warns that it still runs
 
     def _close(self) -> None:
         self._channel.close()
         self._status.close()
         os.close(self._status_fd)
+        os.close(self._words_fd)
 
 
 def build_setup(job_id: str, node_id: str, namespace: str, *, has_gpus: bool) -> channel.Message:
@@ -145,8 +226,9 @@ def parse_death(message: channel.Message) -> exceptions.Death:
         exit_code=exit_code,
         peak_rss_bytes=peak_rss_bytes,
         out_of_memory=out_of_memory,
-        stderr_tail=stderr_tail,
+        stderr_tail=stderr_tail if pid else "",
         stack=stack,
+        explanation="" if pid else f"could not be started: {stderr_tail}",
     )
 
 

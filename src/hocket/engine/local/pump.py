@@ -27,6 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from hocket.engine import interrupts
 from hocket.engine.local import bell
 
 TICK_SECONDS = 0.01
@@ -61,6 +62,7 @@ class Pump:
         *,
         handle: Callable[[int, int], None],
         before_wait: Callable[[], float | None],
+        guard: interrupts.InterruptGuard,
         check: Callable[[], None],
         name: str,
     ) -> None:
@@ -71,6 +73,7 @@ class Pump:
             lock: Held around `handle` and `before_wait`.
             handle: Called with a descriptor and its epoll events.
             before_wait: Called before each wait: sends what is unsent, and returns how long to wait at most (seconds).
+            guard: Whose pending handlers end waits, by `check`.
             check: Called without the lock after each round of a waiting thread; may raise to end the wait.
             name: Of the steward thread.
         """
@@ -78,6 +81,8 @@ class Pump:
         self._condition = threading.Condition(lock)
         self._handle = handle
         self._before_wait = before_wait
+        self._guard = guard
+        guard.wake = self.wake
         self._check = check
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -134,6 +139,10 @@ class Pump:
                         if left_s <= 0 and timeout_s:
                             return False
                         left_s = max(0.0, left_s)
+                    if (
+                        self._guard.is_called()
+                    ):  # one that is noted later, with the lock held, wakes whoever holds the role
+                        left_s = 0.0
                     if self._holder is None or self._holder == me:
                         self._holder = me
                         is_mine = True
@@ -187,7 +196,14 @@ class Pump:
             self._poked = True
             os.eventfd_write(self._wake_fd, 1)
 
+    def wake(self) -> None:
+        """End the waits of the moment. Called by a signal's handler, at any moment, without the lock."""
+        if not self._closed:
+            os.eventfd_write(self._wake_fd, 1)
+
     def _sleep(self, left_s: float | None) -> None:
+        if left_s == 0:
+            return
         if self._holder == self._steward_id:
             os.eventfd_write(self._wake_fd, 1)
         self._sleepers += 1
@@ -287,6 +303,11 @@ class Pump:
             return bool(events)
         has_come = self._wait_and_handle(limit_s)
         return has_come and not self.bell.has_rung
+
+    def cut_off(self) -> None:
+        """In a fork: let go of the set. It is the parent's too, so nothing may be taken out of it."""
+        self._closed = True
+        self._epoll.close()
 
     def close(self) -> None:
         """End the steward and close the set. Called without the lock, by any other thread, when no thread waits any more."""

@@ -26,7 +26,28 @@ STOP_SECONDS = 30.0
 """How long a worker that was told to stop may take for its goodbye."""
 
 
+OVERDUE_SECONDS = 1.0
+"""How long the guardian may say nothing of a birth or a death before we look whether somebody has stopped it."""
+
+SILENT_SECONDS = 3.0
+"""How long a worker's death may go unreported by a guardian that stays stopped."""
+
 Link = links.Link
+
+
+class Guardian(Protocol):
+    """What the watch needs of the guardian."""
+
+    pid: int
+
+    def owes(self) -> bool:
+        """Tell whether it should say something."""
+
+    def list_overdue(self, now: float, patience_s: float) -> list[int]:
+        """Return the workers of which it should have said something so long ago."""
+
+    def revive(self) -> bool:
+        """Continue it if somebody has stopped it; tell whether that was so."""
 
 
 class Owner(Protocol):
@@ -34,6 +55,13 @@ class Owner(Protocol):
 
     kernel: machine.Kernel
     links: dict[int, Link]
+
+    @property
+    def guardian(self) -> Guardian | None:
+        """The parent of all workers, if there is one."""
+
+    def bury_unreported(self, link: Link) -> None:
+        """A worker is dead, and the guardian does not say why."""
 
     def send(self, link: Link, message: tuple[object, ...]) -> None:
         """Put a message in a worker's outbox."""
@@ -67,7 +95,10 @@ class Watch:
         is_idle = len(kernel.idle) > 1 and len(kernel.idle) == len(kernel.workers)
         stopping = [worker for worker in kernel.workers.values() if worker.stopped]
         ends_s = self.ends.look(now)
-        if not (is_blocked or is_waiting or is_idle or stopping):
+        is_owed = self._hub.guardian is not None and self._hub.guardian.owes()
+        if is_owed:
+            self._look_after_guardian(now)
+        if not (is_blocked or is_waiting or is_idle or is_owed or stopping):
             self._idle_since = 0.0
             self._waiting_since.clear()
             return ends_s
@@ -80,8 +111,23 @@ class Watch:
             link = self._hub.links.get(worker.id)
             if link is not None and now - link.stopped_at > STOP_SECONDS:
                 self._hub.kill_worker(worker.id)
-        limit_s = LOOK_SECONDS if is_blocked or is_waiting or stopping else IDLE_SECONDS
+        limit_s = LOOK_SECONDS if is_blocked or is_waiting or is_owed or stopping else IDLE_SECONDS
         return limit_s if ends_s is None else min(limit_s, ends_s)
+
+    def _look_after_guardian(self, now: float) -> None:
+        """Continue a guardian that somebody has stopped. If that is of no use, do without what it would say of the dead."""
+        guardian = self._hub.guardian
+        assert guardian is not None
+        if not guardian.list_overdue(now, OVERDUE_SECONDS) or not guardian.revive():
+            return
+        import logging  # here, as below
+
+        text = "The guardian (pid %d), the parent of all workers, was stopped; it has been continued."
+        logging.getLogger("hocket").warning(text, guardian.pid)
+        for worker_id in guardian.list_overdue(now, SILENT_SECONDS):
+            link = self._hub.links.get(worker_id)
+            if link is not None and link.is_closed:
+                self._hub.bury_unreported(link)
 
     def _break_circle(self) -> None:
         found = deadlock.find_deadlock(self._hub.kernel)

@@ -31,7 +31,7 @@ from typing import Any
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
 from hocket import exceptions, texts
-from hocket.engine import callers, contract, faults, rules, values
+from hocket.engine import callers, contract, faults, forks, rules, values
 from hocket.engine.local import channel, client, debugger, event_loop, flow, journal, messages, payloads, surroundings
 from hocket.kernel import records
 
@@ -107,12 +107,12 @@ class Worker:
         self._is_stopping = False
         self._interruptible_id = 0
         self._cancelling_id = 0
-        self._is_postponed = False
         self._main_id = threading.get_ident()
         engine.on_work = self._take_message
         engine.on_late = self._enqueue
         engine.take_unstarted = self._take_unstarted
-        engine.check = self._raise_postponed
+        engine.check = self._check
+        engine.guard.install()
         signal.signal(signal.SIGINT, self._on_interrupt)
 
     def run(self) -> int:
@@ -179,6 +179,25 @@ class Worker:
         with self._engine.lock:
             self._engine.before_wait()
         _flush_streams()
+
+    def cut_off(self) -> None:
+        """In a fork of this process: have it end where the function that it came from ends. Nothing of it is sent."""
+        contract.set_current_engine(None)
+        self._engine.cut_off()
+        faulthandler.disable()  # its file tells of this worker's death, not of a fork's
+        if signal.getsignal(signal.SIGINT) == self._on_interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._loop is not None:
+            self._loop.cut_off()
+        ends: dict[str, Any] = {
+            "send_result": lambda work, result, started: forks.end(),
+            "send_item": lambda work, index, item: forks.end(RuntimeError(forks.YIELDED)),
+            "report": lambda work, error: forks.end(error),
+            "exit_actor": forks.end,
+            "_send_exit": forks.end,
+        }
+        for name, method in ends.items():
+            setattr(self, name, method)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -327,21 +346,19 @@ class Worker:
             signal.pthread_kill(self._main_id, signal.SIGINT)
 
     def _on_interrupt(self, signal_number: int, frame: object) -> None:
-        if not self._interruptible_id or self._interruptible_id != self._cancelling_id:
-            return
-        if self._engine.lock._is_owned():  # type: ignore[attr-defined]
-            self._is_postponed = True  # not in the middle of a message: it would be lost
-            return
-        self._interruptible_id = 0
-        raise KeyboardInterrupt
+        if self._interruptible_id and self._interruptible_id == self._cancelling_id:
+            self._interruptible_id = 0
+            raise KeyboardInterrupt
 
-    def _raise_postponed(self) -> None:
-        """Raise the interrupt that came while the lock was held; only the main thread is ever interrupted."""
-        if self._is_postponed and threading.get_ident() == self._main_id:
-            self._is_postponed = False
-            if self._interruptible_id and self._interruptible_id == self._cancelling_id:
-                self._interruptible_id = 0
-                raise KeyboardInterrupt
+    def _check(self) -> None:
+        """Call the handlers of signals that had to wait. What they raise is the running task's; without one, it is printed."""
+        guard = self._engine.guard
+        if not guard.is_pending:
+            return
+        if self._engine.running.task_id:
+            guard.check()
+        else:
+            guard.check_and_print()
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -552,7 +569,7 @@ class Worker:
         """Put the result in the outbox; one that cannot travel is the task's error."""
         try:
             self._send_result(work, result, time.perf_counter() - started, started)
-        except BaseException as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+        except BaseException as error:  # noqa: BLE001 (a user's __reduce__, or handler of a signal, may raise anything)
             self.report(work, error)
 
     def _send_items(self, work: Work, items: Any) -> None:
@@ -612,13 +629,16 @@ class Worker:
     def _send_result(self, work: Work, result: Any, seconds: float, started: float) -> None:
         count = work.num_returns
         if count == 1 and not work.reply_to and values.is_plain(result) and faults.plan is None:  # the usual case
-            payload = (payloads.INLINE, values.encode_plain(result))
-            engine = self._engine
-            with engine.lock:
-                if engine.metrics.families:
-                    engine.post_metrics()
-                engine.channel.post((messages.DONE, work.task_id, seconds, [(payload, ())], started))
-            return
+            data = values.encode_plain(result)
+            if len(data) < values.BESIDE_BYTES:
+                engine = self._engine
+                with engine.lock:
+                    if engine.metrics.families:
+                        engine.post_metrics()
+                    whole = [((payloads.INLINE, data), ())]
+                    engine.channel.post((messages.DONE, work.task_id, seconds, whole, started))
+                return
+            del data  # it goes to shared memory, below
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
         encoded = [values.encode(value, f"the result of `{work.name}`", by_index=True) for value in results]
         engine = self._engine
@@ -776,7 +796,7 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
     engine = client.Client(worker_id, socket.socket(fileno=sock_fd), page_fd)
     contract.set_current_engine(engine)
-    # A fork of the worker has no session: the sockets are not its own. `core.session` sees to that too, but may not be loaded.
-    os.register_at_fork(after_in_child=functools.partial(contract.set_current_engine, None))
     debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
-    return Worker(engine, status, worker_id % messages.STATUS_SLOTS).run()
+    runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS)
+    os.register_at_fork(after_in_child=runner.cut_off)
+    return runner.run()

@@ -99,6 +99,7 @@ class RayEngine(contract.Engine):
             "before it into each.",
             "generator_completion": "completed() of a generator that raised has the value None: its last item has the error.",
             "owner_deaths": "What a worker put, and the results of tasks that it submitted, are lost if it is killed: it owns them.",
+            "forks": "A process that a task forks is a second copy of Ray's worker: it has to end with os._exit() before the task's function ends.",
             "instant_start": "Ray's processes start with the session, which takes seconds.",
             "every_interrupt": "A Ctrl-C in the short moment in which Ray's C++ calls back into Python is lost there; press it again.",
             "plain_output": "What workers print comes with a worker's name and pid in front of each line, up to a second late.",

@@ -14,7 +14,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from hocket import texts
 from hocket.engine import values
@@ -58,6 +58,14 @@ class Failure:
         return self.error
 
 
+class Code(NamedTuple):
+    """A function in the form that travels."""
+
+    blob: bytes
+    buffers: list[Any]
+    """The memory of the large values that it refers to."""
+
+
 class PoolProcess:
     """The actor in each process of a pool."""
 
@@ -72,7 +80,7 @@ class PoolProcess:
                 self._failure = build_failure(error)
 
     def run(
-        self, new: list[tuple[bytes, bytes]], digests: list[bytes], chunks: list[tuple[int, Any]]
+        self, new: list[tuple[bytes, Code]], digests: list[bytes], chunks: list[tuple[int, Any]]
     ) -> tuple[list[Outcome], float]:
         """Work on chunks, in order, as long as `SLICE_SECONDS` allow; at least on one.
 
@@ -84,9 +92,9 @@ class PoolProcess:
         Returns:
             The outcomes of those that were done, and the seconds that they took.
         """
-        for digest, blob in new:
+        for digest, code in new:
             self._functions.pop(digest, None)
-            self._functions[digest] = blob
+            self._functions[digest] = code
             if len(self._functions) > MAX_FUNCTIONS:
                 del self._functions[next(iter(self._functions))]
         started = time.perf_counter()
@@ -110,8 +118,8 @@ class PoolProcess:
             return False, self._failure
         try:
             function = self._functions[digest]
-            if type(function) is bytes:
-                function = self._functions[digest] = values.decode(function)
+            if type(function) is Code:
+                function = self._functions[digest] = values.decode(*function)
             if kind == MAP:
                 result = list(map(function, work))
             elif kind == STARMAP:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -271,14 +272,14 @@ class Crew:
                 args, kwargs = item.work
                 if not kwargs and values.PLAIN_TYPES.issuperset(map(type, args)):
                     return [api.get(seat.handle.apply.remote(encoded.id, *args))]
-        new: list[tuple[bytes, bytes]] = []
+        new: list[tuple[bytes, chunks.Code]] = []
         digests: list[bytes] = []
         for item in items:
             encoded = item.function.encoded
             digests.append(encoded.id)
             if encoded.id not in seat.known:
                 seat.known[encoded.id] = encoded
-                new.append((encoded.id, encoded.blob))
+                new.append((encoded.id, chunks.Code(encoded.blob, list(map(pickle.PickleBuffer, encoded.buffers)))))
                 if len(seat.known) > chunks.MAX_FUNCTIONS:
                     del seat.known[next(iter(seat.known))]
         if len(set(digests)) == 1:

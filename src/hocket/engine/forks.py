@@ -1,0 +1,88 @@
+"""A fork of a process that has a session has none itself.
+
+``os.fork`` and ``multiprocessing`` copy a process in the middle of whatever it does: its sockets, its locks (held for ever, if a
+thread that the copy lacks held them) and, in a task, the way back into the loop that would send the task's result a second time.
+So in the child, before any other code runs, the engine is *cut off*: what it shares with other processes is closed, its
+methods refuse, and the child of a task ends where the task's function ends, as a script ends where its last line does. The
+parent does not notice.
+
+All of this happens in the child, once. A process that does not fork pays nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import sys
+import threading
+import traceback
+from typing import Any, NoReturn
+
+from hocket import exceptions
+from hocket.engine import callers, contract
+
+_REFUSAL = (
+    "This process is a fork of one that has a session, and has none itself: it cannot use references, actors or the engine of the "
+    "parent. Call hocket.init() here for a session of its own, or use the parent's session in the parent."
+)
+
+WAITED = (
+    "A method of an asynchronous actor forked, and the child waited in `await`: the event loop is the parent's. Do what the child is "
+    "for without waiting, and end it with os._exit(); or start it with subprocess."
+)
+YIELDED = (
+    "A generator that runs as a task or call forked, and the child went on to yield: its items have nobody to go to. End the child with "
+    "os._exit() before."
+)
+
+
+def cut_off(engine: contract.Engine) -> None:
+    """Have every method of an engine refuse, from now on, in this process."""
+    engine.__class__ = _build_severed(type(engine))
+
+
+@functools.cache
+def _build_severed(kind: type[contract.Engine]) -> type[contract.Engine]:
+    def refuse(engine: contract.Engine, *args: object, **kwargs: object) -> NoReturn:
+        raise exceptions.SessionClosedError(_REFUSAL)
+
+    def ignore(engine: contract.Engine, *args: object, **kwargs: object) -> None:
+        pass
+
+    # From the contract's own list, so that what an engine learns to do later is refused too.
+    methods: dict[str, Any] = dict.fromkeys(contract.Engine.__abstractmethods__, refuse)
+    return type(kind.__name__, (kind,), {**methods, "close": ignore, "record_metrics": ignore})
+
+
+def end(error: BaseException | None = None) -> NoReturn:
+    """End this process as a script ends, by the exception that nobody has caught, or without one."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        if code and not isinstance(error.code, int):
+            _write(f"{error.code}\n")
+    elif error is not None:
+        code = 1
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename.startswith(callers.PACKAGE):
+            frames = frames.tb_next
+        _write("".join(traceback.format_exception(type(error), error, frames)))
+    try:
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
+        atexit._run_exitfuncs()
+    except BaseException:  # noqa: BLE001 (it ends all the same)
+        _write(traceback.format_exc())
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or nobody reads it
+                stream.flush()
+        os._exit(code)
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(text)

@@ -1,0 +1,156 @@
+"""One process of a session is stopped (SIGSTOP): nothing else waits for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+import hocket
+from hocket.engine import descendants
+
+pytestmark = [pytest.mark.slow, pytest.mark.about_local("its guardian and workers")]
+
+
+@hocket.remote
+def one(x: int) -> int:
+    return x
+
+
+@hocket.remote
+def sleep(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@hocket.remote(max_retries=0)
+def die(code: int) -> None:
+    os._exit(code)
+
+
+@hocket.remote(max_retries=0)
+def wait_for_death() -> None:
+    time.sleep(1000)
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self) -> int:
+        self.value += 1
+        return self.value
+
+    def get_pid(self) -> int:
+        return os.getpid()
+
+
+def look(name: str) -> Any:
+    return hocket.core.session.get_engine().statistics()[name]
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    while not descendants.is_stopped(pid):
+        pass
+
+
+@pytest.fixture
+def guardian_pid(session: hocket.SessionContext) -> int:
+    """The guardian of a session that has done something."""
+    assert hocket.get([one.remote(x) for x in range(20)], timeout=30) == [*range(20)]
+    return int(look("guardian_pid"))
+
+
+def test_stopped_guardian_is_continued_for_a_death(guardian_pid: int, caplog: pytest.LogCaptureFixture) -> None:
+    ref = die.remote(7)
+    stop(guardian_pid)
+    with (
+        caplog.at_level(logging.WARNING, "hocket"),
+        pytest.raises(hocket.exceptions.WorkerCrashedError, match="code 7"),
+    ):
+        hocket.get([ref, die.remote(7)], timeout=30)
+    assert hocket.get([one.remote(x) for x in range(20)], timeout=30) == [*range(20)]
+
+
+def test_stopped_guardian_is_continued_for_a_birth(guardian_pid: int, caplog: pytest.LogCaptureFixture) -> None:
+    stop(guardian_pid)
+    with caplog.at_level(logging.WARNING, "hocket"):
+        assert hocket.get(hocket.remote(Counter).remote().add.remote(), timeout=30) == 1
+    assert "The guardian" in caplog.text
+    assert "was stopped; it has been continued" in caplog.text
+
+
+def test_stopped_guardian_is_continued_for_a_kill(guardian_pid: int) -> None:
+    counter = hocket.remote(Counter).remote()
+    pid = hocket.get(counter.get_pid.remote(), timeout=30)
+    stop(guardian_pid)
+    hocket.kill(counter)
+    with pytest.raises(hocket.exceptions.ActorDiedError, match="kill"):
+        hocket.get(counter.add.remote(), timeout=30)
+    deadline = time.monotonic() + 20
+    while descendants.read_state(pid) and time.monotonic() < deadline:
+        hocket.wait([sleep.remote(0.01)], timeout=1)
+    assert not descendants.read_state(pid)
+
+
+def test_stopped_guardian_ends_with_the_session(guardian_pid: int) -> None:
+    ref = sleep.remote(1000)
+    assert hocket.wait([ref], timeout=0)[1] == [ref]
+    stop(guardian_pid)
+    started = time.monotonic()
+    hocket.shutdown()
+    assert time.monotonic() - started < 5, "the time after which it would have been killed is 10 s"
+    assert not descendants.read_state(guardian_pid)
+
+
+def test_death_under_a_guardian_that_stays_stopped(guardian_pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = hocket.core.session.get_engine()
+    guardian: Any = engine.guardian  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        guardian, "revive", lambda: descendants.is_stopped(guardian_pid)
+    )  # somebody stops it again at once
+    refs = [wait_for_death.remote() for _ in range(2)]
+    stop(guardian_pid)
+    pids = look("worker_pids")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for ref in refs:
+        message = r"wait_for_death` ended, and the guardian \(pid \d+\), which would know why, is stopped"
+        with pytest.raises(hocket.exceptions.WorkerCrashedError, match=message):
+            hocket.get(ref, timeout=30)
+    monkeypatch.undo()
+    assert hocket.get([one.remote(x) for x in range(20)], timeout=30) == [*range(20)]
+
+
+def test_stopped_idle_worker_holds_up_nobody(guardian_pid: int) -> None:
+    assert hocket.get([sleep.remote(0.1) for _ in range(2)], timeout=30) == [0.1] * 2
+    pids = look("worker_pids")
+    assert len(pids) == 2
+    stop(pids[0])
+    try:
+        assert hocket.get([one.remote(x) for x in range(40)], timeout=30) == [*range(40)]
+        counter = hocket.remote(Counter).remote()
+        assert hocket.get([counter.add.remote() for _ in range(5)], timeout=30) == [1, 2, 3, 4, 5]
+    finally:
+        os.kill(pids[0], signal.SIGCONT)
+    assert hocket.get([one.remote(x) for x in range(40)], timeout=30) == [*range(40)]
+
+
+def test_stopped_actor_holds_up_its_callers_only(guardian_pid: int) -> None:
+    stopped, other = [hocket.remote(Counter).remote() for _ in range(2)]
+    pid, _ = hocket.get([stopped.get_pid.remote(), other.add.remote()], timeout=30)
+    stop(pid)
+    calls = [stopped.add.remote() for _ in range(5)]
+    try:
+        assert hocket.get([other.add.remote() for _ in range(5)], timeout=30) == [2, 3, 4, 5, 6]
+        assert hocket.get([one.remote(x) for x in range(40)], timeout=30) == [*range(40)]
+        with pytest.raises(hocket.exceptions.GetTimeoutError, match="5 of 5"):
+            hocket.get(calls, timeout=0.2)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert hocket.get(calls, timeout=30) == [1, 2, 3, 4, 5]
