@@ -276,8 +276,10 @@ def get_runtime_context() -> context.RuntimeContext:
     return context.RuntimeContext(engine.get_context(), engine)
 
 
-def get_gpu_ids() -> list[int]:
-    """Return the indices of the GPUs that the calling task or actor may use."""
+def get_gpu_ids() -> list[Any]:
+    """Return the GPUs that the calling task or actor may use, as Ray does: the names that ``CUDA_VISIBLE_DEVICES`` gave them when the
+    session was opened (text), and their indices if it was not set.
+    """
     return list(session.get_engine().get_context().gpu_ids)
 
 

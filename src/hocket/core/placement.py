@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hocket import exceptions
-from hocket.core import session
+from hocket.core import amounts, session
 from hocket.engine import contract, node
 from hocket.kernel import resources
 
@@ -389,11 +389,14 @@ def placement_group(
             raise TypeError(
                 f"Bundle {index} must be a dict from name to amount such as {{'CPU': 1}}, but received {bundle!r}."
             )
+        for resource, amount in bundle.items():
+            problem = amounts.explain_amount(f"{resource!r} of bundle {index}", resource, amount)
+            if problem is not None:
+                raise ValueError(problem)
         demand = resources.parse_demand(bundle)
-        if not demand or any(units < 0 for _, units in demand):
+        if not demand:
             raise ValueError(
-                f"Bundle {index} must ask for something, and for nothing negative, but received {bundle!r}. "
-                "Write for example {'CPU': 1}."
+                f"Bundle {index} must ask for something, but received {bundle!r}. Write for example {{'CPU': 1}}."
             )
         demands.append(demand)
     return PlacementGroup(session.get_engine().reserve(demands, strategy, name), bundles)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hocket import exceptions, version
-from hocket.core import engines, environments
+from hocket.core import amounts, engines, environments
 from hocket.engine import contract, node
 
 _HERE = ("", "local")
@@ -117,10 +117,10 @@ def init(
         "_temp_dir", _temp_dir
     )
     for name, amount in {"num_cpus": num_cpus, "num_gpus": num_gpus, **(resources or {})}.items():
-        if amount is not None and amount < 0:
-            raise ValueError(
-                f"{name} must be 0 or more, but received {amount!r}. Leave it out for what the machine has."
-            )
+        resource = {"num_cpus": "CPU", "num_gpus": "GPU"}.get(name, name)
+        problem = None if amount is None else amounts.explain_amount(name, resource, amount)
+        if problem is not None:
+            raise ValueError(problem)
     kind, place = _choose_engine(engine, address)
     if runtime_env is not None:
         problem = environments.check_environment("runtime_env", runtime_env)
@@ -152,6 +152,7 @@ def init(
                 options=ignored,
             )
         else:
+            node.check_gpus(num_gpus)
             demand = node.build_demand(num_cpus, num_gpus, resources, ignored.get("_memory"))
             opened = engines.open_engine(
                 kind, demand, name, labels or {}, memory_limit=memory_limit, spill_folder=spill_folder

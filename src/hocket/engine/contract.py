@@ -215,7 +215,7 @@ class WorkContext(NamedTuple):
     actor_id: str | None = None
     actor_name: str | None = None
     resources: Mapping[str, float] = MappingProxyType({})
-    gpu_ids: tuple[int, ...] = ()
+    gpu_ids: tuple[resources.GpuId, ...] = ()
     placement_group_id: str | None = None
     namespace: str = ""
     attempt: int = 0

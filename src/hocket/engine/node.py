@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import socket
@@ -87,11 +88,44 @@ def choose_store_bytes() -> int:
     return max(MINIMUM_STORE_BYTES, int(count_memory() * STORE_SHARE))
 
 
+def list_visible_gpus() -> list[str] | None:
+    """Return the names of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process; None if it says nothing.
+
+    A name is an index on the machine or a UUID. As in CUDA, what stands behind a name that can be none is not visible either.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return None
+    names = [name.strip() for name in visible.split(",")]
+    return list(itertools.takewhile(lambda name: name not in ("", "-1", "NoDevFiles"), names))
+
+
+def name_gpus(demand: resources.Demand) -> tuple[resources.GpuId, ...]:
+    """Return what the session calls the GPUs that it has: as ``CUDA_VISIBLE_DEVICES`` does, and else by their index."""
+    count = -(-dict(demand).get("GPU", 0) // resources.UNIT)
+    names = list_visible_gpus()
+    return tuple(range(count)) if names is None else tuple(names[:count])
+
+
+def check_gpus(num_gpus: float | None) -> None:
+    """Raise if a session is to have more GPUs than ``CUDA_VISIBLE_DEVICES`` names: it would hand out those of others.
+
+    Raises:
+        ValueError: It is.
+    """
+    names = list_visible_gpus()
+    if num_gpus is not None and names is not None and num_gpus > len(names):
+        raise ValueError(
+            f"num_gpus={num_gpus!r} is more than CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} leaves to this process, "
+            f"which is {len(names)}. Ask for at most {len(names)}, or change the variable."
+        )
+
+
 def count_gpus() -> int:
     """Return the NVIDIA GPUs that this process may use, without touching them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    names = list_visible_gpus()
+    if names is not None:
+        return len(names)
     try:
         return len(os.listdir("/proc/driver/nvidia/gpus"))
     except OSError:  # no driver of NVIDIA's

@@ -3,7 +3,7 @@
 A worker that runs plain tasks holds resources of one *shape* for as long as tasks of that shape keep coming: its lease. The
 tasks stand in its queue, as deep as their runs are short (`FunctionRecord.depth`, which `learn` sets), so a long row of tiny
 tasks costs a fraction of a message each. A lease ends with its last task; its worker is idle then, and may take another
-shape, of the same runtime environment.
+shape, of the same runtime environment and with the same GPUs: a library looks once, when it is first used, at which GPUs there are.
 
 What a worker has not started can be taken back: when it blocks in `get`, because the task that it waits for may stand behind it
 in its own queue; and when it shows no progress (`recall`), so a wrong guess about length delays nobody for long. While
@@ -19,6 +19,7 @@ from hocket import exceptions
 from hocket.kernel import reasons
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import FunctionRecord, TaskKind, TaskRecord, TaskState, Wait, WorkerRecord, WorkerState
+from hocket.kernel.resources import GpuId
 from hocket.kernel.state import State
 
 MAX_DEPTH = 128
@@ -48,21 +49,22 @@ def learn(function: FunctionRecord, seconds: float) -> None:
     function.depth = max(1, min(MAX_DEPTH, int(QUEUE_SECONDS / (function.mean_s + 1e-6))))
 
 
-def take_idle(kernel: State, environment: str) -> WorkerRecord:
-    """Return an idle worker of that runtime environment, or a new one."""
+def take_idle(kernel: State, environment: str, gpu_ids: tuple[GpuId, ...] = ()) -> WorkerRecord:
+    """Return an idle worker of that runtime environment that has seen these GPUs and no others, or a new one."""
     idle = kernel.idle
-    if idle and idle[-1].environment == environment:
+    if idle and idle[-1].environment == environment and idle[-1].gpu_ids == gpu_ids:
         return idle.pop()
     for worker in idle:
-        if worker.environment == environment:
+        if worker.environment == environment and worker.gpu_ids == gpu_ids:
             idle.remove(worker)
             return worker
-    return _start_worker(kernel, environment)
+    return _start_worker(kernel, environment, gpu_ids)
 
 
-def _start_worker(kernel: State, environment: str) -> WorkerRecord:
+def _start_worker(kernel: State, environment: str, gpu_ids: tuple[GpuId, ...]) -> WorkerRecord:
     worker = WorkerRecord(kernel.next_worker_id)
     worker.environment = environment
+    worker.gpu_ids = gpu_ids
     kernel.next_worker_id += 1
     kernel.workers[worker.id] = worker
     kernel.instructions.append((Op.START, worker))

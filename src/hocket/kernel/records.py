@@ -307,6 +307,7 @@ class WorkerRecord:
         "allocation",
         "blocked",
         "environment",
+        "gpu_ids",
         "id",
         "inflight",
         "killed",
@@ -335,6 +336,8 @@ class WorkerRecord:
         self.actor: ActorRecord | None = None
         #: The runtime environment that it has taken on, for good.
         self.environment = ""
+        #: The GPUs that it was started for, for good; none is for work on the CPU.
+        self.gpu_ids: tuple[resources.GpuId, ...] = ()
         #: How often it has run each function with ``max_calls``.
         self.runs: dict[str, int] = {}
         #: Whether it has been told to end when it has done what it has.

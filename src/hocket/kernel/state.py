@@ -60,12 +60,13 @@ class State(abc.ABC):
         node: resources.Demand,
         *,
         max_idle_workers: int,
+        gpu_ids: tuple[resources.GpuId, ...] | None = None,
         encode_error: Callable[[BaseException], tuple[object, ...]],
         none_value: tuple[object, ...],
         end_value: tuple[object, ...] = (),
     ) -> None:
         #: What the machine has, and what of it is free.
-        self.pool = resources.Pool.build(node)
+        self.pool = resources.Pool.build(node, gpu_ids)
         #: Turns an exception of ours into a value; a pure function that the engine brings.
         self.encode_error = encode_error
         #: The encoded None, which a reservation returns.

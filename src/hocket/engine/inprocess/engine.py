@@ -63,6 +63,7 @@ class InProcessEngine(contract.Engine):
         self._kernel = machine.Kernel(
             node_demand,
             max_idle_workers=1 << 30,
+            gpu_ids=node.name_gpus(node_demand),
             encode_error=_encode_error,
             none_value=_encode(None)[0],
             end_value=_encode_error(exceptions.ObjectRefStreamEndOfStreamError("The generator has ended.")),

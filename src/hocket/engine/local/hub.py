@@ -83,6 +83,7 @@ class Hub(contract.Engine):
         self.kernel = machine.Kernel(
             node_demand,
             max_idle_workers=max(1, cpus),
+            gpu_ids=node.name_gpus(node_demand),
             encode_error=payloads.encode_error,
             none_value=payloads.NONE,
             end_value=payloads.STREAM_END,
