@@ -27,7 +27,7 @@ from hocket.engine.local import channel, messages, payloads, peers, pump, store
 from hocket.kernel import metrics, records, resources
 
 DIRECT_SECONDS = 0.002
-"""How long a wait for an answer by a line may take before the hub is told that its CPU is free. A guess: less than any task that
+"""How long a wait for an answer by a line, or for what somebody else makes, may take before the hub is told that its CPU is free. A guess: less than any task that
 the CPU could be lent to takes to get there."""
 
 NOTES_SECONDS = 0.1
@@ -582,9 +582,7 @@ class Client(contract.Engine):
 
     def _fetch(self, missing: set[int], wanted: int, timeout_s: float | None) -> None:
         """Wait until these have come, or one of them is an error."""
-        if self._expected and self._expected.issuperset(
-            missing
-        ):  # an answer by a line is there before the hub has read this
+        if self._is_close(missing):
             patience_s = DIRECT_SECONDS if timeout_s is None else min(DIRECT_SECONDS, timeout_s)
             if self.pump.wait_until(lambda: self._have_arrived(missing), patience_s):
                 return
@@ -594,12 +592,19 @@ class Client(contract.Engine):
         number = next(self._ids)
         for_good = tuple(missing) if timeout_s is None else ()
         with self.lock:
-            self._block(number, for_good, needs_all=True)
+            self._block(number, for_good, tuple(missing))
         try:
             if not self.pump.wait_until(lambda: self._is_over(number) or self._have_arrived(missing), timeout_s):
                 raise rules.build_timeout_error(len(missing), wanted, timeout_s)
         finally:
             self._unblock(number)
+
+    def _is_close(self, missing: set[int]) -> bool:
+        """Tell whether the values may be there, or come, before the hub has read that we wait: an answer by a line, or what
+        somebody else made. A task of our own is not: it may need the CPU that we hold.
+        """
+        expected, own_id = self._expected, self.worker_id
+        return all(object_id in expected or object_id >> 40 != own_id for object_id in missing)
 
     def _look_once(self, missing: set[int], wanted: int, timeout_s: float) -> None:
         """Fetch what is there, without waiting for what is not: the hub answers in order, so one question is enough."""
@@ -610,8 +615,15 @@ class Client(contract.Engine):
             if not self._have_arrived(missing):
                 raise rules.build_timeout_error(len(missing), wanted, timeout_s)
 
-    def _block(self, number: int, wanted: tuple[int, ...], *, needs_all: bool) -> None:
-        """Tell the hub that a thread waits. Called with the lock held."""
+    def _block(self, number: int, wanted: tuple[int, ...], missing: tuple[int, ...], needed: int = 0) -> None:
+        """Tell the hub that a thread waits, unless the hub knows better: what is missing here may be there. Called with the lock held.
+
+        Args:
+            number: Our name for the wait.
+            wanted: What it waits for until it comes; nothing if the wait has a time-out.
+            missing: What it waits for.
+            needed: How many of these end it; 0 is all of them, or the first error.
+        """
         direct = []
         if self._expected:
             for object_id in wanted:
@@ -619,7 +631,9 @@ class Client(contract.Engine):
                 if found is not None:
                     direct.append((object_id, *found))
         task_id = self.running.task_id
-        self.channel.outbox.append((messages.BLOCK, self.take_unstarted(), number, task_id, wanted, needs_all, direct))
+        needs_all = needed in (0, len(missing))
+        block = (messages.BLOCK, self.take_unstarted(), number, task_id, wanted, needs_all, direct)
+        self.channel.outbox.append((*block, missing, needed))
 
     def _is_over(self, number: int) -> bool:
         """Tell whether the wait of that number is known never to end. Called with the lock held."""
@@ -681,12 +695,13 @@ class Client(contract.Engine):
             enough = num_ready - (len(refs) - len(unknown))
             number = next(self._ids)
             if enough > 0:
-                self._block(number, tuple(unknown) if timeout_s is None else (), needs_all=enough == len(unknown))
+                if timeout_s != 0:
+                    self._block(number, tuple(unknown) if timeout_s is None else (), tuple(unknown), enough)
                 known = [object_id for object_id in unknown if object_id not in self._expected]
                 self.channel.outbox += [(messages.WATCH, object_id) for object_id in known]
         if enough > 0 and timeout_s == 0:
             self._ask("ping")  # the answer comes behind the news of what is there
-        if enough > 0:
+        elif enough > 0:
             try:
                 self.pump.wait_until(
                     lambda: self._is_over(number) or sum(map(self._is_there, unknown)) >= enough, timeout_s

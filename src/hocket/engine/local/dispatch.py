@@ -118,9 +118,14 @@ class Dispatcher:
                 self._fail(worker, task_id, payload, error_type, text, started, seconds)
             case (messages.BACK, task_ids):
                 kernel.hand_back(worker, task_ids)
-            case (messages.BLOCK, task_ids, number, running_id, object_ids, needs_all, direct):
+            case (messages.BLOCK, task_ids, number, _, _, _, _, missing, needed) if self._are_there(missing, needed):
+                link.fetching.add(number)  # it does not wait, so its CPU is not to be lent
+                kernel.hand_back(worker, task_ids)
+            case (messages.BLOCK, task_ids, number, running_id, object_ids, needs_all, direct, _, _):
                 wait = records.Wait(running_id, object_ids, needs_all, tuple(direct)) if object_ids else None
                 kernel.block(worker, task_ids, number, wait)
+            case (messages.UNBLOCK, number) if number in link.fetching:
+                link.fetching.remove(number)
             case (messages.UNBLOCK, number):
                 kernel.unblock(worker, number)
             case (messages.YIELD, task_id, index, payload, contained):
@@ -177,6 +182,12 @@ class Dispatcher:
                 self._hub.store.note_pool(worker.id, has, granted, is_answer=True)
             case _:
                 raise channel.FrameError(f"message {message[0]!r} is unknown, or is not for the hub")
+
+    def _are_there(self, object_ids: tuple[int, ...], needed: int) -> bool:
+        """Tell whether so many of these objects have values; 0 is all of them, or one error."""
+        known = self._kernel.objects
+        found = [record for record in map(known.get, object_ids) if record is not None and record.value is not None]
+        return len(found) >= (needed or len(object_ids)) or (not needed and any(record.failed for record in found))
 
     def _take_notes(self, worker: records.WorkerRecord, notes: list[tuple[Any, ...]]) -> None:
         """Remember direct calls, for those who look."""

@@ -70,10 +70,12 @@ WANT = 26
 WATCH = 27
 """``(WATCH, object_id)``: tell when it is there."""
 BLOCK = 28
-"""``(BLOCK, [task_id, ...], number, running_id, object_ids, needs_all)``
+"""``(BLOCK, [task_id, ...], number, running_id, object_ids, needs_all, direct, missing, needed)``
 
 A thread waits; these tasks were not started and are handed back. `number` names the wait; `running_id` is what the thread
-runs; `object_ids` is what it waits for, and empty if the wait has a time-out."""
+runs; `object_ids` is what it waits for, and empty if the wait has a time-out. `direct` are those that come by a line, each with its
+actor and the name of the call. `missing` is all that it waits for, of which `needed` (0: all, or one error) end the wait: if they are there
+already, nothing is lent."""
 UNBLOCK = 29
 """``(UNBLOCK, number)``"""
 DROP = 30
