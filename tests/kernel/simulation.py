@@ -346,7 +346,7 @@ class Simulation:
         match worker.inbox.popleft():
             case (Op.RUN, task):
                 worker.row.append(task)
-            case (Op.CANCEL, task_id):
+            case (Op.CANCEL, task_id, _):
                 self._obey_cancel(worker, task_id)
             case (Op.RECALL,):
                 self.kernel.hand_back(worker.record, self._take_unstarted(worker))

@@ -141,6 +141,12 @@ class ActorClass:
     def _remote(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **given: Any) -> ActorHandle:
         return self.options(**given).remote(*args, **(kwargs or {}))
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what the class has under this name: a constant, a static or class method. Runs here, in no actor."""
+        if name.startswith("__") or "_cls" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._cls, name)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = self._cls.__name__
         raise TypeError(f"Actors cannot be instantiated directly. Instead of {name}() write {name}.remote().")
@@ -158,13 +164,16 @@ class ActorClass:
 def exit_actor() -> NoReturn:
     """End the actor that runs the calling method, after its ``__ray_shutdown__`` hook and its exit functions.
 
-    The call, and those behind it, fail with `ActorDiedError`; the actor is not built again.
+    The call, and those behind it, fail with `ActorDiedError`; the actor is not built again. That the exception is caught does not prevent
+    it. A thread or an asyncio task in the background may call it too.
 
     Raises:
         TypeError: The caller is no actor.
     """
-    if session.get_engine().get_context().actor_id is None:
+    engine = session.get_engine()
+    if engine.get_context().actor_id is None:
         raise TypeError("exit_actor() is called inside a method of an actor. Elsewhere use hocket.kill(actor).")
+    engine.request_exit()
     raise exceptions.ActorExit
 
 

@@ -73,11 +73,17 @@ class ObjectRef(Generic[T]):
         return future
 
     def as_future(self) -> asyncio.Future[T]:
-        """Return an `asyncio.Future` of the value, on the running event loop. Cancelling it does not cancel the task."""
+        """Return an `asyncio.Future` of the value, on the event loop that runs, or else on this thread's, which may be run later.
+        Cancelling it does not cancel the task.
+        """
         import asyncio
 
-        loop = asyncio.get_running_loop()
-        loop_thread = threading.get_ident()
+        try:
+            loop = asyncio.get_running_loop()
+            loop_thread = threading.get_ident()
+        except RuntimeError:
+            loop = asyncio.get_event_loop()
+            loop_thread = 0  # whichever runs it later
         future: asyncio.Future[T] = loop.create_future()
 
         def settle() -> None:
@@ -344,6 +350,12 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def kill_actor(self, actor: ObjectRef[None], *, no_restart: bool = True) -> None:
         """End an actor now, without letting it finish anything; it is built again if it may be and `no_restart` is False."""
+
+    @abc.abstractmethod
+    def request_exit(self) -> None:
+        """End the actor that the calling code belongs to, as soon as that can be: the call that asks for it has no result, and the others
+        fail. Called before an exception leaves that code, which may be caught, or be in a thread or coroutine that nobody waits for.
+        """
 
     @abc.abstractmethod
     def check_pending(self, actor: ObjectRef[None]) -> None:

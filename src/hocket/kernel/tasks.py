@@ -220,17 +220,20 @@ def cancel(kernel: State, object_id: int, *, force: bool, recursive: bool) -> No
     if record is not None and task is None and record.value is None:  # it comes to a worker by a direct call
         for worker in kernel.workers.values():
             if object_id in worker.promised:
-                kernel.instructions.append((Op.CANCEL, worker, object_id))
+                kernel.instructions.append((Op.CANCEL, worker, object_id, recursive))
     if task is None or task.state == TaskState.DONE:
         return
-    _cancel_task(kernel, task, force=force)
-    if recursive:
-        for child in [child for child in kernel.tasks.values() if child.parent == task.id]:
-            if child.kind == TaskKind.FUNCTION:
-                cancel(kernel, child.id, force=force, recursive=True)
+    _cancel_task(kernel, task, force=force, recursive=recursive)
 
 
-def _cancel_task(kernel: State, task: TaskRecord, *, force: bool) -> None:
+def cancel_children(kernel: State, parent: int, *, force: bool = False) -> None:
+    """Cancel what a task or call has submitted and is not over: tasks, calls on actors, and what these have submitted."""
+    for child in [child for child in kernel.tasks.values() if child.parent == parent]:
+        if child.kind != TaskKind.CREATION and child.state != TaskState.DONE:
+            _cancel_task(kernel, child, force=force, recursive=True)
+
+
+def _cancel_task(kernel: State, task: TaskRecord, *, force: bool, recursive: bool) -> None:
     task.cancelled = True
     worker = task.worker
     if worker is None:
@@ -239,4 +242,6 @@ def _cancel_task(kernel: State, task: TaskRecord, *, force: bool) -> None:
         worker.killed = True
         kernel.instructions.append((Op.KILL, worker))
     else:
-        kernel.instructions.append((Op.CANCEL, worker, task.id))
+        kernel.instructions.append((Op.CANCEL, worker, task.id, recursive))
+    if recursive:
+        cancel_children(kernel, task.id, force=force)

@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hocket import exceptions
-from hocket.engine import contract, inspection, interrupts, node, rules, values
+from hocket.engine import contract, inspection, interrupts, methods, node, rules, values
 from hocket.engine.inprocess import coroutines, entrance, surroundings, turning
 from hocket.kernel import machine, records, resources
 from hocket.kernel.instructions import Op
@@ -211,6 +211,12 @@ class InProcessEngine(contract.Engine):
             self._carry_out()
             self._run_all()
 
+    def request_exit(self) -> None:
+        found = self._find_current()
+        if found is not None:
+            with self._lock:
+                self._kernel.exit_actor(found[0])
+
     def check_pending(self, actor: contract.ObjectRef[None]) -> None:
         with self._lock:
             rules.check_pending(self._kernel, actor._id, records.DRIVER)
@@ -238,7 +244,7 @@ class InProcessEngine(contract.Engine):
                     case (Op.STOP | Op.KILL as op, WorkerRecord() as worker):
                         self._end_worker(worker, op == Op.STOP)
                         kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
-                    case (Op.CANCEL, WorkerRecord() as worker, int(task_id)):
+                    case (Op.CANCEL, WorkerRecord() as worker, int(task_id), _):
                         self._cancel_runnable(worker, task_id)
 
     def _end_worker(self, worker: WorkerRecord, is_graceful: bool) -> None:
@@ -297,6 +303,7 @@ class InProcessEngine(contract.Engine):
         inherited, self.inherited = self.inherited, self._build_inherited(task)
         self._stack.append((worker, task))
         token = _current.set((worker, task))
+        has_actor = worker.actor is not None
         try:
             with surroundings.take_on(task.options.shape.environment):
                 result = self._call(worker, task)
@@ -306,8 +313,6 @@ class InProcessEngine(contract.Engine):
                     result = None
         except exceptions.ActorExit:
             self._kernel.exit_actor(worker)
-            self._end_worker(worker, is_graceful=True)
-            self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
         except KeyboardInterrupt:  # the user's: the task is over, and so is what the program was about
             text = f"Task `{task.options.name}` was ended by KeyboardInterrupt while it ran."
             self._fail(worker, task, exceptions.TaskCancelledError(text), started)
@@ -325,6 +330,11 @@ class InProcessEngine(contract.Engine):
             self._stack.pop()
             _current.reset(token)
             self._starts.pop(task.id, None)
+            if (
+                has_actor and worker.actor is None and worker.killed
+            ):  # it ended itself, whatever became of the exception
+                self._end_worker(worker, is_graceful=True)
+                self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
 
     def _build_inherited(self, task: TaskRecord) -> contract.Inherited | None:
         shape = task.options.shape if task.actor is None else task.actor.options.lifetime_shape
@@ -337,7 +347,7 @@ class InProcessEngine(contract.Engine):
         started = self._starts[task.id] = time.perf_counter()
         try:
             result = self._call(worker, task)
-            if inspect.isawaitable(result):
+            if inspect.isawaitable(result) and not isinstance(result, contract.ObjectRef):
                 result = await result
             if task.options.num_returns < 0:
                 index = 0
@@ -409,7 +419,7 @@ class InProcessEngine(contract.Engine):
             return lambda function, *args, **kwargs: function(instance, *args, **kwargs)
         if name == "__ray_terminate__":
             return _terminate
-        return getattr(instance, name)
+        return methods.get_method(instance, name)
 
     def _split(self, task: TaskRecord, result: Any) -> tuple[Any, ...]:
         count = task.options.num_returns

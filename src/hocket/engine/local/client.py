@@ -27,8 +27,8 @@ from hocket.engine.local import channel, messages, payloads, peers, pump, store
 from hocket.kernel import metrics, records, resources
 
 DIRECT_SECONDS = 0.002
-"""How long a wait for an answer by a line, or for what somebody else makes, may take before the hub is told that its CPU is free. A guess: less than any task that
-the CPU could be lent to takes to get there."""
+"""How long a wait for an answer by a line, or for what somebody else makes, may take before the hub is told that its CPU is free. A
+guess: less than any task that the CPU could be lent to takes to get there."""
 
 NOTES_SECONDS = 0.1
 """How long the hub may not know of a direct call that is over."""
@@ -54,13 +54,15 @@ class Arrived:
 class Running:
     """What a thread, or a coroutine of an asynchronous actor, runs."""
 
-    __slots__ = ("extra", "function", "name", "task_id")
+    __slots__ = ("extra", "function", "is_exiting", "name", "task_id")
 
     def __init__(self) -> None:
         self.task_id = 0
         self.name = ""
         self.function = ""
         self.extra: dict[str, Any] | None = None
+        #: Whether it has asked for the end of its actor: then it has no result, whatever becomes of the exception.
+        self.is_exiting = False
 
 
 class _ThreadState(threading.local):
@@ -97,6 +99,8 @@ class Client(contract.Engine):
         self.on_late: Callable[[Any], None] = lambda work: None
         #: Called without the lock when something may have to be raised in the thread that uses the engine.
         self.check: Callable[[], None] = _do_nothing
+        #: Ends the actor soon, whatever runs.
+        self.on_exit: Callable[[], None] = _do_nothing
         #: Takes back what has not been started; called with the lock held.
         self.take_unstarted: Callable[[], list[int]] = list
         self._ids = itertools.count((worker_id << 40) + 1)
@@ -362,7 +366,7 @@ class Client(contract.Engine):
             self._expected.add(ref._id)
             self._private.add(ref._id)
         message = (messages.DIRECT, task_id, method, payload, returns, options.name, options.concurrency_group)
-        self.switchboard.send_call(line, actor, message, options.name, returns)
+        self.switchboard.send_call(line, actor, message, peers.Pending(options.name, returns, self.running.task_id))
         return refs
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -525,6 +529,10 @@ class Client(contract.Engine):
     def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
         self._ask("kill_actor", actor, no_restart=no_restart)
 
+    def request_exit(self) -> None:
+        self.running.is_exiting = True
+        self.on_exit()
+
     def check_pending(self, actor: contract.ObjectRef[None]) -> None:
         self._ask("check_pending", actor)
 
@@ -533,7 +541,7 @@ class Client(contract.Engine):
             if ref._id in self._expected:
                 if force:
                     raise ValueError(rules.explain_unforcible("this call"))
-                if self.switchboard.cancel(ref._id):
+                if self.switchboard.cancel(ref._id, recursive=recursive):
                     return
         self._ask("cancel", ref, force=force, recursive=recursive)
 

@@ -134,6 +134,8 @@ class Dispatcher:
                 kernel.yield_item(worker, task_id, index, payload, contained)
             case (messages.TAKE, task_id, index):
                 kernel.take_item(task_id, index, worker.id)
+            case (messages.CANCEL_CHILDREN, parent):
+                kernel.cancel_children(parent)
             case (messages.EXITING,):
                 kernel.exit_actor(worker)
             case (messages.EXPORT, function_id, payload, _):

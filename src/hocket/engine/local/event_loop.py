@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
+from hocket.engine import contract
 from hocket.engine.local import client
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Loop:
         self._owner = owner
         self._engine = engine
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_pass_over_exit)
         asyncio.set_event_loop(self._loop)
         engine.flush_soon = self.flush_soon
         self._thread_id = threading.get_ident()
@@ -85,11 +87,13 @@ class Loop:
         self._code = 0
         self._is_flush_due = False
         self._is_draining = False
+        self._is_exiting = False
 
     def _start_lane(self, name: str, size: int) -> Lane:
         import asyncio
 
         loop = asyncio.new_event_loop()
+        loop.set_exception_handler(_pass_over_exit)
         threading.Thread(target=loop.run_forever, name=f"hocket-{name}", daemon=True).start()
         return Lane(self, loop, size)
 
@@ -121,6 +125,16 @@ class Loop:
         """End the main loop after this round. May be called from any thread."""
         self._code = code
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def exit_soon(self) -> None:
+        """End the actor after this round, because it asks for that. May be called from any thread, and again."""
+        self._loop.call_soon_threadsafe(self._exit)
+
+    def _exit(self) -> None:
+        if not self._is_exiting:
+            self._is_exiting = True
+            self._owner.exit_actor()
+            self.stop()
 
     def cancel(self, task_id: int) -> None:
         """Cancel a call that runs."""
@@ -172,23 +186,26 @@ class Loop:
         """Run a call to its end."""
         owner, engine = self._owner, self._engine
         client.current.set(client.Running())
-        owner.note_start(work)
+        running = owner.note_start(work)
         started = work.started
         try:
             method = owner.find_method(work)
             args, kwargs = owner.open_arguments(work)
             result = method(*args, **kwargs)
-            if inspect.isawaitable(result):
+            if inspect.isawaitable(result) and not isinstance(result, contract.ObjectRef):
                 result = await result
             if work.num_returns < 0:
                 await self._send_items(work, result)
                 result = None
+            if running.is_exiting:
+                return
         except exceptions.ActorExit:
-            owner.exit_actor()
-            self.stop()
+            self.exit_soon()
         except SystemExit as request:
             self.stop(request.code if isinstance(request.code, int) else 1)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+            if running.is_exiting:
+                return
             if work.task_id in engine.cancelled and type(error).__name__ == "CancelledError":
                 error = exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
             owner.report(work, error)
@@ -252,6 +269,12 @@ class Lane:
         if work in self._waiting:
             self._waiting.remove(work)
             self._parent.report_cancelled(work)
+
+
+def _pass_over_exit(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Say nothing of a task in the background that ended its actor: nobody was to fetch its exception."""
+    if not isinstance(context.get("exception"), exceptions.ActorExit):
+        loop.default_exception_handler(context)
 
 
 def iterate(items: AsyncIterator[Any]) -> Iterator[Any]:

@@ -358,6 +358,9 @@ class Hub(contract.Engine):
             self._finish_change()
         self.guard.check()
 
+    def request_exit(self) -> None:
+        """The driver is no actor."""
+
     def check_pending(self, actor: contract.ObjectRef[None], *, caller: int = DRIVER) -> None:
         with self.lock:
             if caller == DRIVER:

@@ -25,7 +25,7 @@ references that the arguments contain. ``extra``: None, or a dict with what only
 CALL = 4
 """``(CALL, task_id, method, args, dependencies, borrowed, num_returns, name, extra)``"""
 CANCEL = 5
-"""``(CANCEL, task_id)``"""
+"""``(CANCEL, task_id, recursive)``: also what it has submitted, if `recursive`."""
 RECALL = 6
 """``(RECALL,)``: answer with `BACK`."""
 STOP = 7
@@ -112,6 +112,8 @@ DELIVER = 74
 """``(DELIVER, object_id, payload, contained)``: what a direct call returned to another worker, whose object it is."""
 NOTES = 75
 """``(NOTES, [(task_id, name, started, seconds, error_type, text), ...])``: direct calls that are over; for those who look."""
+CANCEL_CHILDREN = 76
+"""``(CANCEL_CHILDREN, task_id)``: cancel what that work, which may be a direct call, has submitted."""
 
 # worker -> worker
 DIRECT = 80

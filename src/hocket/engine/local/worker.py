@@ -30,7 +30,7 @@ from typing import Any
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
 from hocket import exceptions
-from hocket.engine import callers, contract, faults, values
+from hocket.engine import callers, contract, faults, methods, values
 from hocket.engine.local import channel, client, debugger, event_loop, messages, payloads, surroundings
 from hocket.kernel import records
 
@@ -99,12 +99,14 @@ class Worker:
         self._streams: dict[int, Work] = {}
         self._environment = ""
         self._is_stopping = False
+        self._is_exiting = False
         self._interruptible_id = 0
         self._cancelling_id = 0
         self._is_postponed = False
         self._main_id = threading.get_ident()
         engine.on_work = self._take_message
         engine.on_late = self._enqueue
+        engine.on_exit = self._note_exit
         engine.take_unstarted = self._take_unstarted
         engine.check = self._raise_postponed
         signal.signal(signal.SIGINT, self._on_interrupt)
@@ -115,11 +117,14 @@ class Worker:
         engine.pump.start()  # not before `on_work` is set: the steward would read work and drop it
 
         def has_work() -> bool:
-            return bool(row) or self._is_stopping
+            return bool(row) or self._is_stopping or self._is_exiting
 
         while True:
             engine.pump.wait_until(has_work)
-            while row:
+            if self._is_exiting:
+                self.exit_actor()
+                return 0
+            while row and not self._is_exiting:
                 try:
                     work = row.popleft()
                 except IndexError:  # the steward handed the last one back
@@ -190,7 +195,7 @@ class Worker:
         elif op == messages.FUNCTION:
             self._codes[message[1]] = self._arrive(message[2], [])
         elif op == messages.CANCEL:
-            self._cancel(message[1])
+            self._cancel(message[1], recursive=message[2])
         elif op == messages.RECALL:
             self._engine.channel.outbox.append((messages.BACK, self._take_unstarted()))
             self._engine.flush()
@@ -279,11 +284,15 @@ class Worker:
                 os.close(arrived.payload[-1])
                 self._engine.channel.outbox.append((messages.UNMAP, object_id or arrived.payload[2]))
 
-    def _cancel(self, task_id: int) -> None:
+    def _cancel(self, task_id: int, *, recursive: bool) -> None:
         """Called with the lock held, by the steward if the main thread is busy."""
-        if self._engine.switchboard.cancel(task_id):  # a call of ours, whose result we have promised to others
+        switchboard = self._engine.switchboard
+        if switchboard.cancel(task_id, recursive=recursive):  # a call of ours, whose result we have promised to others
             return
         self._engine.cancelled.add(task_id)
+        if recursive:  # the hub cancels what it knows of; it does not know direct calls, nor that this is one
+            switchboard.cancel_children(task_id)
+            self._engine.channel.outbox.append((messages.CANCEL_CHILDREN, task_id))
         for work in list(self._row):
             if work.task_id == task_id:
                 try:
@@ -342,6 +351,7 @@ class Worker:
         running.name = work.name
         running.function = work.method
         running.extra = work.extra
+        running.is_exiting = False
         self._status[self._slot] = work.task_id
         self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
         return running
@@ -361,6 +371,10 @@ class Worker:
             if work.num_returns < 0:
                 self._send_items(work, result)
                 result = None
+            if running.is_exiting:
+                raise exceptions.ActorExit
+            if work.method and work.task_id in engine.cancelled:
+                raise exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
         except exceptions.ActorExit:
             self.exit_actor()
             return 0
@@ -369,6 +383,9 @@ class Worker:
             return request.code if isinstance(request.code, int) else 0 if request.code is None else 1
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             self._interruptible_id = 0
+            if running.is_exiting:
+                self.exit_actor()
+                return 0
             self.report(work, error)
         else:
             self.send_result(work, result, started)
@@ -385,13 +402,23 @@ class Worker:
             raise values.decode(self._actor_error[1])
         if work.method in _SPECIAL_METHODS:
             return functools.partial(_SPECIAL_METHODS[work.method], self._actor)
-        return getattr(self._actor, work.method)
+        return methods.get_method(self._actor, work.method)
+
+    def _note_exit(self) -> None:
+        """The user's code asks for the actor's end. What runs comes to it by the exception; a thread or coroutine in the background does not."""
+        if self._loop is not None:
+            self._loop.exit_soon()
+        elif not self._engine.running.task_id:
+            with self._engine.lock:
+                self._is_exiting = True
+                self._engine.pump.poke()
 
     def exit_actor(self) -> None:
         """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
         with self._engine.lock:
             self._engine.channel.outbox.append((messages.EXITING,))
-        self.finish()
+        if self._loop is None:  # else the loop says goodbye when it has stopped
+            self.finish()
 
     def _call(self, work: Work) -> Any:
         if work.method:
@@ -590,7 +617,7 @@ class Worker:
             raise
 
     def _describe_maker(self, work: Work) -> str:
-        function = getattr(self._actor, work.method, None) if work.method else self._functions[work.function_id]
+        function = methods.get_method(self._actor, work.method) if work.method else self._functions[work.function_id]
         return f"{callers.describe_function(function)} (returned by `{work.name}`)"
 
     def report(self, work: Work, error: BaseException) -> None:

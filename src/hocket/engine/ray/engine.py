@@ -10,6 +10,7 @@ request is refused at the call: Ray would wait for a node that might come, and i
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import operator
 import os
@@ -86,6 +87,7 @@ class RayEngine(contract.Engine):
             "interrupted_sleep": "A task that is cancelled while it is inside one long call, such as time.sleep or a C function, goes on until that "
             "returns; use force=True.",
             "told_cancellation": "A cancelled call of a plain actor that runs fails at once for its caller, though the actor goes on with it.",
+            "background_exit": "exit_actor() in a thread or asyncio task in the background ends the actor with its next call.",
             "idle_deaths": "A worker that dies while it has nothing to do can cost the next task on it a try.",
             "cancel_before_creation": "A call that is cancelled before its actor is built takes those behind it along: Ray waits for it for 30 s, and "
             "then fails them.",
@@ -312,6 +314,11 @@ class RayEngine(contract.Engine):
     def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
         if not self._is_closed:
             ray.kill(actor._native, no_restart=no_restart)
+
+    def request_exit(self) -> None:
+        runner.is_exiting = True
+        with contextlib.suppress(SystemExit, ray.exceptions.AsyncioActorExit):  # ours follows
+            ray.actor.exit_actor()
 
     def check_pending(self, actor: contract.ObjectRef[None]) -> None:
         """Ray checks it when the call is submitted."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NoReturn
 import ray
 
 from hocket import exceptions
-from hocket.engine import contract, values
+from hocket.engine import contract, methods, values
 from hocket.engine.ray import errors, notes
 from hocket.kernel import records
 
@@ -150,6 +150,9 @@ class _Explaining:
 has_news = False
 """Whether this worker has noted something that the driver may ask for as soon as it has the result."""
 
+is_exiting = False
+"""Whether the actor of this worker has asked for its end."""
+
 send_news: Callable[[], None] = lambda: None  # noqa: E731 (replaced when the process opens its side of a session)
 
 
@@ -163,7 +166,7 @@ def finish() -> None:
 
 def raise_for_caller(name: str, error: BaseException) -> NoReturn:
     """Raise what the caller shall see of an exception of the user's code."""
-    if isinstance(error, exceptions.ActorExit):
+    if is_exiting or isinstance(error, exceptions.ActorExit):
         ray.actor.exit_actor()
     if isinstance(error, (*_STOPS, exceptions.HocketError)):
         raise error
@@ -236,7 +239,7 @@ def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return getattr(self.__hocket_instance__, name)(*args, **kwargs)
+            return methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             raise_for_caller(label, error)
         finally:
@@ -244,16 +247,16 @@ def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _Explaining(label):
-            for item in getattr(self.__hocket_instance__, name)(*args, **kwargs):  # noqa: UP028 (the same)
+            for item in methods.get_method(self.__hocket_instance__, name)(*args, **kwargs):  # noqa: UP028 (the same)
                 yield item
 
     async def await_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _Explaining(label):
-            return await getattr(self.__hocket_instance__, name)(*args, **kwargs)
+            return await methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
 
     async def generate_async(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         with _Explaining(label):
-            async for item in getattr(self.__hocket_instance__, name)(*args, **kwargs):
+            async for item in methods.get_method(self.__hocket_instance__, name)(*args, **kwargs):
                 yield item
 
     chosen: Callable[..., Any] = call
