@@ -227,7 +227,7 @@ class ActorHandle:
 class ActorMethod:
     """One method of one actor. Holds the actor's reference and not its handle, which would be a cycle."""
 
-    __slots__ = ("_actor", "_cls", "_is_limited", "_method", "_name", "_options", "_ref", "_signature")
+    __slots__ = ("_actor", "_cls", "_is_dynamic", "_is_limited", "_method", "_name", "_options", "_ref", "_signature")
 
     def __init__(
         self,
@@ -247,6 +247,9 @@ class ActorMethod:
         label = f"{actor.class_name}.{name}"
         self._options = options.build_call_options(method, actor, label, given)
         function = inspect.getattr_static(cls, name, None) if cls is not None else None
+        returns = given.get("num_returns")
+        #: Whether it returns references on all that it yields, together.
+        self._is_dynamic = method.is_dynamic if returns is None else returns == "dynamic"
         is_static = isinstance(function, staticmethod)
         if isinstance(function, staticmethod | classmethod):
             function = function.__func__
@@ -266,7 +269,11 @@ class ActorMethod:
         ref = self._ref
         if self._is_limited:
             ref._engine.check_pending(ref)
-        refs = ref._engine.submit_call(ref, self._name, args, kwargs, self._options)
+        name = self._name
+        if self._is_dynamic:
+            retries = bool(self._options.retry_exceptions)
+            name, args = "__ray_call__", (generators.call_and_collect, name, self._options.name, retries, *args)
+        refs = ref._engine.submit_call(ref, name, args, kwargs, self._options)
         returns = self._options.num_returns
         return refs[0] if returns == 1 else generators.wrap(refs, returns)
 

@@ -286,6 +286,7 @@ def build_method_options(given: Mapping[str, Any], function: Any, name: str) -> 
         retry_exceptions=_list_exceptions(given.get("retry_exceptions")),
         concurrency_group=given.get("concurrency_group") or "",
         backpressure=_get_backpressure(given),
+        is_dynamic=given.get("num_returns") == "dynamic",
     )
 
 

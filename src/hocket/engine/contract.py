@@ -383,6 +383,10 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
+    def put_error(self, error: exceptions.TaskError) -> ObjectRef[Any]:
+        """Return a reference that raises this in `get`, as that of a failed task does."""
+
+    @abc.abstractmethod
     def get(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
         """Wait for the values and return them in order. Raises the first error that is met, without waiting for the rest.
 

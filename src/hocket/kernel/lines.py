@@ -65,16 +65,16 @@ def fulfil(kernel: State, worker: WorkerRecord, object_id: int, value: tuple[obj
 
 def deliver(kernel: State, holder: int, object_id: int, value: tuple[object, ...], contained: tuple[int, ...]) -> None:
     """A direct call has returned what only we can keep; it belongs to the worker that called."""
-    owner = kernel.workers.get(holder)
+    owner, failed = kernel.workers.get(holder), value[0] == kernel.error_mark
     if owner is None:
         kernel.instructions.append((Op.FREE, object_id, value))
         return
     record = kernel.objects.get(object_id)
     if record is None:
-        objects.put(kernel, object_id, value, contained, holder)
+        objects.put(kernel, object_id, value, contained, holder, failed=failed)
     elif record.value is None:
         owner.promised.discard(object_id)
-        objects.store(kernel, record, value, contained, False)
+        objects.store(kernel, record, value, contained, failed)
     kernel.instructions.append((Op.MOVED, holder, object_id))
 
 

@@ -98,6 +98,8 @@ class MethodOptions(NamedTuple):
     retry_exceptions: bool | tuple[type[BaseException], ...] = False
     concurrency_group: str = ""
     backpressure: int = 0
+    is_dynamic: bool = False
+    """Whether it returns references on all that it yields, together."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

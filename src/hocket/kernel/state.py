@@ -61,6 +61,7 @@ class State(abc.ABC):
         *,
         max_idle_workers: int,
         gpu_ids: tuple[resources.GpuId, ...] | None = None,
+        error_mark: object = object(),
         encode_error: Callable[[BaseException], tuple[object, ...]],
         none_value: tuple[object, ...],
         end_value: tuple[object, ...] = (),
@@ -73,6 +74,8 @@ class State(abc.ABC):
         self.none_value = none_value
         #: What stands at the end of a stream.
         self.end_value = end_value
+        #: What an encoded error starts with, and no other value does.
+        self.error_mark = error_mark
         #: Idle workers beyond this many are stopped.
         self.max_idle_workers = max_idle_workers
         #: What the engine has to carry out, in this order; it takes the list away and leaves an empty one.

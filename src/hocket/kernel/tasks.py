@@ -105,7 +105,7 @@ def finish(
     values: list[tuple[tuple[object, ...], tuple[int, ...]]],
     started: float = 0.0,
 ) -> None:
-    """The worker returned the values of a task, each with the ids of the objects that it refers to."""
+    """The worker returned the values of a task, each with the ids of the objects that it refers to. Some may be errors."""
     task = worker.inflight.pop(task_id, None)
     if task is None:  # its actor was killed meanwhile
         for position, (value, _) in enumerate(values):
@@ -126,13 +126,13 @@ def finish(
     if task.kind == TaskKind.CREATION:
         actors.bring_alive(kernel, task)
     object_id = task_id
-    known = kernel.objects
+    known, mark = kernel.objects, kernel.error_mark
     for value, contained in values:
         record = known.get(object_id)
         if record is None:
             kernel.instructions.append((Op.FREE, object_id, value))
         elif record.value is None:  # an actor that is built again has its value already
-            objects.store(kernel, record, value, contained, False)
+            objects.store(kernel, record, value, contained, value[0] == mark)
         object_id += 1
     if task.stream is not None:
         streams.end_stream(kernel, task.stream)

@@ -1,4 +1,4 @@
-"""What every engine must do about calls on actors: which method is called, what it may return, how it is cancelled, how it ends its actor.
+"""What every engine must do about calls: which method is called, what it may return, how it is cancelled, how it ends its actor.
 
 Parts of `EngineContract` and `ProcessEngineContract`.
 """
@@ -6,9 +6,10 @@ Parts of `EngineContract` and `ProcessEngineContract`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -162,6 +163,139 @@ class CallContract:
                 asyncio.set_event_loop(None)
 
 
+def _give(count: int, *, fails: bool = False) -> Iterator[int]:
+    yield from range(count)
+    if fails:
+        raise ValueError("no more")
+
+
+def _give_for_ever() -> Iterator[int]:
+    yield from itertools.count()
+
+
+class _Giver:
+    """Its generators, plain."""
+
+    def give(self, count: int, *, fails: bool = False) -> Iterator[int]:
+        yield from _give(count, fails=fails)
+
+    def give_for_ever(self) -> Iterator[int]:
+        yield from _give_for_ever()
+
+    @actor.method(num_returns="dynamic")
+    def give_together(self, count: int) -> Iterator[int]:
+        yield from range(count)
+
+    @classmethod
+    def give_from_class(cls, count: int) -> Iterator[int]:
+        yield from range(count)
+
+
+class _AsyncGiver:
+    """The same, asynchronous."""
+
+    async def give(self, count: int, *, fails: bool = False) -> AsyncIterator[int]:
+        for item in _give(count, fails=fails):
+            yield item
+
+    async def give_for_ever(self) -> AsyncIterator[int]:
+        for item in _give_for_ever():
+            await asyncio.sleep(0)
+            yield item
+
+    @actor.method(num_returns="dynamic")
+    async def give_together(self, count: int) -> AsyncIterator[int]:
+        for item in range(count):
+            yield item
+
+
+def _build_givers(kind: str) -> tuple[Any, Any]:
+    """Return something remote that gives so many items, and that gives items for ever."""
+    if kind == "task":
+        return api.remote(_give), api.remote(_give_for_ever)
+    giver = api.remote(_Giver if kind == "actor" else _AsyncGiver).remote()
+    return giver.give, giver.give_for_ever
+
+
+_COUNTED = pytest.param("asynchronous actor", marks=pytest.mark.needs("counted_async_generators"))
+
+
+class CountedGeneratorContract:
+    """Part of `EngineContract`: generators with a number of returns, or ``"dynamic"``."""
+
+    @pytest.mark.parametrize("kind", ["task", "actor", _COUNTED])
+    def test_generator_that_raises_keeps_the_results_that_it_has(self, kind: str) -> None:
+        give, _ = _build_givers(kind)
+        refs = give.options(num_returns=3).remote(1, fails=True)
+        assert api.get(refs[0]) == 0
+        for ref in refs[1:]:
+            with pytest.raises(ValueError, match="no more") as caught:
+                api.get(ref)
+            assert isinstance(caught.value, exceptions.TaskError)
+        with pytest.raises(ValueError, match="no more"):
+            api.get(give.options(num_returns=2).remote(0, fails=True)[0])
+        fed = api.remote(_square).remote(refs[1])
+        with pytest.raises(ValueError, match="no more"):
+            api.get(fed)
+
+    @pytest.mark.parametrize("kind", ["task", "actor", _COUNTED])
+    def test_generator_that_ends_too_soon_keeps_the_results_that_it_has(self, kind: str) -> None:
+        give, _ = _build_givers(kind)
+        first, second = give.options(num_returns=2).remote(1)
+        assert api.get(first) == 0
+        with pytest.raises(ValueError, match="num_returns=2"):
+            api.get(second)
+        with pytest.raises(ValueError, match="num_returns=1"):
+            api.get(give.options(num_returns=1).remote(0))
+
+    @pytest.mark.parametrize("kind", ["task", "actor", _COUNTED])
+    def test_generator_is_asked_for_no_more_than_its_results(self, kind: str) -> None:
+        give, give_for_ever = _build_givers(kind)
+        assert api.get(give.options(num_returns=2).remote(3)) == [0, 1]
+        assert api.get(give.options(num_returns=2).remote(2, fails=True)) == [0, 1]
+        assert api.get(give.options(num_returns=1).remote(3)) == 0
+        assert api.get(give_for_ever.options(num_returns=3).remote(), timeout=30) == [0, 1, 2]
+
+    @pytest.mark.parametrize("kind", ["task", "actor", "asynchronous actor"])
+    def test_dynamic_generator_that_raises_keeps_what_it_has(self, kind: str) -> None:
+        give, _ = _build_givers(kind)
+        found = api.get(give.options(num_returns="dynamic").remote(2, fails=True))
+        refs = list(found)
+        assert len(refs) == len(found) == 3
+        assert api.get(refs[:2]) == [0, 1]
+        with pytest.raises(ValueError, match="no more") as caught:
+            api.get(refs[2])
+        assert isinstance(caught.value, exceptions.TaskError)
+
+    def test_dynamic_methods_return_all_at_once(self) -> None:
+        for cls in (_Giver, _AsyncGiver):
+            giver = api.remote(cls).remote()
+            assert [api.get(ref) for ref in api.get(giver.give_together.remote(3))] == [0, 1, 2]
+            assert [api.get(ref) for ref in api.get(giver.give.options(num_returns="dynamic").remote(2))] == [0, 1]
+            assert [api.get(item) for item in giver.give.remote(2)] == [0, 1]
+            with pytest.raises(TypeError, match="missing a required argument: 'count'"):
+                giver.give_together.remote()
+        giver = api.remote(_Giver).remote()
+        assert [api.get(ref) for ref in api.get(giver.give_from_class.options(num_returns="dynamic").remote(2))] == [
+            0,
+            1,
+        ]
+
+    def test_generator_that_is_to_be_retried_is(self, tmp_path: Path) -> None:
+        def give(path: Path) -> Iterator[int]:
+            yield 1
+            if not path.exists():
+                path.touch()
+                raise ValueError("once")
+            yield 2
+
+        for position, returns in enumerate((2, "dynamic")):
+            task = api.remote(max_retries=1, retry_exceptions=[ValueError], num_returns=returns)(give)
+            found: Any = task.remote(tmp_path / str(position))
+            refs = api.get(found) if returns == "dynamic" else found
+            assert api.get(list(refs)) == [1, 2]
+
+
 class _Patient:
     """Works until it is told to stop."""
 
@@ -204,6 +338,24 @@ class ProcessCallContract:
             api.get(leaver.ping.remote())
         assert _count_farewells(tmp_path) == 1
         assert "never retrieved" not in capfd.readouterr().err
+
+    @pytest.mark.parametrize("calls_before", [0, 5])
+    def test_generator_with_several_returns_is_the_same_when_a_task_calls_it(self, calls_before: int) -> None:
+        giver = api.remote(_Giver).remote()
+
+        @api.remote
+        def use(giver: Any) -> list[Any]:
+            for _ in range(calls_before):
+                api.get(giver.give.options(num_returns=1).remote(1))
+            refs = giver.give.options(num_returns=2).remote(1, fails=True)
+            with pytest.raises(ValueError, match="no more"):
+                api.get(refs[1])
+            return [*refs, api.get(refs[0])]
+
+        first, second, value = api.get(use.remote(giver))
+        assert api.get(first) == value == 0
+        with pytest.raises(ValueError, match="no more"):
+            api.get(second)
 
     @pytest.mark.parametrize("max_concurrency", [1, 2])
     @pytest.mark.parametrize(("method", "error"), [("work", exceptions.TaskCancelledError), ("fail", ValueError)])

@@ -541,7 +541,14 @@ class EnvironmentContract:
             square.options(scheduling_strategy=label({"disk": placement.In("ssd")})).remote(2)
 
 
-class EngineContract(calls.CallContract, GeneratorContract, AsyncContract, ActorLifeContract, EnvironmentContract):
+class EngineContract(
+    calls.CallContract,
+    calls.CountedGeneratorContract,
+    GeneratorContract,
+    AsyncContract,
+    ActorLifeContract,
+    EnvironmentContract,
+):
     """What every engine must do."""
 
     engine = ""

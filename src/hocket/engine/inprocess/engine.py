@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hocket import exceptions
-from hocket.engine import contract, inspection, interrupts, methods, node, rules, values
+from hocket.engine import contract, inspection, interrupts, items, methods, node, rules, values
 from hocket.engine.inprocess import coroutines, entrance, surroundings, turning
 from hocket.kernel import machine, records, resources
 from hocket.kernel.instructions import Op
@@ -65,6 +65,7 @@ class InProcessEngine(contract.Engine):
             max_idle_workers=1 << 30,
             gpu_ids=node.name_gpus(node_demand),
             encode_error=_encode_error,
+            error_mark=True,
             none_value=_encode(None)[0],
             end_value=_encode_error(exceptions.ObjectRefStreamEndOfStreamError("The generator has ended.")),
         )
@@ -377,10 +378,22 @@ class InProcessEngine(contract.Engine):
         """Store what a task returned; what cannot travel is its error."""
         try:
             results = self._split(task, result)
-            encoded = [_encode(value, f"the result of `{task.options.name}`") for value in results]
+            encoded = [
+                (_encode_error(_explain(task, value.error)), ())
+                if type(value) is items.Failure
+                else _encode(value, f"the result of `{task.options.name}`")
+                for value in results
+            ]
         except Exception as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
             self._fail(worker, task, error, started)
         else:
+            failure = next((value.error for value in results if type(value) is items.Failure), None)
+            if failure is not None:
+                if _is_retryable(task, failure):
+                    self._fail(worker, task, failure, started)
+                    return
+                task.error_type = type(failure).__name__
+                self._note(task, failure)
             self._kernel.finish(worker, task.id, time.perf_counter() - started, encoded, started)
 
     def _iterate(self, result: Any) -> Iterator[Any]:
@@ -399,18 +412,27 @@ class InProcessEngine(contract.Engine):
         if task.kind == TaskKind.CALL:
             method = self._find_method(self._instances[worker.id], task.method)
             with self._lock.open():
-                return method(*args, **kwargs)
+                return self._take_items(worker, task, method, method(*args, **kwargs))
         assert task.function is not None
         buffers = self._buffers.get(task.function.id, ())
         function = values.decode(task.function.blob, [bytearray(buffer) for buffer in buffers])
         with self._lock.open():
-            result = function(*args, **kwargs)
+            result = self._take_items(worker, task, function, function(*args, **kwargs))
         if task.kind == TaskKind.CREATION:
             self._instances[worker.id] = result
             if task.actor_options is not None and task.actor_options.is_async:
                 self._loops[worker.id] = coroutines.Loop(task.actor_options.max_concurrency)
             return None
         return result
+
+    def _take_items(self, worker: WorkerRecord, task: TaskRecord, function: Any, result: Any) -> Any:
+        """Return the results of a call whose generator is to give so many; a coroutine that does on an event loop."""
+        count, name = task.options.num_returns, task.options.name
+        if not items.is_to_be_taken(result, count, function):
+            return result
+        if worker.id in self._loops:
+            return items.take_async(result, count, name)
+        return items.take(coroutines.iterate(result), count, name)
 
     def _find_method(self, instance: Any, name: str) -> Any:
         if name == "__ray_ready__":
@@ -446,32 +468,29 @@ class InProcessEngine(contract.Engine):
     def _fail(self, worker: WorkerRecord, task: TaskRecord, error: BaseException, started: float) -> None:
         seconds = time.perf_counter() - started
         cause = error.cause if isinstance(error, exceptions.TaskError) else error
-        asked = task.options.retry_exceptions
-        retryable = asked is True or (asked is not False and isinstance(cause, asked))
-        if not (retryable and task.retries_left):
-            record = exceptions.ErrorRecord(
-                task_id=f"{task.id:016x}",
-                name=task.options.name,
-                error_type=type(cause).__name__,
-                message=str(cause),
-                timestamp=time.time(),
-            )
-            self._errors.append(record)
-        if not isinstance(error, exceptions.HocketError):
-            frames = error.__traceback__
-            while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-                frames = frames.tb_next
-            text = "".join(traceback.format_exception(type(error), error, frames))
-            error = exceptions.TaskError(task.options.name, text, error)
+        retryable = _is_retryable(task, cause)
+        if not retryable:
+            self._note(task, cause)
         self._kernel.fail(
             worker,
             task.id,
-            _encode_error(error),
+            _encode_error(_explain(task, error)),
             retryable=retryable,
             error_type=type(cause).__name__,
             started=started,
             seconds=seconds,
         )
+
+    def _note(self, task: TaskRecord, cause: BaseException) -> None:
+        """Remember a failure for `error_info`."""
+        record = exceptions.ErrorRecord(
+            task_id=f"{task.id:016x}",
+            name=task.options.name,
+            error_type=type(cause).__name__,
+            message=str(cause),
+            timestamp=time.time(),
+        )
+        self._errors.append(record)
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -482,6 +501,12 @@ class InProcessEngine(contract.Engine):
             object_id = next(self._ids)
             payload, contained = _encode(value)
             self._kernel.put(object_id, payload, contained, records.DRIVER)
+            return contract.ObjectRef(object_id, self)
+
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+        with self._lock:
+            object_id = next(self._ids)
+            self._kernel.put(object_id, _encode_error(error), (), records.DRIVER, failed=True)
             return contract.ObjectRef(object_id, self)
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
@@ -721,6 +746,26 @@ class InProcessEngine(contract.Engine):
 
 _current: contextvars.ContextVar[tuple[WorkerRecord, TaskRecord]] = contextvars.ContextVar("current")
 """What the coroutine belongs to; not set in ordinary code."""
+
+
+def _is_retryable(task: TaskRecord, cause: BaseException) -> bool:
+    """Tell whether a task is to be tried again after this error of the user's code."""
+    asked = task.options.retry_exceptions
+    return bool(task.retries_left) and (asked is True or (asked is not False and isinstance(cause, asked)))
+
+
+def _explain(task: TaskRecord, error: BaseException) -> BaseException:
+    """Wrap an exception of the user's code; errors that came through it from elsewhere stay what they are."""
+    if isinstance(error, exceptions.HocketError):
+        return error
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in _OURS:
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    return exceptions.TaskError(task.options.name, text, error)
+
+
+_OURS = frozenset({__file__, items.__file__, coroutines.__file__})
 
 
 def _terminate() -> None:

@@ -570,6 +570,11 @@ class Client(contract.Engine):
         with self.lock:
             return self._announce_put(payload, object_id, contained)
 
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+        payload = payloads.encode_error(error)
+        with self.lock:
+            return self._announce_put(payload, next(self._ids), ())
+
     def _announce_put(
         self, payload: payloads.Payload, object_id: int, contained: tuple[int, ...]
     ) -> contract.ObjectRef[Any]:

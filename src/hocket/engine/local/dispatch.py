@@ -11,6 +11,7 @@ from hocket import exceptions
 from hocket.engine import values
 from hocket.engine.local import channel, hub_store, links, messages, payloads
 from hocket.kernel import machine, metrics, records, resources
+from hocket.kernel.instructions import Op
 from hocket.kernel.records import TaskKind, TaskRecord
 
 ASKABLE = frozenset(
@@ -49,6 +50,16 @@ def _decode_foreign(payload: payloads.Payload) -> BaseException | None:
     except Exception:  # noqa: BLE001 (a class of the user's may raise anything)
         return None
     return error
+
+
+def _is_retryable(task: TaskRecord, payload: payloads.Payload) -> bool:
+    """Tell whether a task is to be tried again after this error of the user's code."""
+    asked = task.options.retry_exceptions
+    if not asked or not task.retries_left or task.cancelled:
+        return False
+    error = _decode_foreign(payload)
+    cause = error.cause if isinstance(error, exceptions.TaskError) else error
+    return asked is True or (asked is not False and isinstance(cause, asked))
 
 
 class Owner(Protocol):
@@ -90,10 +101,14 @@ class Dispatcher:
             op = message[0]
             if op == messages.DONE:
                 _, task_id, seconds, results, started = message
+                failure = None
                 for payload, _ in results:
                     if payload[0] == payloads.SEGMENT:
                         self._take_segment(link, payload)
-                kernel.finish(worker, task_id, seconds, results, started)
+                    elif payload[0] == payloads.ERROR:
+                        failure = payload
+                if failure is None or not self._fail_in_part(worker, message, failure):
+                    kernel.finish(worker, task_id, seconds, results, started)
             elif op == messages.DROP:
                 kernel.release(message[1], worker.id, message[2])
             elif op == messages.UNMAP:
@@ -240,17 +255,30 @@ class Dispatcher:
         if task is None:
             return
         self._hub.failures += 1
-        retryable = False
-        asked = task.options.retry_exceptions
-        if asked and task.retries_left and not task.cancelled:
-            error = _decode_foreign(payload)
-            cause = error.cause if isinstance(error, exceptions.TaskError) else error
-            retryable = asked is True or (asked is not False and isinstance(cause, asked))
+        retryable = _is_retryable(task, payload)
         if not retryable:
             self._note(task_id, task.options.name, error_type, text)
         self._kernel.fail(
             worker, task_id, payload, retryable=retryable, error_type=error_type, started=started, seconds=seconds
         )
+
+    def _fail_in_part(self, worker: records.WorkerRecord, message: channel.Message, failure: payloads.Payload) -> bool:
+        """Some results of a task are an error. Tell whether it is to be tried again; else these are its results."""
+        _, task_id, seconds, results, started = message
+        task = worker.inflight.get(task_id)
+        if task is None:
+            return False
+        self._hub.failures += 1
+        error = _decode_foreign(failure)
+        cause = error.cause if isinstance(error, exceptions.TaskError) else error
+        if not _is_retryable(task, failure):
+            task.error_type = type(cause).__name__
+            self._note(task_id, task.options.name, task.error_type, str(cause)[:1000])
+            return False
+        for position, (payload, _) in enumerate(results):
+            self._kernel.instructions.append((Op.FREE, task_id + position, payload))
+        self._kernel.fail(worker, task_id, failure, retryable=True, started=started, seconds=seconds)
+        return True
 
     def note_error(self, task_id: int, name: str, error: BaseException) -> None:
         """Remember a failure for `error_info`."""

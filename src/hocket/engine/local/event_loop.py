@@ -12,11 +12,11 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
-from hocket.engine import contract
+from hocket.engine import contract, items
 from hocket.engine.local import client
 
 if TYPE_CHECKING:
@@ -197,6 +197,8 @@ class Loop:
             if work.num_returns < 0:
                 await self._send_items(work, result)
                 result = None
+            elif items.is_to_be_taken(result, work.num_returns, method):
+                result = await items.take_async(result, work.num_returns, work.name)
             if running.is_exiting:
                 return
         except exceptions.ActorExit:
@@ -216,14 +218,14 @@ class Loop:
             work.clear()
             self.flush_soon()
 
-    async def _send_items(self, work: Work, items: Any) -> None:
+    async def _send_items(self, work: Work, found: Any) -> None:
         index = 0
-        if hasattr(items, "__aiter__"):
-            async for item in items:
+        if hasattr(found, "__aiter__"):
+            async for item in found:
                 self._owner.send_item(work, index, item)
                 index += 1
         else:
-            for item in items:
+            for item in found:
                 self._owner.send_item(work, index, item)
                 index += 1
                 self.flush()
@@ -277,7 +279,7 @@ def _pass_over_exit(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
         loop.default_exception_handler(context)
 
 
-def iterate(items: AsyncIterator[Any]) -> Iterator[Any]:
+def iterate(found: AsyncIterator[Any]) -> Generator[Any, None, None]:
     """Run an asynchronous generator in an ordinary thread."""
     import asyncio
 
@@ -285,8 +287,9 @@ def iterate(items: AsyncIterator[Any]) -> Iterator[Any]:
     try:
         while True:
             try:
-                yield loop.run_until_complete(anext(items))
+                yield loop.run_until_complete(anext(found))
             except StopAsyncIteration:
                 return
     finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()

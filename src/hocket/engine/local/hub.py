@@ -85,6 +85,7 @@ class Hub(contract.Engine):
             max_idle_workers=max(1, cpus),
             gpu_ids=node.name_gpus(node_demand),
             encode_error=payloads.encode_error,
+            error_mark=payloads.ERROR,
             none_value=payloads.NONE,
             end_value=payloads.STREAM_END,
         )
@@ -357,6 +358,12 @@ class Hub(contract.Engine):
             self.kernel.kill_actor(actor._id, no_restart=no_restart)
             self._finish_change()
         self.guard.check()
+
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+        with self.lock:
+            object_id = next(self._ids)
+            self.kernel.put(object_id, payloads.encode_error(error), (), DRIVER, failed=True)
+            return contract.ObjectRef(object_id, self)
 
     def request_exit(self) -> None:
         """The driver is no actor."""

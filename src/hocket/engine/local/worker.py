@@ -30,7 +30,7 @@ from typing import Any
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
 from hocket import exceptions
-from hocket.engine import callers, contract, faults, methods, values
+from hocket.engine import callers, contract, faults, items, methods, values
 from hocket.engine.local import channel, client, debugger, event_loop, messages, payloads, surroundings
 from hocket.kernel import records
 
@@ -446,7 +446,12 @@ class Worker:
             if self._interruptible_id and work.task_id in self._engine.cancelled:  # while it was being opened
                 self._cancelling_id = work.task_id
                 raise KeyboardInterrupt
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if items.is_to_be_taken(result, work.num_returns, function):
+                result = items.take(
+                    event_loop.iterate(result) if hasattr(result, "__aiter__") else result, work.num_returns, work.name
+                )
+            return result
         finally:
             self._interruptible_id = 0
 
@@ -520,17 +525,17 @@ class Worker:
         except Exception as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
             self.report(work, error)
 
-    def _send_items(self, work: Work, items: Any) -> None:
+    def _send_items(self, work: Work, found: Any) -> None:
         """Run a generator and send what it yields."""
-        if hasattr(items, "__aiter__"):
-            items = event_loop.iterate(items)
+        if hasattr(found, "__aiter__"):
+            found = event_loop.iterate(found)
         limit = (work.extra or {}).get("backpressure", 0)
         if limit:
             self._streams[work.task_id] = work
         try:
             if threading.get_ident() == self._main_id and self._threads is None and not work.method:
                 self._interruptible_id = work.task_id
-            for index, item in enumerate(iter(items)):
+            for index, item in enumerate(iter(found)):
                 self.send_item(work, index, item)
                 if limit and index + 1 - work.consumed >= limit:
                     with self._engine.lock:
@@ -568,13 +573,20 @@ class Worker:
                 engine.channel.outbox.append((messages.DONE, work.task_id, seconds, [(payload, ())], started))
             return
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
-        encoded = [values.encode(value, f"the result of `{work.name}`", by_index=True) for value in results]
+        encoded = [
+            self._encode_failure(work, value)
+            if type(value) is items.Failure
+            else values.encode(value, f"the result of `{work.name}`", by_index=True)
+            for value in results
+        ]
         engine = self._engine
         if faults.plan is not None:
             faults.plan.reach("worker.before_result")
         sent = []
         for position, value in enumerate(encoded):
             payload = self._store_result(work, value, position) if value.buffers else (payloads.INLINE, value.data)
+            if type(results[position]) is items.Failure:
+                payload = (payloads.ERROR, value.data)
             sent.append((payload, tuple([ref._id for ref in value.refs])))
         with engine.lock:
             for value in encoded:
@@ -588,6 +600,10 @@ class Worker:
             engine.channel.outbox.append((messages.DONE, work.task_id, seconds, sent, started))
         if faults.plan is not None:
             faults.plan.reach("worker.after_result")
+
+    def _encode_failure(self, work: Work, failure: items.Failure) -> values.Encoded:
+        """Encode the error that stands for one of several results."""
+        return values.Encoded(values.encode_error(self._explain(work, failure.error)), [], [])
 
     def _answer(
         self, work: Work, sent: list[tuple[payloads.Payload, tuple[int, ...]]], started: float, seconds: float
@@ -706,7 +722,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _is_ours(filename: str) -> bool:
-    return filename.startswith(_HERE)
+    return filename.startswith(_HERE) or filename == items.__file__
 
 
 def _flush_streams() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import itertools
 import operator
 import os
@@ -96,6 +97,7 @@ class RayEngine(contract.Engine):
             "long_chains": "The error of a task that heads a chain of hundreds of dependent tasks takes long to arrive: Ray writes the text of all "
             "before it into each.",
             "generator_completion": "completed() of a generator that raised has the value None: its last item has the error.",
+            "counted_async_generators": "A method that is an asynchronous generator has no num_returns but 'streaming' and 'dynamic'.",
             "owner_deaths": "What a worker put, and the results of tasks that it submitted, are lost if it is killed: it owns them.",
             "instant_start": "Ray's processes start with the session, which takes seconds.",
             "every_interrupt": "A Ctrl-C in the short moment in which Ray's C++ calls back into Python is lost there; press it again.",
@@ -224,7 +226,8 @@ class RayEngine(contract.Engine):
         self._check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
         if len(self._functions) >= MOST_FUNCTIONS:
             self._functions.pop(next(iter(self._functions)))
-        run = runner.build_function(self._build_code(function), options)
+        is_generator = inspect.isgeneratorfunction(function.value)
+        run = runner.build_function(self._build_code(function), options, is_generator=is_generator)
         run.__module__ = getattr(function.value, "__module__", None) or run.__module__
         task = outside.build_remote(run, keywords.build_task_keywords(options))
         self._functions[function.id, options] = task
@@ -354,6 +357,14 @@ class RayEngine(contract.Engine):
         else:
             return self.wrap(native)
         raise failure
+
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+        self._check_open()
+        options = records.TaskOptions(name=error.function_name)
+        failing = outside.build_remote(
+            runner.build_failure(error.as_instanceof_cause(), options), {"num_cpus": 0, "max_retries": 0}
+        )
+        return self.wrap(failing.remote())
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
         self._check_open()

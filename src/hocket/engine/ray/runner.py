@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import types
 from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar, NoReturn
@@ -66,8 +67,8 @@ def _rebuild_code(blob: bytes, captured: list[contract.ObjectRef[Any]], buffers:
 # --- functions --------------------------------------------------------------------------------------------------------
 
 
-def build_function(code: Code, options: records.TaskOptions) -> Callable[..., Any]:
-    """Return the function that Ray runs in the place of the user's."""
+def build_function(code: Code, options: records.TaskOptions, *, is_generator: bool) -> Callable[..., Any]:
+    """Return the function that Ray runs in the place of the user's; for a generator one, which Ray makes several results of."""
     name, count = options.name, options.num_returns
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -90,7 +91,14 @@ def build_function(code: Code, options: records.TaskOptions) -> Callable[..., An
             for item in code.load()(*args, **kwargs):  # noqa: UP028 (not `yield from`: Ray sends values in, which not every iterator takes)
                 yield item
 
-    chosen = run if count == 1 else run_generator if count == records.STREAMING else run_and_split
+    def run_and_take(*args: Any, **kwargs: Any) -> Any:
+        with _Explaining(name):  # as a whole: Ray would keep the first error of a generator that it tries again
+            taken = _split(name, count, itertools.islice(code.load()(*args, **kwargs), count))
+            return taken[0] if taken is not None and count == 1 else taken
+
+    chosen = run if count == 1 else run_and_split
+    if count == records.STREAMING or (is_generator and count):
+        chosen = run_and_take if count > 0 and options.retry_exceptions else run_generator
     chosen.__name__ = chosen.__qualname__ = name
     return chosen
 
@@ -277,4 +285,9 @@ def _build_caller(options: records.ActorOptions) -> Callable[..., Any]:
         with _Explaining(label):
             return function(self.__hocket_instance__, *args, **kwargs)
 
-    return call_function
+    async def call_and_await(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        with _Explaining(label):
+            result = function(self.__hocket_instance__, *args, **kwargs)
+            return await result if inspect.iscoroutine(result) else result
+
+    return call_and_await if options.is_async else call_function
