@@ -54,6 +54,10 @@ def method(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return mark
 
 
+class ActorClassInheritanceException(TypeError):  # noqa: N818 (Ray's name)
+    """A class inherits from a remote one."""
+
+
 class ActorClass:
     """A class whose instances live in worker processes. Made by `hocket.remote`."""
 
@@ -152,7 +156,7 @@ class ActorClass:
         raise TypeError(f"Actors cannot be instantiated directly. Instead of {name}() write {name}.remote().")
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        raise TypeError(
+        raise ActorClassInheritanceException(
             f"Inheriting from the actor class `{self._cls.__name__}` is not supported. Inherit from the plain class, and put "
             "@hocket.remote on the subclass only."
         )
@@ -207,9 +211,12 @@ class ActorHandle:
         self.__dict__[name] = found
         return found
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._methods, *_SPECIAL_METHODS})
+
     @property
-    def _actor_id(self) -> str:
-        return self._ref.hex()
+    def _actor_id(self) -> contract.Id:
+        return contract.Id(self._ref.hex())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActorHandle) and self._ref is other._ref

@@ -46,7 +46,7 @@ class ObjectRefGenerator:
         """Return the reference that has a value (None), or the error, when the generator is done."""
         return self._stream
 
-    def task_id(self) -> str:
+    def task_id(self) -> contract.Id:
         """Return the id of the generator's task, in hexadecimal."""
         return self._stream.task_id()
 

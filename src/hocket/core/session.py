@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from hocket import exceptions, version
 from hocket.core import amounts, engines, environments
+from hocket.core import labels as core_labels
 from hocket.engine import contract, node
 
 _HERE = ("", "local")
@@ -153,7 +154,8 @@ def init(
             )
         else:
             node.check_gpus(num_gpus)
-            demand = node.build_demand(num_cpus, num_gpus, resources, ignored.get("_memory"))
+            core_labels.check_labels(labels or {})
+            demand = node.build_demand(num_cpus, num_gpus, resources, ignored.get("_memory"), store=memory_limit)
             opened = engines.open_engine(
                 kind, demand, name, labels or {}, memory_limit=memory_limit, spill_folder=spill_folder
             )

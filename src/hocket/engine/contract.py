@@ -25,6 +25,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Id(str):
+    """The id of a task, actor, node, session or placement group: its hexadecimal digits, with the methods of Ray's ids."""
+
+    __slots__ = ()
+
+    def hex(self) -> str:
+        """Return the digits as plain text."""
+        return str(self)
+
+    def binary(self) -> bytes:
+        """Return the id as bytes."""
+        return bytes.fromhex(self)
+
+    def is_nil(self) -> bool:
+        """Tell whether it stands for nothing."""
+        return not self.strip("f")
+
+
 class ObjectRef(Generic[T]):
     """A handle on an immutable value that the engine holds, or will hold when a task has made it.
 
@@ -51,13 +69,13 @@ class ObjectRef(Generic[T]):
         """Return the id as bytes: 16 of them, or 28 on Ray."""
         return bytes.fromhex(self.hex()).rjust(16, b"\0")
 
-    def task_id(self) -> str:
+    def task_id(self) -> Id:
         """Return the id of the task that makes the value, in hexadecimal."""
-        return self.hex()
+        return Id(self.hex())
 
-    def job_id(self) -> str:
+    def job_id(self) -> Id:
         """Return the id of the session."""
-        return self._engine.get_context().job_id
+        return Id(self._engine.get_context().job_id)
 
     def future(self) -> futures.Future[T]:
         """Return a `concurrent.futures.Future` of the value. Cancelling it does not cancel the task."""

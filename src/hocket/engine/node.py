@@ -12,6 +12,9 @@ from typing import Any
 from hocket import exceptions
 from hocket.kernel import records, resources
 
+ADDRESS = "127.0.0.1"
+"""What this machine calls itself."""
+
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 """How the bundles of a placement group may lie on nodes."""
 
@@ -140,10 +143,16 @@ def raise_descriptor_limit() -> None:
 
 
 def build_demand(
-    num_cpus: float | None, num_gpus: float | None, custom: Mapping[str, float] | None, memory: float | None = None
+    num_cpus: float | None,
+    num_gpus: float | None,
+    custom: Mapping[str, float] | None,
+    memory: float | None = None,
+    *,
+    store: float | None = None,
 ) -> resources.Demand:
-    """Return what a session has; what is not given is found out."""
-    amounts = dict(custom or {})
+    """Return what a session has; what is not given is found out. `store` is the memory for large values."""
+    amounts: dict[str, float] = {f"node:{ADDRESS}": 1, "node:__internal_head__": 1, **(custom or {})}
+    amounts["object_store_memory"] = choose_store_bytes() if store is None else store
     amounts["memory"] = count_memory() if memory is None else memory
     amounts["CPU"] = count_cpus() if num_cpus is None else num_cpus
     amounts["GPU"] = count_gpus() if num_gpus is None else num_gpus
@@ -155,10 +164,15 @@ def explain_infeasible(what: str, shape: resources.Shape, total: Mapping[str, fl
     asked = resources.format_demand(shape.demand)
     if shape.group_id:
         return f"{what} asks for {asked}, and no bundle of its placement group is that large. Make a bundle larger, or ask for less."
-    have = resources.format_demand(resources.parse_demand(total))
+    have = resources.format_demand(resources.parse_demand(hide_internal(total)))
     short = [name for name, units in shape.demand if units > total.get(name, 0) * resources.UNIT]
     remedy = " and ".join(_name_init_argument(name) for name in short)
     return f"{what} asks for {asked}, but this session has {have} in all. Ask for less, or start with hocket.init({remedy})."
+
+
+def hide_internal(total: Mapping[str, float]) -> dict[str, float]:
+    """Return resources for a message, without those that nobody asks for by mistake: nodes, and the store's memory."""
+    return {name: amount for name, amount in total.items() if not name.startswith(("node:", "object_store_memory"))}
 
 
 def _name_init_argument(name: str) -> str:
@@ -172,7 +186,7 @@ def check_bundles(
     empty = resources.Pool.build(tuple(pool.total.items()))
     asked = " + ".join(resources.format_demand(bundle) for bundle in bundles)
     if not resources.all_fit(empty, tuple(bundles)):
-        have = resources.format_demand(resources.parse_demand(total))
+        have = resources.format_demand(resources.parse_demand(hide_internal(total)))
         raise exceptions.InfeasibleResourcesError(
             f"A placement group asks for {asked}, but this session has {have} in all. Ask for less, or start with more: "
             "hocket.init(num_cpus=...)."
@@ -203,7 +217,7 @@ def describe_node(node_id: str, total: Mapping[str, float], labels: Mapping[str,
     return {
         "NodeID": node_id,
         "Alive": True,
-        "NodeManagerAddress": "127.0.0.1",
+        "NodeManagerAddress": ADDRESS,
         "NodeManagerHostname": socket.gethostname(),
         "Resources": dict(total),
         "Labels": {"ray.io/node-id": node_id, **labels},

@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hocket import exceptions
-from hocket.engine import contract, inspection, interrupts, items, methods, node, rules, values
+from hocket.engine import callers, contract, inspection, interrupts, items, methods, node, rules, values
 from hocket.engine.inprocess import coroutines, entrance, surroundings, turning
 from hocket.kernel import machine, records, resources
 from hocket.kernel.instructions import Op
@@ -81,6 +81,8 @@ class InProcessEngine(contract.Engine):
         self._errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
         #: Large arrays that functions refer to.
         self._buffers: dict[bytes, list[bytes]] = {}
+        #: Full names, by the function's id.
+        self._function_names: dict[bytes, str] = {}
         self._is_closed = False
         self._scene = inspection.Scene(
             kernel=self._kernel,
@@ -162,6 +164,8 @@ class InProcessEngine(contract.Engine):
         record = self._kernel.functions.get(function.id)
         if record is None:
             record = self._kernel.functions[function.id] = records.FunctionRecord(function.id, function.blob)
+            is_class = isinstance(function.value, type)
+            self._function_names[function.id] = callers.name_function(function.value, "__init__" if is_class else "")
             if function.buffers:
                 self._buffers[function.id] = [bytes(buffer) for buffer in function.buffers]
         return record
@@ -674,7 +678,7 @@ class InProcessEngine(contract.Engine):
             worker_id=f"{worker.id:016x}",
             task_id=f"{task.id:016x}",
             task_name=task.options.name,
-            function_name=task.method or task.options.name,
+            function_name=self._name_function(worker, task),
             actor_name=actor.options.name if actor is not None else None,
             actor_attempt=actor.restarts if actor is not None else 0,
             is_canceled=task.cancelled,
@@ -687,6 +691,11 @@ class InProcessEngine(contract.Engine):
             namespace=self._namespace if actor is None else actor.options.namespace,
             attempt=task.attempt,
         )
+
+    def _name_function(self, worker: WorkerRecord, task: TaskRecord) -> str:
+        if task.method:
+            return callers.name_function(type(self._instances.get(worker.id)), task.method)
+        return self._function_names.get(task.function.id, "") if task.function is not None else ""
 
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         return list(self._errors)

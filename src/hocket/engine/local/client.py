@@ -54,12 +54,14 @@ class Arrived:
 class Running:
     """What a thread, or a coroutine of an asynchronous actor, runs."""
 
-    __slots__ = ("extra", "function", "is_exiting", "name", "task_id")
+    __slots__ = ("extra", "function_id", "is_exiting", "method", "name", "task_id")
 
     def __init__(self) -> None:
         self.task_id = 0
         self.name = ""
-        self.function = ""
+        #: Which function; empty for a method.
+        self.function_id = b""
+        self.method = ""
         self.extra: dict[str, Any] | None = None
         #: Whether it has asked for the end of its actor: then it has no result, whatever becomes of the exception.
         self.is_exiting = False
@@ -101,6 +103,8 @@ class Client(contract.Engine):
         self.check: Callable[[], None] = _do_nothing
         #: Ends the actor soon, whatever runs.
         self.on_exit: Callable[[], None] = _do_nothing
+        #: Returns the full name of what runs.
+        self.name_function: Callable[[Running], str] = lambda running: running.name
         #: Takes back what has not been started; called with the lock held.
         self.take_unstarted: Callable[[], list[int]] = list
         self._ids = itertools.count((worker_id << 40) + 1)
@@ -830,7 +834,7 @@ class Client(contract.Engine):
             worker_id=f"{self.worker_id:016x}",
             task_id=f"{task_id:016x}" if task_id else None,
             task_name=running.name or None,
-            function_name=running.function or running.name or None,
+            function_name=self.name_function(running) if task_id else None,
             actor_id=f"{self.actor_id:016x}" if self.actor_id else None,
             resources=extra.get("resources", {"CPU": 1.0}),
             gpu_ids=tuple(extra.get("gpu_ids", ())),

@@ -107,6 +107,7 @@ class Worker:
         engine.on_work = self._take_message
         engine.on_late = self._enqueue
         engine.on_exit = self._note_exit
+        engine.name_function = self._name_function
         engine.take_unstarted = self._take_unstarted
         engine.check = self._raise_postponed
         signal.signal(signal.SIGINT, self._on_interrupt)
@@ -349,7 +350,8 @@ class Worker:
         running = self._engine.running
         running.task_id = work.task_id
         running.name = work.name
-        running.function = work.method
+        running.function_id = work.function_id
+        running.method = work.method
         running.extra = work.extra
         running.is_exiting = False
         self._status[self._slot] = work.task_id
@@ -403,6 +405,12 @@ class Worker:
         if work.method in _SPECIAL_METHODS:
             return functools.partial(_SPECIAL_METHODS[work.method], self._actor)
         return methods.get_method(self._actor, work.method)
+
+    def _name_function(self, running: client.Running) -> str:
+        if running.method:
+            return callers.name_function(type(self._actor), running.method)
+        function = self._functions.get(running.function_id)
+        return callers.name_function(function, "__init__" if isinstance(function, type) else "")
 
     def _note_exit(self) -> None:
         """The user's code asks for the actor's end. What runs comes to it by the exception; a thread or coroutine in the background does not."""

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Protocol
 import ray
 
 from hocket import exceptions
-from hocket.engine import contract, rules, values
+from hocket.engine import callers, contract, rules, values
 from hocket.engine.ray import (
     arrays,
     classes,
@@ -228,7 +228,8 @@ class RayEngine(contract.Engine):
             self._functions.pop(next(iter(self._functions)))
         is_generator = inspect.isgeneratorfunction(function.value)
         run = runner.build_function(self._build_code(function), options, is_generator=is_generator)
-        run.__module__ = getattr(function.value, "__module__", None) or run.__module__
+        run.__name__ = run.__qualname__ = getattr(function.value, "__name__", options.name)
+        run.__module__ = callers.name_function(function.value).rpartition(".")[0]
         task = outside.build_remote(run, keywords.build_task_keywords(options))
         self._functions[function.id, options] = task
         return task

@@ -15,6 +15,10 @@ import ray
 from hocket import exceptions
 
 _SAME_NAME = (
+    "AuthenticationError",
+    "CrossLanguageError",
+    "RpcError",
+    "UserCodeException",
     "NodeDiedError",
     "ObjectFetchTimedOutError",
     "ObjectFreedError",
