@@ -26,9 +26,14 @@ RAY_NAMES = [
         "available_resources",
         "get_gpu_ids",
         "ObjectRef",
+        "ObjectID",
         "__version__",
     ),
 ]
+
+
+SECOND_NAMES = {"ObjectID"}
+"""Ray's second names for something."""
 
 
 def list_public(module: types.ModuleType) -> dict[str, object]:
@@ -56,6 +61,8 @@ def test_each_name_is_exported_once() -> None:
     seen: dict[int, str] = {}
     for module in modules:
         for name, value in list_public(module).items():
+            if name in SECOND_NAMES:
+                continue
             assert id(value) not in seen, f"{module.__name__}.{name} is also {seen[id(value)]}"
             seen[id(value)] = f"{module.__name__}.{name}"
 

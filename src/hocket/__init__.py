@@ -41,6 +41,9 @@ from hocket.core.timeline import timeline as timeline
 from hocket.engine.contract import ObjectRef as ObjectRef
 from hocket.version import __version__ as __version__
 
+ObjectID = ObjectRef
+"""Ray's older name."""
+
 _LATER = ("data", "ps", "train")
 
 if not _typing.TYPE_CHECKING:  # else no wrong name would be found

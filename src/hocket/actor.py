@@ -1,6 +1,7 @@
 """Where Ray's programs look for what belongs to actors."""
 
 from hocket.core.actor import ActorClass as ActorClass
+from hocket.core.actor import ActorClassInheritanceException as ActorClassInheritanceException
 from hocket.core.actor import ActorHandle as ActorHandle
 from hocket.core.actor import ActorMethod as ActorMethod
 from hocket.core.actor import exit_actor as exit_actor

@@ -12,13 +12,16 @@
     │   ├── ActorHandleNotFoundError (ValueError)   the handle belongs to another session
     │   ├── RuntimeEnvSetupError                    the runtime environment cannot be made
     │   ├── ConnectionFailedError (ConnectionError) no cluster can be joined at the address
-    │   │   └── VersionMismatchError (RuntimeError) the cluster has another Python, Ray or Hocket
+    │   │   ├── VersionMismatchError (RuntimeError) the cluster has another Python, Ray or Hocket
+    │   │   └── AuthenticationError                 the cluster wants another token
     │   ├── MissingExtraError (ImportError)         a library that comes with an extra is not installed
     │   ├── ObjectRefStreamEndOfStreamError         the generator has no such item
     │   ├── TaskPlacementGroupRemoved               its placement group was removed
     │   └── ActorPlacementGroupRemoved
     ├── your own code raised: read ``.cause``
-    │   └── TaskError                               also an instance of the cause's class
+    │   ├── TaskError                               also an instance of the cause's class
+    │   ├── CrossLanguageError                      it is written in another language
+    │   └── UserCodeException                       for libraries that wrap errors of their users
     ├── you stopped it
     │   └── TaskCancelledError
     ├── not yet: wait longer, or look at what it waits for
@@ -38,6 +41,7 @@
     │   │   ├── ObjectReconstructionFailedError
     │   │   └── ReferenceCountingAssertionError
     │   ├── NodeDiedError
+    │   ├── RpcError                                a message between machines was lost
     │   └── LocalEngineDiedError                    the whole session is gone
     ├── the machine is full: free something
     │   ├── DescriptorLimitError (OSError)          this process may not open what a session needs
@@ -46,8 +50,8 @@
     ├── SystemError                                 our own mistake: please report it
     └── SessionClosedError (RuntimeError)           shut down, or never opened
 
-``RayError``, ``RayTaskError``, ``RayActorError``, ``RaySystemError`` and ``LocalRayletDiedError`` are second names of the same
-classes, so that a program written for Ray catches what it expects. Some classes are raised by clusters only.
+``RayError``, ``RayTaskError``, ``RayActorError``, ``RaySystemError``, ``LocalRayletDiedError`` and ``AsyncioActorExit`` are second
+names of the same classes, so that a program written for Ray catches what it expects. Some classes are raised by clusters only.
 
 All errors can be pickled, and keep their cause on the way.
 """
@@ -103,6 +107,10 @@ class ConnectionFailedError(HocketError, ConnectionError):
 
 class VersionMismatchError(ConnectionFailedError, RuntimeError):
     """The cluster has another version of Python, Ray or Hocket. The message names both, and what to install."""
+
+
+class AuthenticationError(ConnectionFailedError):
+    """The cluster wants another token than this process has. Clusters only."""
 
 
 class MissingExtraError(HocketError, ImportError):
@@ -172,6 +180,14 @@ class TaskError(HocketError):
         TaskError.__init__(error, self.function_name, self.traceback_str, cause)  # type: ignore[arg-type]
         _ARGS.__set__(error, _ARGS.__get__(cause))
         return error
+
+
+class CrossLanguageError(HocketError):
+    """A task that is written in another language failed. Clusters only."""
+
+
+class UserCodeException(HocketError):  # noqa: N818 (Ray's name)
+    """For libraries that run their users' code: what they raise ``from`` an error of that code. Never raised by Hocket itself."""
 
 
 def raise_stored(error: BaseException) -> NoReturn:
@@ -466,6 +482,10 @@ class NodeDiedError(HocketError):
     """The machine that ran the task is gone. Clusters only."""
 
 
+class RpcError(HocketError):
+    """A message between machines was lost. Clusters only."""
+
+
 class LocalEngineDiedError(HocketError):
     """The process that looks after the workers died; the session is over."""
 
@@ -505,6 +525,9 @@ LocalRayletDiedError = LocalEngineDiedError
 
 class ActorExit(BaseException):
     """How `exit_actor` leaves the method that calls it. No error: ``except Exception`` does not catch it."""
+
+
+AsyncioActorExit = ActorExit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -212,7 +212,7 @@ def test_references_of_an_earlier_session(session: hocket.SessionContext) -> Non
     [
         ([], "PACK", ValueError, "list of at least one dict"),
         ([{}], "PACK", ValueError, "Bundle 0 must ask for something"),
-        ([{"CPU": -1}], "PACK", ValueError, "nothing negative"),
+        ([{"CPU": -1}], "PACK", ValueError, "of bundle 0 must be 0 or more, but received -1"),
         ([3], "PACK", TypeError, "Bundle 0 must be a dict"),
         ([{"CPU": 1}], "NEAR", ValueError, "Invalid placement group strategy 'NEAR'"),
         ([{"CPU": 1}] * 2, "STRICT_SPREAD", hocket.exceptions.InfeasibleResourcesError, "asks for 2 nodes.*has 1"),

@@ -277,3 +277,13 @@ def test_outputs_that_are_no_list() -> None:
 def test_compiled_graphs() -> None:
     with pytest.raises(NotImplementedError, match=r"experimental_compile\) are not supported. Call node.execute"):
         add.bind(1).experimental_compile(_buffer_size_bytes=1)
+
+
+def test_a_graph_has_one_input() -> None:
+    with InputNode() as first, InputNode() as second:
+        graphs = [add.bind(first, second), add.bind(first.x, add.bind(1, second[0])), MultiOutputNode([first, second])]
+    for graph in graphs:
+        with pytest.raises(AssertionError, match="Each DAG should only have one unique InputNode, but this one has 2"):
+            graph.execute(1, 2)
+    with InputNode() as given:
+        assert hocket.get(add.bind(given[0], add.bind(given[0], given[1])).execute(1, 2)) == 4

@@ -429,7 +429,7 @@ class Simulation:
         match worker.inbox.popleft():
             case (Op.RUN, task, number):
                 worker.row.append((task, number))
-            case (Op.CANCEL, task_id):
+            case (Op.CANCEL, task_id, _):
                 self._obey_cancel(worker, task_id)
             case (Op.STOP,):
                 worker.is_stopping = True

@@ -55,7 +55,7 @@ class KernelMachine(stateful.RuleBasedStateMachine):
                         self.rows[worker.id].append(task)
                     case (Op.STOP | Op.KILL, records.WorkerRecord() as worker):
                         self.stopped.add(worker.id)
-                    case (Op.CANCEL, records.WorkerRecord() as worker, int(task_id)):
+                    case (Op.CANCEL, records.WorkerRecord() as worker, int(task_id), _):
                         self.answer_cancel(worker, task_id)
                     case (Op.FREE, *_):
                         pass

@@ -54,6 +54,10 @@ def method(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return mark
 
 
+class ActorClassInheritanceException(TypeError):  # noqa: N818 (Ray's name)
+    """A class inherits from a remote one."""
+
+
 class ActorClass:
     """A class whose instances live in worker processes. Made by `hocket.remote`."""
 
@@ -146,12 +150,18 @@ class ActorClass:
     def _remote(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **given: Any) -> ActorHandle:
         return self.options(**given).remote(*args, **(kwargs or {}))
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what the class has under this name: a constant, a static or class method. Runs here, in no actor."""
+        if name.startswith("__") or "_cls" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._cls, name)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = self._cls.__name__
         raise TypeError(f"Actors cannot be instantiated directly. Instead of {name}() write {name}.remote().")
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        raise TypeError(
+        raise ActorClassInheritanceException(
             f"Inheriting from the actor class `{self._cls.__name__}` is not supported. Inherit from the plain class, and put "
             "@hocket.remote on the subclass only."
         )
@@ -163,13 +173,16 @@ class ActorClass:
 def exit_actor() -> NoReturn:
     """End the actor that runs the calling method, after its ``__ray_shutdown__`` hook and its exit functions.
 
-    The call, and those behind it, fail with `ActorDiedError`; the actor is not built again.
+    The call, and those behind it, fail with `ActorDiedError`; the actor is not built again. That the exception is caught does not prevent
+    it. A thread or an asyncio task in the background may call it too.
 
     Raises:
         TypeError: The caller is no actor.
     """
-    if session.get_engine().get_context().actor_id is None:
+    engine = session.get_engine()
+    if engine.get_context().actor_id is None:
         raise TypeError("exit_actor() is called inside a method of an actor. Elsewhere use hocket.kill(actor).")
+    engine.request_exit()
     raise exceptions.ActorExit
 
 
@@ -203,9 +216,12 @@ class ActorHandle:
         self.__dict__[name] = found
         return found
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._methods, *_SPECIAL_METHODS})
+
     @property
-    def _actor_id(self) -> str:
-        return self._ref.hex()
+    def _actor_id(self) -> contract.Id:
+        return contract.Id(self._ref.hex())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActorHandle) and self._ref is other._ref
@@ -223,7 +239,7 @@ class ActorHandle:
 class ActorMethod:
     """One method of one actor. Holds the actor's reference and not its handle, which would be a cycle."""
 
-    __slots__ = ("_actor", "_cls", "_is_limited", "_method", "_name", "_options", "_ref", "_signature")
+    __slots__ = ("_actor", "_cls", "_is_dynamic", "_is_limited", "_method", "_name", "_options", "_ref", "_signature")
 
     def __init__(
         self,
@@ -243,6 +259,9 @@ class ActorMethod:
         label = f"{actor.class_name}.{name}"
         self._options = options.build_call_options(method, actor, label, given)
         function = inspect.getattr_static(cls, name, None) if cls is not None else None
+        returns = given.get("num_returns")
+        #: Whether it returns references on all that it yields, together.
+        self._is_dynamic = method.is_dynamic if returns is None else returns == "dynamic"
         is_static = isinstance(function, staticmethod)
         if isinstance(function, staticmethod | classmethod):
             function = function.__func__
@@ -262,7 +281,11 @@ class ActorMethod:
         ref = self._ref
         if self._is_limited:
             ref._engine.check_pending(ref)
-        refs = ref._engine.submit_call(ref, self._name, args, kwargs, self._options)
+        name = self._name
+        if self._is_dynamic:
+            retries = bool(self._options.retry_exceptions)
+            name, args = "__ray_call__", (generators.call_and_collect, name, self._options.name, retries, *args)
+        refs = ref._engine.submit_call(ref, name, args, kwargs, self._options)
         returns = self._options.num_returns
         return refs[0] if returns == 1 else generators.wrap(refs, returns)
 

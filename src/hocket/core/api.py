@@ -222,12 +222,12 @@ def cancel(
 
     A task that has not started never runs; one that runs gets a KeyboardInterrupt; one that is done stays done. A call of an
     asynchronous actor is cancelled as asyncio does it; one of an ordinary actor that runs already is only told
-    (`RuntimeContext.is_canceled`).
+    (`RuntimeContext.is_canceled`), and what it returns then is dropped.
 
     Args:
         ref: What the task's `.remote()` returned.
         force: End the worker process instead of interrupting it.
-        recursive: Also cancel the tasks that it submitted.
+        recursive: Also cancel the tasks that it submitted and the calls that it made on actors, and what these have submitted.
 
     Raises:
         TypeError: It is no reference.
@@ -286,8 +286,10 @@ def get_runtime_context() -> context.RuntimeContext:
     return context.RuntimeContext(engine.get_context(), engine)
 
 
-def get_gpu_ids() -> list[int]:
-    """Return the indices of the GPUs that the calling task or actor may use."""
+def get_gpu_ids() -> list[Any]:
+    """Return the GPUs that the calling task or actor may use, as Ray does: the names that ``CUDA_VISIBLE_DEVICES`` gave them when the
+    session was opened (text), and their indices if it was not set.
+    """
     return list(session.get_engine().get_context().gpu_ids)
 
 

@@ -28,6 +28,36 @@ class RuntimeContext:
         }
         return {name: fact for name, fact in facts.items() if fact is not None}
 
+    @property
+    def job_id(self) -> contract.Id:
+        """The session's id, as an object with `hex`; an old name of `get_job_id`."""
+        return contract.Id(self._record.job_id)
+
+    @property
+    def node_id(self) -> contract.Id:
+        """This machine's id; an old name of `get_node_id`."""
+        return contract.Id(self._record.node_id)
+
+    @property
+    def worker_id(self) -> contract.Id:
+        """The id of this process in the session; an old name of `get_worker_id`."""
+        return contract.Id(self._record.worker_id)
+
+    @property
+    def task_id(self) -> contract.Id | None:
+        """The id of the running task or call; an old name of `get_task_id`."""
+        return _build_id(self._record.task_id)
+
+    @property
+    def actor_id(self) -> contract.Id | None:
+        """The id of the actor that this code belongs to; an old name of `get_actor_id`."""
+        return _build_id(self._record.actor_id)
+
+    @property
+    def current_placement_group_id(self) -> contract.Id | None:
+        """The id of the placement group that this code runs in; an old name of `get_placement_group_id`."""
+        return _build_id(self._record.placement_group_id)
+
     def get_job_id(self) -> str:
         """Return the session's id."""
         return self._record.job_id
@@ -49,7 +79,7 @@ class RuntimeContext:
         return self._record.task_name
 
     def get_task_function_name(self) -> str | None:
-        """Return the name of the running function or method, as it was defined."""
+        """Return the name of the running function or method as it was defined, with its module and class: ``app.Counter.add``."""
         return self._record.function_name if self._record.task_id is not None else None
 
     def get_actor_name(self) -> str | None:
@@ -130,3 +160,7 @@ class RuntimeContext:
     def namespace(self) -> str:
         """The namespace that actors' names live in."""
         return self._record.namespace
+
+
+def _build_id(text: str | None) -> contract.Id | None:
+    return None if text is None else contract.Id(text)

@@ -103,6 +103,7 @@ class DAGNode(abc.ABC):
 
         Raises:
             TypeError: The arguments do not fit the graph's `InputNode`, or a function in it.
+            AssertionError: The graph has two of these.
         """
         given = Given(args, kwargs)
         results: dict[DAGNode, Any] = {}
@@ -445,6 +446,13 @@ def _sort(last: DAGNode) -> list[DAGNode]:
         else:
             order.append(node)
             stack.pop()
+    inputs = {node for node in order if isinstance(node, InputNode)}
+    inputs |= {node._input_node for node in order if isinstance(node, InputAttributeNode)}
+    if len(inputs) > 1:
+        raise AssertionError(  # Ray's class, and its sentence
+            f"Each DAG should only have one unique InputNode, but this one has {len(inputs)}, which execute() cannot tell apart. Open one, with "
+            "`with InputNode() as given:`, and use given[0], given[1] or given.name for several arguments."
+        )
     return order
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import traceback
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract
+from hocket.engine import contract, methods
 
 
 class ObjectRefGenerator:
@@ -51,7 +52,7 @@ class ObjectRefGenerator:
         self._engine.lift_bound(self._stream)
         return self._stream
 
-    def task_id(self) -> str:
+    def task_id(self) -> contract.Id:
         """Return the id of the generator's task, in hexadecimal."""
         return self._stream.task_id()
 
@@ -131,7 +132,10 @@ class ObjectRefGenerator:
 
 
 class DynamicObjectRefGenerator:
-    """The references that a generator with ``num_returns="dynamic"`` returns all together, when it is done."""
+    """The references that a generator with ``num_returns="dynamic"`` returns all together, when it is done.
+
+    If it raised, the last reference raises in `get`.
+    """
 
     def __init__(self, refs: list[contract.ObjectRef[Any]]) -> None:
         self._refs = refs
@@ -146,16 +150,62 @@ class DynamicObjectRefGenerator:
         return f"DynamicObjectRefGenerator({len(self._refs)} references)"
 
 
-def collect(function: Any) -> Any:
-    """Return a function that runs a generator function to its end and returns references on what it yields."""
+def collect(function: Any, *, is_retried: bool) -> Any:
+    """Return a function that runs a generator function to its end and returns references on what it yields.
+
+    If it raises, the last reference does, unless the task is to be tried again then.
+    """
     import functools
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> DynamicObjectRefGenerator:
-        engine = contract.get_current_engine()
-        return DynamicObjectRefGenerator([engine.put(item) for item in function(*args, **kwargs)])
+        found = function(*args, **kwargs)
+        if hasattr(found, "__aiter__"):
+            import asyncio
+
+            return asyncio.run(_put_all_async(found, function.__name__, is_retried=is_retried))
+        return _put_all(found, function.__name__, is_retried=is_retried)
 
     return run
+
+
+def call_and_collect(actor: Any, method: str, label: str, is_retried: bool, /, *args: Any, **kwargs: Any) -> Any:
+    """Do the same with a method of an actor, which runs this on itself. On an event loop it is to be awaited."""
+    found = methods.get_method(actor, method)(*args, **kwargs)
+    put_all = _put_all_async if hasattr(found, "__aiter__") else _put_all
+    return put_all(found, label, is_retried=is_retried)
+
+
+def _put_all(found: Iterable[Any], name: str, *, is_retried: bool) -> DynamicObjectRefGenerator:
+    engine = contract.get_current_engine()
+    refs: list[contract.ObjectRef[Any]] = []
+    try:
+        for item in found:
+            refs.append(engine.put(item))  # noqa: PERF401 (what there is remains when the next one raises)
+    except Exception as error:
+        if is_retried:
+            raise
+        refs.append(_put_error(engine, name, error))
+    return DynamicObjectRefGenerator(refs)
+
+
+async def _put_all_async(found: AsyncIterable[Any], name: str, *, is_retried: bool) -> DynamicObjectRefGenerator:
+    engine = contract.get_current_engine()
+    refs: list[contract.ObjectRef[Any]] = []
+    try:
+        async for item in found:
+            refs.append(engine.put(item))  # noqa: PERF401 (the same)
+    except Exception as error:
+        if is_retried:
+            raise
+        refs.append(_put_error(engine, name, error))
+    return DynamicObjectRefGenerator(refs)
+
+
+def _put_error(engine: contract.Engine, name: str, error: Exception) -> contract.ObjectRef[Any]:
+    frames = error.__traceback__.tb_next if error.__traceback__ is not None else None  # without our own
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    return engine.put_error(exceptions.TaskError(name, text, error))
 
 
 def wrap(refs: list[contract.ObjectRef[Any]], num_returns: int) -> Any:

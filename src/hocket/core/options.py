@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hocket.core import environments, placement
+from hocket.core import amounts, environments, placement
 from hocket.engine import contract
 from hocket.kernel import records, resources
 
@@ -65,9 +65,14 @@ def _check_resources(name: str, value: Mapping[str, Any]) -> str | None:
             return f"Use the 'memory' keyword instead of 'memory' in 'resources': memory={amount!r}."
         if isinstance(amount, bool) or not isinstance(amount, int | float):
             return f"The amount of resource {key!r} must be a number, but received {amount!r}."
-        if amount < 0:
-            return f"The amount of resource {key!r} must be 0 or more, but received {amount!r}."
+        problem = amounts.explain_amount(f"The amount of resource {key!r}", key, amount)
+        if problem is not None:
+            return problem
     return None
+
+
+def _check_amount(name: str, value: float) -> str | None:
+    return amounts.explain_amount(f"The keyword {name!r}", "GPU" if name == "num_gpus" else name, value)
 
 
 def _non_empty(name: str, value: str) -> str | None:
@@ -116,10 +121,10 @@ def _check_tensor_transport(name: str, value: Any) -> str | None:
 
 _NUMBER = (int, float)
 _PLACING = {
-    "num_cpus": Option(_NUMBER, _at_least_zero),
-    "num_gpus": Option(_NUMBER, _at_least_zero),
+    "num_cpus": Option(_NUMBER, _check_amount),
+    "num_gpus": Option(_NUMBER, _check_amount),
     "resources": Option((dict,), _check_resources),
-    "memory": Option(_NUMBER, _at_least_zero),
+    "memory": Option(_NUMBER, _check_amount),
     "accelerator_type": Option((str,), _non_empty),
     "scheduling_strategy": Option(
         (
@@ -281,6 +286,7 @@ def build_method_options(given: Mapping[str, Any], function: Any, name: str) -> 
         retry_exceptions=_list_exceptions(given.get("retry_exceptions")),
         concurrency_group=given.get("concurrency_group") or "",
         backpressure=_get_backpressure(given),
+        is_dynamic=given.get("num_returns") == "dynamic",
     )
 
 
@@ -366,14 +372,14 @@ def has_coroutines(cls: type) -> bool:
 
 
 def _build_shape(given: Mapping[str, Any], default_cpus: float) -> resources.Shape:
-    amounts = dict(given.get("resources") or {})
+    wanted = dict(given.get("resources") or {})
     cpus = given.get("num_cpus")
-    amounts["CPU"] = default_cpus if cpus is None else cpus
-    amounts["GPU"] = given.get("num_gpus") or 0
-    amounts["memory"] = given.get("memory") or 0
+    wanted["CPU"] = default_cpus if cpus is None else cpus
+    wanted["GPU"] = given.get("num_gpus") or 0
+    wanted["memory"] = given.get("memory") or 0
     if given.get("accelerator_type"):
-        amounts[f"accelerator_type:{given['accelerator_type']}"] = 0.001
-    demand = resources.parse_demand(amounts)
+        wanted[f"accelerator_type:{given['accelerator_type']}"] = 0.001
+    demand = resources.parse_demand(wanted)
     environment = environments.format_environment(given.get("runtime_env"))
     group_id, bundle_index, captures = placement.find_group(given)
     shape = resources.Shape(

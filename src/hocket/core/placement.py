@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hocket import exceptions
-from hocket.core import session
+from hocket.core import amounts, labels, session
 from hocket.engine import contract, node
 from hocket.kernel import resources
 
@@ -32,10 +32,10 @@ class PlacementGroup:
         return self._ref._id if self._ref is not None else 0
 
     @property
-    def id(self) -> str:
+    def id(self) -> contract.Id:
         """The id in hexadecimal: 16 digits, or 36 where Ray made it."""
         digits = 16 if self.group_id < 1 << 64 else 36
-        return f"{self.group_id:0{digits}x}"
+        return contract.Id(f"{self.group_id:0{digits}x}")
 
     @property
     def bundle_specs(self) -> list[dict[str, float]]:
@@ -181,6 +181,11 @@ class NodeLabelSchedulingStrategy:
                     f"The condition on label {name!r} must be In, NotIn, Exists or DoesNotExist, but received {condition!r}. Write "
                     f"{{{name!r}: In({condition!r})}}."
                 )
+            values = getattr(condition, "values", ())
+            problems = [labels.explain_key(name), *(labels.explain_value(name, value) for value in values)]
+            problem = next((problem for problem in problems if problem is not None), None)
+            if problem is not None:
+                raise ValueError(problem)
         self.hard = dict(hard or {})
         self.soft = dict(soft or {})
 
@@ -201,12 +206,7 @@ def check_group(name: str, value: object) -> str | None:
 
 def check_selector(name: str, value: Mapping[Any, Any]) -> str | None:
     """Return what is wrong with a label selector, or None."""
-    for label, wanted in value.items():
-        if not isinstance(label, str) or not isinstance(wanted, str):
-            return f"{name!r} must go from text to text, such as {{'disk': 'ssd'}}, but received {label!r}: {wanted!r}."
-        if wanted.lstrip("!").startswith("in(") and not wanted.endswith(")"):
-            return f"{name!r}: {wanted!r} lacks its closing bracket. Write 'in(a, b)' or '!in(a, b)'."
-    return None
+    return labels.explain_selector(name, value)
 
 
 def check_fallback(name: str, value: list[Any]) -> str | None:
@@ -327,12 +327,12 @@ def check_nodes(given: Mapping[str, Any], what: str) -> None:
         )
 
 
-def _matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+def _matches(selector: Mapping[str, str], given: Mapping[str, str]) -> bool:
     for name, wanted in selector.items():
         negated = wanted.startswith("!")
         text = wanted.removeprefix("!")
         values = [part.strip() for part in text[3:-1].split(",")] if text.startswith("in(") else [text]
-        if (labels.get(name) in values) == negated:
+        if (given.get(name) in values) == negated:
             return False
     return True
 
@@ -389,11 +389,14 @@ def placement_group(
             raise TypeError(
                 f"Bundle {index} must be a dict from name to amount such as {{'CPU': 1}}, but received {bundle!r}."
             )
+        for resource, amount in bundle.items():
+            problem = amounts.explain_amount(f"{resource!r} of bundle {index}", resource, amount)
+            if problem is not None:
+                raise ValueError(problem)
         demand = resources.parse_demand(bundle)
-        if not demand or any(units < 0 for _, units in demand):
+        if not demand:
             raise ValueError(
-                f"Bundle {index} must ask for something, and for nothing negative, but received {bundle!r}. "
-                "Write for example {'CPU': 1}."
+                f"Bundle {index} must ask for something, but received {bundle!r}. Write for example {{'CPU': 1}}."
             )
         demands.append(demand)
     return PlacementGroup(session.get_engine().reserve(demands, strategy, name), bundles)

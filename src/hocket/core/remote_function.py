@@ -62,7 +62,7 @@ class RemoteFunction(Generic[P, T]):
     def _export(self) -> contract.RemoteFunction:
         function: Any = self._function
         if self._given.get("num_returns") == "dynamic":
-            function = generators.collect(function)
+            function = generators.collect(function, is_retried=bool(self._given.get("retry_exceptions")))
         return values.encode_function(function, f"remote function `{self._options.name}`")
 
     def options(self, **given: Any) -> RemoteFunction[P, T]:

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from hocket import exceptions, version
-from hocket.core import engines, environments
+from hocket.core import amounts, engines, environments
+from hocket.core import labels as core_labels
 from hocket.engine import contract, node
 
 _HERE = ("", "local")
@@ -117,10 +118,10 @@ def init(
         "_temp_dir", _temp_dir
     )
     for name, amount in {"num_cpus": num_cpus, "num_gpus": num_gpus, **(resources or {})}.items():
-        if amount is not None and amount < 0:
-            raise ValueError(
-                f"{name} must be 0 or more, but received {amount!r}. Leave it out for what the machine has."
-            )
+        resource = {"num_cpus": "CPU", "num_gpus": "GPU"}.get(name, name)
+        problem = None if amount is None else amounts.explain_amount(name, resource, amount)
+        if problem is not None:
+            raise ValueError(problem)
     kind, place = _choose_engine(engine, address)
     if runtime_env is not None:
         problem = environments.check_environment("runtime_env", runtime_env)
@@ -152,7 +153,9 @@ def init(
                 options=ignored,
             )
         else:
-            demand = node.build_demand(num_cpus, num_gpus, resources, ignored.get("_memory"))
+            node.check_gpus(num_gpus)
+            core_labels.check_labels(labels or {})
+            demand = node.build_demand(num_cpus, num_gpus, resources, ignored.get("_memory"), store=memory_limit)
             opened = engines.open_engine(
                 kind, demand, name, labels or {}, memory_limit=memory_limit, spill_folder=spill_folder
             )

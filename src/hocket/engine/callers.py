@@ -32,6 +32,19 @@ def find_stack_level() -> int:
     return level
 
 
+def name_function(function: Any, method: str = "") -> str:
+    """Return the name of a function, or of a class's method, as Ray gives it: ``app.Counter.add``.
+
+    The program's own module is named like its file.
+    """
+    named = getattr(function, method, None) if method else function
+    module = getattr(function, "__module__", None) or "?"
+    code = getattr(named, "__code__", None)
+    if module == "__main__" and code is not None and code.co_filename.endswith(".py"):
+        module = code.co_filename.rpartition("/")[2].removesuffix(".py")
+    return ".".join([module, getattr(function, "__name__", type(function).__name__), *([method] if method else ())])
+
+
 def describe_function(function: Any) -> str:
     """Return ``file:line`` of a function's definition; its name if it has no code of its own."""
     code = getattr(function, "__code__", None)

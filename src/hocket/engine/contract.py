@@ -29,6 +29,24 @@ NO_ID = 0
 """The id of no object, and of a handle that is being collected."""
 
 
+class Id(str):
+    """The id of a task, actor, node, session or placement group: its hexadecimal digits, with the methods of Ray's ids."""
+
+    __slots__ = ()
+
+    def hex(self) -> str:
+        """Return the digits as plain text."""
+        return str(self)
+
+    def binary(self) -> bytes:
+        """Return the id as bytes."""
+        return bytes.fromhex(self)
+
+    def is_nil(self) -> bool:
+        """Tell whether it stands for nothing."""
+        return not self.strip("f")
+
+
 class ObjectRef(Generic[T]):
     """A handle on an immutable value that the engine holds, or will hold when a task has made it.
 
@@ -55,13 +73,13 @@ class ObjectRef(Generic[T]):
         """Return the id as bytes: 16 of them, or 28 on Ray."""
         return bytes.fromhex(self.hex()).rjust(16, b"\0")
 
-    def task_id(self) -> str:
+    def task_id(self) -> Id:
         """Return the id of the task that makes the value, in hexadecimal."""
-        return self.hex()
+        return Id(self.hex())
 
-    def job_id(self) -> str:
+    def job_id(self) -> Id:
         """Return the id of the session."""
-        return self._engine.get_context().job_id
+        return Id(self._engine.get_context().job_id)
 
     def future(self) -> futures.Future[T]:
         """Return a `concurrent.futures.Future` of the value. Cancelling it does not cancel the task."""
@@ -77,11 +95,17 @@ class ObjectRef(Generic[T]):
         return future
 
     def as_future(self) -> asyncio.Future[T]:
-        """Return an `asyncio.Future` of the value, on the running event loop. Cancelling it does not cancel the task."""
+        """Return an `asyncio.Future` of the value, on the event loop that runs, or else on this thread's, which may be run later.
+        Cancelling it does not cancel the task.
+        """
         import asyncio
 
-        loop = asyncio.get_running_loop()
-        loop_thread = threading.get_ident()
+        try:
+            loop = asyncio.get_running_loop()
+            loop_thread = threading.get_ident()
+        except RuntimeError:
+            loop = asyncio.get_event_loop()
+            loop_thread = 0  # whichever runs it later
         future: asyncio.Future[T] = loop.create_future()
 
         def settle() -> None:
@@ -226,7 +250,7 @@ class WorkContext(NamedTuple):
     actor_id: str | None = None
     actor_name: str | None = None
     resources: Mapping[str, float] = MappingProxyType({})
-    gpu_ids: tuple[int, ...] = ()
+    gpu_ids: tuple[resources.GpuId, ...] = ()
     placement_group_id: str | None = None
     namespace: str = ""
     attempt: int = 0
@@ -357,6 +381,12 @@ class Engine(abc.ABC):
         """End an actor now, without letting it finish anything; it is built again if it may be and `no_restart` is False."""
 
     @abc.abstractmethod
+    def request_exit(self) -> None:
+        """End the actor that the calling code belongs to, as soon as that can be: the call that asks for it has no result, and the others
+        fail. Called before an exception leaves that code, which may be caught, or be in a thread or coroutine that nobody waits for.
+        """
+
+    @abc.abstractmethod
     def check_pending(self, actor: ObjectRef[None]) -> None:
         """Raise if the caller has as many unanswered calls on the actor as it may have.
 
@@ -380,6 +410,10 @@ class Engine(abc.ABC):
             SerializationError: It cannot travel.
             ObjectStoreFullError: There is no memory left.
         """
+
+    @abc.abstractmethod
+    def put_error(self, error: exceptions.TaskError) -> ObjectRef[Any]:
+        """Return a reference that raises this in `get`, as that of a failed task does."""
 
     @abc.abstractmethod
     def get(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> list[Any]:

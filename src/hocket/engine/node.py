@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import resource
 import socket
@@ -11,6 +12,9 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.kernel import records, resources
+
+ADDRESS = "127.0.0.1"
+"""What this machine calls itself."""
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 """How the bundles of a placement group may lie on nodes."""
@@ -88,11 +92,44 @@ def choose_store_bytes() -> int:
     return max(MINIMUM_STORE_BYTES, int(count_memory() * STORE_SHARE))
 
 
+def list_visible_gpus() -> list[str] | None:
+    """Return the names of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process; None if it says nothing.
+
+    A name is an index on the machine or a UUID. As in CUDA, what stands behind a name that can be none is not visible either.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return None
+    names = [name.strip() for name in visible.split(",")]
+    return list(itertools.takewhile(lambda name: name not in ("", "-1", "NoDevFiles"), names))
+
+
+def name_gpus(demand: resources.Demand) -> tuple[resources.GpuId, ...]:
+    """Return what the session calls the GPUs that it has: as ``CUDA_VISIBLE_DEVICES`` does, and else by their index."""
+    count = -(-dict(demand).get("GPU", 0) // resources.UNIT)
+    names = list_visible_gpus()
+    return tuple(range(count)) if names is None else tuple(names[:count])
+
+
+def check_gpus(num_gpus: float | None) -> None:
+    """Raise if a session is to have more GPUs than ``CUDA_VISIBLE_DEVICES`` names: it would hand out those of others.
+
+    Raises:
+        ValueError: It is.
+    """
+    names = list_visible_gpus()
+    if num_gpus is not None and names is not None and num_gpus > len(names):
+        raise ValueError(
+            f"num_gpus={num_gpus!r} is more than CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} leaves to this process, "
+            f"which is {len(names)}. Ask for at most {len(names)}, or change the variable."
+        )
+
+
 def count_gpus() -> int:
     """Return the NVIDIA GPUs that this process may use, without touching them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    names = list_visible_gpus()
+    if names is not None:
+        return len(names)
     try:
         return len(os.listdir("/proc/driver/nvidia/gpus"))
     except OSError:  # no driver of NVIDIA's
@@ -159,10 +196,16 @@ def reserve_standard_descriptors() -> None:
 
 
 def build_demand(
-    num_cpus: float | None, num_gpus: float | None, custom: Mapping[str, float] | None, memory: float | None = None
+    num_cpus: float | None,
+    num_gpus: float | None,
+    custom: Mapping[str, float] | None,
+    memory: float | None = None,
+    *,
+    store: float | None = None,
 ) -> resources.Demand:
-    """Return what a session has; what is not given is found out."""
-    amounts = dict(custom or {})
+    """Return what a session has; what is not given is found out. `store` is the memory for large values."""
+    amounts: dict[str, float] = {f"node:{ADDRESS}": 1, "node:__internal_head__": 1, **(custom or {})}
+    amounts["object_store_memory"] = choose_store_bytes() if store is None else store
     amounts["memory"] = count_memory() if memory is None else memory
     amounts["CPU"] = count_cpus() if num_cpus is None else num_cpus
     amounts["GPU"] = count_gpus() if num_gpus is None else num_gpus
@@ -174,10 +217,15 @@ def explain_infeasible(what: str, shape: resources.Shape, total: Mapping[str, fl
     asked = resources.format_demand(shape.demand)
     if shape.group_id:
         return f"{what} asks for {asked}, and no bundle of its placement group is that large. Make a bundle larger, or ask for less."
-    have = resources.format_demand(resources.parse_demand(total))
+    have = resources.format_demand(resources.parse_demand(hide_internal(total)))
     short = [name for name, units in shape.demand if units > total.get(name, 0) * resources.UNIT]
     remedy = " and ".join(_name_init_argument(name) for name in short)
     return f"{what} asks for {asked}, but this session has {have} in all. Ask for less, or start with hocket.init({remedy})."
+
+
+def hide_internal(total: Mapping[str, float]) -> dict[str, float]:
+    """Return resources for a message, without those that nobody asks for by mistake: nodes, and the store's memory."""
+    return {name: amount for name, amount in total.items() if not name.startswith(("node:", "object_store_memory"))}
 
 
 def _name_init_argument(name: str) -> str:
@@ -191,7 +239,7 @@ def check_bundles(
     empty = resources.Pool.build(tuple(pool.total.items()))
     asked = " + ".join(resources.format_demand(bundle) for bundle in bundles)
     if not resources.all_fit(empty, tuple(bundles)):
-        have = resources.format_demand(resources.parse_demand(total))
+        have = resources.format_demand(resources.parse_demand(hide_internal(total)))
         raise exceptions.InfeasibleResourcesError(
             f"A placement group asks for {asked}, but this session has {have} in all. Ask for less, or start with more: "
             "hocket.init(num_cpus=...)."
@@ -222,7 +270,7 @@ def describe_node(node_id: str, total: Mapping[str, float], labels: Mapping[str,
     return {
         "NodeID": node_id,
         "Alive": True,
-        "NodeManagerAddress": "127.0.0.1",
+        "NodeManagerAddress": ADDRESS,
         "NodeManagerHostname": socket.gethostname(),
         "Resources": dict(total),
         "Labels": {"ray.io/node-id": node_id, **labels},

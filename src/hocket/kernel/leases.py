@@ -3,7 +3,7 @@
 A worker that runs plain tasks holds resources of one *shape* for as long as tasks of that shape keep coming: its lease. The
 tasks stand in its queue, as deep as their runs are short (`FunctionRecord.depth`, which `learn` sets), so a long row of tiny
 tasks costs a fraction of a message each. A lease ends with its last task; its worker is idle then, and may take another
-shape, of the same runtime environment.
+shape, of the same runtime environment and with the same GPUs: a library looks once, when it is first used, at which GPUs there are.
 
 What a worker has not started can be taken back: by itself when it blocks in `get` (`hand_back`), because the task that it waits for may
 stand behind it in its own queue; and by the engine, which needs nobody's consent for it, when the worker shows no progress (`withdraw`), so
@@ -19,6 +19,7 @@ from hocket import exceptions
 from hocket.kernel import reasons
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import FunctionRecord, TaskKind, TaskRecord, TaskState, Wait, WorkerRecord, WorkerState
+from hocket.kernel.resources import GpuId
 from hocket.kernel.state import State
 
 MAX_DEPTH = 128
@@ -49,21 +50,26 @@ def learn(function: FunctionRecord, seconds: float) -> None:
     function.depth = max(1, min(MAX_DEPTH, int(QUEUE_SECONDS / (function.mean_s + 1e-6))))
 
 
-def take_idle(kernel: State, environment: str) -> WorkerRecord:
-    """Return an idle worker of that runtime environment, or a new one. One that has not started what it was sent last is passed over."""
+def take_idle(kernel: State, environment: str, gpu_ids: tuple[GpuId, ...] = ()) -> WorkerRecord:
+    """Return an idle worker of that runtime environment that has seen these GPUs and no others, or a new one.
+
+    One that has not started what it was sent last is passed over.
+    """
     idle = kernel.idle
-    if idle and idle[-1].environment == environment and not idle[-1].recalled:
+    last = idle[-1] if idle else None
+    if last is not None and last.environment == environment and last.gpu_ids == gpu_ids and not last.recalled:
         return idle.pop()
     for worker in idle:
-        if worker.environment == environment and not worker.recalled:
+        if worker.environment == environment and worker.gpu_ids == gpu_ids and not worker.recalled:
             idle.remove(worker)
             return worker
-    return _start_worker(kernel, environment)
+    return _start_worker(kernel, environment, gpu_ids)
 
 
-def _start_worker(kernel: State, environment: str) -> WorkerRecord:
+def _start_worker(kernel: State, environment: str, gpu_ids: tuple[GpuId, ...]) -> WorkerRecord:
     worker = WorkerRecord(kernel.next_worker_id)
     worker.environment = environment
+    worker.gpu_ids = gpu_ids
     kernel.next_worker_id += 1
     kernel.workers[worker.id] = worker
     kernel.instructions.append((Op.START, worker))

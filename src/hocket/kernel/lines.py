@@ -63,17 +63,9 @@ def fulfil(kernel: State, worker: WorkerRecord, object_id: int, value: tuple[obj
         objects.store(kernel, record, value, (), failed)
 
 
-def deliver(
-    kernel: State,
-    holder: int,
-    object_id: int,
-    value: tuple[object, ...],
-    contained: tuple[int, ...],
-    *,
-    failed: bool = False,
-) -> None:
+def deliver(kernel: State, holder: int, object_id: int, value: tuple[object, ...], contained: tuple[int, ...]) -> None:
     """A direct call has returned what only we can keep, or its actor is dead; it belongs to the worker that called."""
-    owner = kernel.workers.get(holder)
+    owner, failed = kernel.workers.get(holder), value[0] == kernel.error_mark
     if owner is None:
         kernel.instructions.append((Op.FREE, object_id, value))
         return

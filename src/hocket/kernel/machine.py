@@ -35,6 +35,7 @@ class Kernel(State):
     finish = tasks.finish
     fail = tasks.fail
     cancel = tasks.cancel
+    cancel_children = tasks.cancel_children
     make_ready = tasks.make_ready
     fail_with = tasks.fail_with
     fail_exception = tasks.fail_exception

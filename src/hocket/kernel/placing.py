@@ -74,8 +74,9 @@ def _find_room(kernel: State, task: TaskRecord, shape: resources.Shape) -> Worke
 
 
 def _start_on_idle(kernel: State, task: TaskRecord, shape: resources.Shape, pool: resources.Pool) -> None:
-    worker = leases.take_idle(kernel, shape.environment)
-    worker.allocation = pool.take(shape.demand)
+    allocation = pool.take(shape.demand)
+    worker = leases.take_idle(kernel, shape.environment, allocation.gpu_ids)
+    worker.allocation = allocation
     if task.kind == TaskKind.CREATION:
         worker.state = WorkerState.ACTOR
         actor = task.actor

@@ -98,6 +98,8 @@ class MethodOptions(NamedTuple):
     retry_exceptions: bool | tuple[type[BaseException], ...] = False
     concurrency_group: str = ""
     backpressure: int = 0
+    is_dynamic: bool = False
+    """Whether it returns references on all that it yields, together."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -315,6 +317,7 @@ class WorkerRecord:
         "allocation",
         "blocked",
         "environment",
+        "gpu_ids",
         "id",
         "inflight",
         "killed",
@@ -346,6 +349,8 @@ class WorkerRecord:
         self.actor: ActorRecord | None = None
         #: The runtime environment that it has taken on, for good.
         self.environment = ""
+        #: The GPUs that it was started for, for good; none is for work on the CPU.
+        self.gpu_ids: tuple[resources.GpuId, ...] = ()
         #: How often it has run each function with ``max_calls``.
         self.runs: dict[str, int] = {}
         #: Whether it has been told to end when it has done what it has.

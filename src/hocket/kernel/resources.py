@@ -26,6 +26,10 @@ def format_demand(demand: Demand) -> str:
     return "{" + ", ".join(f"{name}: {units / UNIT:g}" for name, units in demand) + "}"
 
 
+GpuId = int | str
+"""What a GPU is called: its index on the machine, or the name that the user gave it."""
+
+
 class Shape(NamedTuple):
     """What decides where a task may run. Tasks of one shape are interchangeable to the scheduler."""
 
@@ -49,7 +53,7 @@ class Allocation:
 
     __slots__ = ("cpu_lent", "demand", "gpu_ids", "pool")
 
-    def __init__(self, pool: Pool, demand: Demand, gpu_ids: tuple[int, ...] = ()) -> None:
+    def __init__(self, pool: Pool, demand: Demand, gpu_ids: tuple[GpuId, ...] = ()) -> None:
         self.pool = pool
         self.demand = demand
         self.gpu_ids = gpu_ids
@@ -85,15 +89,15 @@ class Pool:
 
     __slots__ = ("free", "gpu_free", "total")
 
-    def __init__(self, total: dict[str, int], free: dict[str, int], gpu_free: dict[int, int]) -> None:
+    def __init__(self, total: dict[str, int], free: dict[str, int], gpu_free: dict[GpuId, int]) -> None:
         self.total = total
         self.free = free
-        #: Units left on each GPU, by its index on the machine.
+        #: Units left on each GPU, by its name.
         self.gpu_free = gpu_free
 
     @classmethod
-    def build(cls, demand: Demand, gpu_ids: tuple[int, ...] | None = None) -> Pool:
-        """Return a full pool; GPUs are numbered from 0 unless their indices are given."""
+    def build(cls, demand: Demand, gpu_ids: tuple[GpuId, ...] | None = None) -> Pool:
+        """Return a full pool; GPUs are numbered from 0 unless their names are given."""
         total = dict(demand)
         gpus = total.get("GPU", 0)
         if gpu_ids is None:
@@ -141,13 +145,13 @@ class Pool:
         if units:
             self.free[name] += units
 
-    def _pick_gpus(self, units: int) -> tuple[int, ...] | None:
+    def _pick_gpus(self, units: int) -> tuple[GpuId, ...] | None:
         """Return whole GPUs, or one GPU with room for a fraction (the fullest that fits); None if there is none."""
         if units == 0:
             return ()
         if units < UNIT:
-            fitting = [(left, gpu_id) for gpu_id, left in self.gpu_free.items() if left >= units]
-            return (min(fitting)[1],) if fitting else None
+            fitting = [gpu_id for gpu_id, left in self.gpu_free.items() if left >= units]
+            return (min(fitting, key=self.gpu_free.__getitem__),) if fitting else None
         whole = [gpu_id for gpu_id, left in self.gpu_free.items() if left >= UNIT]
         count = -(-units // UNIT)
         return tuple(whole[:count]) if len(whole) >= count else None

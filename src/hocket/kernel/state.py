@@ -61,18 +61,22 @@ class State(abc.ABC):
         node: resources.Demand,
         *,
         max_idle_workers: int,
+        gpu_ids: tuple[resources.GpuId, ...] | None = None,
+        error_mark: object = object(),
         encode_error: Callable[[BaseException], tuple[object, ...]],
         none_value: tuple[object, ...],
         end_value: tuple[object, ...] = (),
     ) -> None:
         #: What the machine has, and what of it is free.
-        self.pool = resources.Pool.build(node)
+        self.pool = resources.Pool.build(node, gpu_ids)
         #: Turns an exception of ours into a value, whose second part is its pickle; a pure function that the engine brings.
         self.encode_error = encode_error
         #: The encoded None, which a reservation returns.
         self.none_value = none_value
         #: What stands at the end of a stream.
         self.end_value = end_value
+        #: What an encoded error starts with, and no other value does.
+        self.error_mark = error_mark
         #: Idle workers beyond this many are stopped.
         self.max_idle_workers = max_idle_workers
         #: What the engine has to carry out, in this order; it takes the list away and leaves an empty one.

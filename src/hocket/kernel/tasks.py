@@ -105,7 +105,7 @@ def finish(
     values: list[tuple[tuple[object, ...], tuple[int, ...]]],
     started: float = 0.0,
 ) -> None:
-    """The worker returned the values of a task, each with the ids of the objects that it refers to."""
+    """The worker returned the values of a task, each with the ids of the objects that it refers to. Some may be errors."""
     task = worker.inflight.pop(task_id, None)
     if task is None:  # its actor was killed meanwhile
         for position, (value, _) in enumerate(values):
@@ -126,13 +126,13 @@ def finish(
     if task.kind == TaskKind.CREATION:
         actors.bring_alive(kernel, task)
     object_id = task_id
-    known = kernel.objects
+    known, mark = kernel.objects, kernel.error_mark
     for value, contained in values:
         record = known.get(object_id)
         if record is None:
             kernel.instructions.append((Op.FREE, object_id, value))
         elif record.value is None:  # an actor that is built again has its value already
-            objects.store(kernel, record, value, contained, False)
+            objects.store(kernel, record, value, contained, value[0] == mark)
         object_id += 1
     if task.stream is not None:
         streams.end_stream(kernel, task.stream)
@@ -220,23 +220,26 @@ def cancel(kernel: State, object_id: int, *, force: bool, recursive: bool) -> No
     if record is not None and task is None and record.value is None:  # it comes to a worker by a direct call
         for worker in kernel.workers.values():
             if object_id in worker.promised:
-                kernel.instructions.append((Op.CANCEL, worker, object_id))
+                kernel.instructions.append((Op.CANCEL, worker, object_id, recursive))
     if task is None or task.state == TaskState.DONE:
         return
-    _cancel_task(kernel, task, force=force)
-    if recursive:
-        for child in [child for child in kernel.tasks.values() if child.parent == task.id]:
-            if child.kind == TaskKind.FUNCTION:
-                cancel(kernel, child.id, force=force, recursive=True)
+    _cancel_task(kernel, task, force=force, recursive=recursive)
 
 
 def abandon(kernel: State, task: TaskRecord) -> None:
     """Nobody reads this generator any more: what it still yields is for nobody, so it gives back what it holds."""
     if task.state != TaskState.DONE and not task.cancelled:
-        _cancel_task(kernel, task, force=False)
+        _cancel_task(kernel, task, force=False, recursive=False)
 
 
-def _cancel_task(kernel: State, task: TaskRecord, *, force: bool) -> None:
+def cancel_children(kernel: State, parent: int, *, force: bool = False) -> None:
+    """Cancel what a task or call has submitted and is not over: tasks, calls on actors, and what these have submitted."""
+    for child in [child for child in kernel.tasks.values() if child.parent == parent]:
+        if child.kind != TaskKind.CREATION and child.state != TaskState.DONE:
+            _cancel_task(kernel, child, force=force, recursive=True)
+
+
+def _cancel_task(kernel: State, task: TaskRecord, *, force: bool, recursive: bool) -> None:
     task.cancelled = True
     worker = task.worker
     if worker is None:
@@ -244,4 +247,6 @@ def _cancel_task(kernel: State, task: TaskRecord, *, force: bool) -> None:
     elif force and task.kind == TaskKind.FUNCTION:
         kernel.instructions.append((Op.END, worker, task.id))
     else:
-        kernel.instructions.append((Op.CANCEL, worker, task.id))
+        kernel.instructions.append((Op.CANCEL, worker, task.id, recursive))
+    if recursive:
+        cancel_children(kernel, task.id, force=force)

@@ -27,7 +27,7 @@ import pytest
 
 from hocket import exceptions
 from hocket.core import actor, api, generators, placement, session
-from hocket.testing import ends, errors, leftovers
+from hocket.testing import calls, ends, errors, leftovers
 
 CPUS = 2
 
@@ -554,7 +554,14 @@ class EnvironmentContract:
 
 
 class EngineContract(
-    ends.EndsContract, GeneratorContract, AsyncContract, ActorLifeContract, EnvironmentContract, errors.ErrorContract
+    calls.CallContract,
+    calls.CountedGeneratorContract,
+    ends.EndsContract,
+    GeneratorContract,
+    AsyncContract,
+    ActorLifeContract,
+    EnvironmentContract,
+    errors.ErrorContract,
 ):
     """What every engine must do."""
 
@@ -1386,7 +1393,7 @@ class LineContract:
         assert api.get(api.remote(use).remote()) in (3, 4)
 
 
-class ProcessEngineContract(ends.ProcessEndsContract, LineContract, EngineContract):
+class ProcessEngineContract(calls.ProcessCallContract, ends.ProcessEndsContract, LineContract, EngineContract):
     """What engines with processes of their own must also do."""
 
     def test_tasks_run_in_other_processes_at_the_same_time(self) -> None:
@@ -1724,21 +1731,6 @@ class ProcessEngineContract(ends.ProcessEndsContract, LineContract, EngineContra
         assert api.get(sleeper.look.remote()) == ["started", "cancelled"]
         with pytest.raises(ValueError, match="force=True is not supported"):
             api.cancel(sleeper.sleep.remote(), force=True)
-
-    @pytest.mark.needs("told_cancellation")
-    def test_running_call_of_a_plain_actor_is_only_told(self, tmp_path: Path) -> None:
-        class Patient:
-            def work(self) -> str:
-                (tmp_path / "started").touch()
-                context = api.get_runtime_context
-                while not context().is_canceled():
-                    time.sleep(0.001)
-                return "heard"
-
-        ref = api.remote(Patient).remote().work.remote()
-        wait_until((tmp_path / "started").exists)
-        api.cancel(ref)
-        assert api.get(ref) == "heard"
 
     def test_generator_pauses_for_its_reader(self) -> None:
         counter = api.remote(_Counter).remote()

@@ -10,7 +10,7 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.core import actor, api, placement, remote_function, session
-from hocket.engine import contract
+from hocket.engine import contract, node
 from hocket.train import configs, copies, errors, failures, places, rank_actor, roles
 
 GROW_SECONDS = 5.0
@@ -227,8 +227,8 @@ def _reserve(
         placement.remove_placement_group(reservation)
         if size == least:
             raise errors.TrainingFailedError(
-                f"{_describe(scaling, size, ranks_roles)} were not free for {START_SECONDS:.0f} s: of {api.cluster_resources()} there are "
-                f"{api.available_resources()} left. End the tasks and actors that hold the rest, or use fewer workers."
+                f"{_describe(scaling, size, ranks_roles)} were not free for {START_SECONDS:.0f} s: of {node.hide_internal(api.cluster_resources())} there are "
+                f"{node.hide_internal(api.available_resources())} left. End the tasks and actors that hold the rest, or use fewer workers."
             )
         size -= 1
 
@@ -254,7 +254,7 @@ def _request(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[ro
                 "Use fewer workers, or placement_strategy='SPREAD', which uses as many nodes as there are."
             ) from error
         raise exceptions.InfeasibleResourcesError(
-            f"{_describe(scaling, size, ranks_roles)}, but the session has {api.cluster_resources()}. Use fewer workers, give each less with "
+            f"{_describe(scaling, size, ranks_roles)}, but the session has {node.hide_internal(api.cluster_resources())}. Use fewer workers, give each less with "
             "ScalingConfig(resources_per_worker={'CPU': 0.5}), or open the session with more: hocket.init(num_cpus=...)."
         ) from error
 

@@ -1,5 +1,6 @@
 """Tools on top of the programming model. `queue`, `metrics`, `multiprocessing` and `joblib` are modules of their own, to be imported."""
 
+from hocket.util.actor_group import ActorGroup as ActorGroup
 from hocket.util.actor_pool import ActorPool as ActorPool
 from hocket.util.check_serialize import inspect_serializability as inspect_serializability
 from hocket.util.helpers import as_completed as as_completed

@@ -4,7 +4,7 @@
 the driver and inside tasks and actors. What is over is remembered for a while: 10,000 tasks, 1,000 actors and workers. Of runs
 under a millisecond, the first 1,000 of each function are remembered and then one in 64; `summarize_tasks` counts them all.
 
-Filters are ``(field, "=" or "!=", value)``, all of which must hold. Words compare without regard to case. Fields that
+Filters are ``(field, "=" or "!=", value)``, all of which must hold. Fields and words compare without regard to case. Fields that
 Ray gives only with ``detail=True`` are None without it; `get_task` and its likes give all.
 
 Example:
@@ -274,6 +274,7 @@ def _check_filter(one: Any, record_type: type[StateRecord]) -> Filter:
         ) from None
     if sign not in ("=", "!="):
         raise ValueError(f"A filter compares with '=' or '!=', but received {sign!r} in {one!r}.")
+    name = str(name).lower()
     if name not in record_type.list_fields():
         raise ValueError(
             f"{name!r} is no field of {record_type.__name__}. Filter by one of {sorted(record_type.list_fields())}."

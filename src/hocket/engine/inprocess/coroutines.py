@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def get_running_loop() -> asyncio.AbstractEventLoop | None:
     return None if asyncio_ is None else asyncio_._get_running_loop()
 
 
-def iterate(items: Any) -> Iterator[Any]:
+def iterate(items: Any) -> Generator[Any, None, None]:
     """Return the items of a generator, asynchronous or not."""
     if not hasattr(items, "__aiter__"):
         yield from items
@@ -160,6 +160,7 @@ def iterate(items: Any) -> Iterator[Any]:
             except StopAsyncIteration:
                 return
     finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
 

@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hocket import exceptions, texts
-from hocket.engine import contract, forks, inspection, interrupts, node, rules, values
+from hocket.engine import callers, contract, forks, inspection, interrupts, items, methods, node, rules, values
 from hocket.engine.inprocess import coroutines, entrance, surroundings, turning
 from hocket.kernel import machine, records, resources
 from hocket.kernel.instructions import Op
@@ -63,7 +63,9 @@ class InProcessEngine(contract.Engine):
         self._kernel = machine.Kernel(
             node_demand,
             max_idle_workers=1 << 30,
+            gpu_ids=node.name_gpus(node_demand),
             encode_error=_encode_error,
+            error_mark=True,
             none_value=_encode(None)[0],
             end_value=_encode_error(exceptions.ObjectRefStreamEndOfStreamError("The generator has ended.")),
         )
@@ -79,6 +81,8 @@ class InProcessEngine(contract.Engine):
         self._errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
         #: Large arrays that functions refer to.
         self._buffers: dict[bytes, list[bytes]] = {}
+        #: Full names, by the function's id.
+        self._function_names: dict[bytes, str] = {}
         self._is_closed = False
         self._scene = inspection.Scene(
             kernel=self._kernel,
@@ -160,6 +164,8 @@ class InProcessEngine(contract.Engine):
         record = self._kernel.functions.get(function.id)
         if record is None:
             record = self._kernel.functions[function.id] = records.FunctionRecord(function.id, function.blob)
+            is_class = isinstance(function.value, type)
+            self._function_names[function.id] = callers.name_function(function.value, "__init__" if is_class else "")
             if function.buffers:
                 self._buffers[function.id] = [bytes(buffer) for buffer in function.buffers]
         return record
@@ -210,6 +216,12 @@ class InProcessEngine(contract.Engine):
             self._carry_out()
             self._run_all()
 
+    def request_exit(self) -> None:
+        found = self._find_current()
+        if found is not None:
+            with self._lock:
+                self._kernel.exit_actor(found[0])
+
     def check_pending(self, actor: contract.ObjectRef[None]) -> None:
         with self._lock:
             rules.check_pending(self._kernel, actor._id, records.DRIVER)
@@ -239,7 +251,7 @@ class InProcessEngine(contract.Engine):
                         kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), ())
                     case (Op.END, WorkerRecord() as worker, int(task_id)):
                         self._end_task(worker, task_id)
-                    case (Op.CANCEL, WorkerRecord() as worker, int(task_id)):
+                    case (Op.CANCEL, WorkerRecord() as worker, int(task_id), _):
                         self._cancel_runnable(worker, task_id)
 
     def _end_worker(self, worker: WorkerRecord, is_graceful: bool) -> None:
@@ -307,6 +319,7 @@ class InProcessEngine(contract.Engine):
         inherited, self.inherited = self.inherited, self._build_inherited(task)
         self._stack.append((worker, task))
         token = _current.set((worker, task))
+        has_actor = worker.actor is not None
         try:
             with surroundings.take_on(task.options.shape.environment):
                 result = self._call(worker, task)
@@ -316,8 +329,6 @@ class InProcessEngine(contract.Engine):
                     result = None
         except exceptions.ActorExit:
             self._kernel.exit_actor(worker)
-            self._end_worker(worker, is_graceful=True)
-            self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), ())
         except KeyboardInterrupt as error:
             self._fail(worker, task, error, started)
             if self._guard.is_own(error):  # Ctrl-C: the task is over, and so is what the program was about
@@ -335,6 +346,11 @@ class InProcessEngine(contract.Engine):
             self._stack.pop()
             _current.reset(token)
             self._starts.pop(task.id, None)
+            if (
+                has_actor and worker.actor is None and worker.killed
+            ):  # it ended itself, whatever became of the exception
+                self._end_worker(worker, is_graceful=True)
+                self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), ())
 
     def _build_inherited(self, task: TaskRecord) -> contract.Inherited | None:
         shape = task.options.shape if task.actor is None else task.actor.options.lifetime_shape
@@ -347,7 +363,7 @@ class InProcessEngine(contract.Engine):
         started = self._starts[task.id] = time.perf_counter()
         try:
             result = self._call(worker, task)
-            if inspect.isawaitable(result):
+            if inspect.isawaitable(result) and not isinstance(result, contract.ObjectRef):
                 result = await result
             if task.options.num_returns < 0:
                 index = 0
@@ -377,10 +393,22 @@ class InProcessEngine(contract.Engine):
         """Store what a task returned; what cannot travel is its error."""
         try:
             results = self._split(task, result)
-            encoded = [_encode(value, f"the result of `{task.options.name}`") for value in results]
+            encoded = [
+                (_encode_error(rules.wrap_error(task.options.name, value.error)), ())
+                if type(value) is items.Failure
+                else _encode(value, f"the result of `{task.options.name}`")
+                for value in results
+            ]
         except BaseException as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
             self._fail(worker, task, error, started)
         else:
+            failure = next((value.error for value in results if type(value) is items.Failure), None)
+            if failure is not None:
+                if _is_retryable(task, failure):
+                    self._fail(worker, task, failure, started)
+                    return
+                task.error_type = texts.name_class(type(failure))
+                self._note(task, failure)
             self._kernel.finish(worker, task.id, time.perf_counter() - started, encoded, started)
 
     def _iterate(self, result: Any) -> Iterator[Any]:
@@ -399,7 +427,7 @@ class InProcessEngine(contract.Engine):
         if task.kind == TaskKind.CALL:
             method = self._find_method(self._instances[worker.id], task.method)
             with self._lock.open():
-                return method(*args, **kwargs)
+                return self._take_items(worker, task, method, method(*args, **kwargs))
         assert task.function is not None
         buffers = self._buffers.get(task.function.id, ())
         function = values.decode(task.function.blob, [bytearray(buffer) for buffer in buffers])
@@ -407,7 +435,7 @@ class InProcessEngine(contract.Engine):
         loop = coroutines.Loop(options.max_concurrency) if options is not None and options.is_async else None
         with self._lock.open():
             if loop is None:
-                result = function(*args, **kwargs)
+                result = self._take_items(worker, task, function, function(*args, **kwargs))
             else:
                 result = loop.build(functools.partial(function, *args, **kwargs))
         if task.kind != TaskKind.CREATION:
@@ -417,6 +445,15 @@ class InProcessEngine(contract.Engine):
             self._loops[worker.id] = loop
         return None
 
+    def _take_items(self, worker: WorkerRecord, task: TaskRecord, function: Any, result: Any) -> Any:
+        """Return the results of a call whose generator is to give so many; a coroutine that does on an event loop."""
+        count, name = task.options.num_returns, task.options.name
+        if not items.is_to_be_taken(result, count, function):
+            return result
+        if worker.id in self._loops:
+            return items.take_async(result, count, name)
+        return items.take(coroutines.iterate(result), count, name)
+
     def _find_method(self, instance: Any, name: str) -> Any:
         if name == "__ray_ready__":
             return lambda: True
@@ -424,7 +461,7 @@ class InProcessEngine(contract.Engine):
             return lambda function, *args, **kwargs: function(instance, *args, **kwargs)
         if name == "__ray_terminate__":
             return _terminate
-        return getattr(instance, name)
+        return methods.get_method(instance, name)
 
     def _split(self, task: TaskRecord, result: Any) -> tuple[Any, ...]:
         count = task.options.num_returns
@@ -453,22 +490,29 @@ class InProcessEngine(contract.Engine):
         if issubclass(type(error), KeyboardInterrupt):
             error = rules.build_interrupted(task.options.name, error)
         cause = exceptions.get_cause(error)
-        error_type = texts.name_class(type(cause))
-        asked = task.options.retry_exceptions
-        retryable = asked is True or (asked is not False and issubclass(type(cause), asked))
-        if not (retryable and task.retries_left):
-            record = exceptions.ErrorRecord(
-                task_id=f"{task.id:016x}",
-                name=task.options.name,
-                error_type=error_type,
-                message=texts.safe_text(cause),
-                timestamp=time.time(),
-            )
-            self._errors.append(record)
-        encoded = _encode_error(rules.wrap_error(task.options.name, error))
+        retryable = _is_retryable(task, cause)
+        if not retryable:
+            self._note(task, cause)
         self._kernel.fail(
-            worker, task.id, encoded, retryable=retryable, error_type=error_type, started=started, seconds=seconds
+            worker,
+            task.id,
+            _encode_error(rules.wrap_error(task.options.name, error)),
+            retryable=retryable,
+            error_type=texts.name_class(type(cause)),
+            started=started,
+            seconds=seconds,
         )
+
+    def _note(self, task: TaskRecord, cause: BaseException) -> None:
+        """Remember a failure for `error_info`."""
+        record = exceptions.ErrorRecord(
+            task_id=f"{task.id:016x}",
+            name=task.options.name,
+            error_type=texts.name_class(type(cause)),
+            message=texts.safe_text(cause),
+            timestamp=time.time(),
+        )
+        self._errors.append(record)
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -479,6 +523,12 @@ class InProcessEngine(contract.Engine):
             object_id = next(self._ids)
             payload, contained = _encode(value)
             self._kernel.put(object_id, payload, contained, records.DRIVER)
+            return contract.ObjectRef(object_id, self)
+
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+        with self._lock:
+            object_id = next(self._ids)
+            self._kernel.put(object_id, _encode_error(error), (), records.DRIVER, failed=True)
             return contract.ObjectRef(object_id, self)
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
@@ -646,7 +696,7 @@ class InProcessEngine(contract.Engine):
             worker_id=f"{worker.id:016x}",
             task_id=f"{task.id:016x}",
             task_name=task.options.name,
-            function_name=task.method or task.options.name,
+            function_name=self._name_function(worker, task),
             actor_name=actor.options.name if actor is not None else None,
             actor_attempt=actor.restarts if actor is not None else 0,
             is_canceled=task.cancelled,
@@ -659,6 +709,11 @@ class InProcessEngine(contract.Engine):
             namespace=self._namespace if actor is None else actor.options.namespace,
             attempt=task.attempt,
         )
+
+    def _name_function(self, worker: WorkerRecord, task: TaskRecord) -> str:
+        if task.method:
+            return callers.name_function(type(self._instances.get(worker.id)), task.method)
+        return self._function_names.get(task.function.id, "") if task.function is not None else ""
 
     def list_errors(self) -> list[exceptions.ErrorRecord]:
         return list(self._errors)
@@ -735,6 +790,12 @@ class InProcessEngine(contract.Engine):
 
 _current: contextvars.ContextVar[tuple[WorkerRecord, TaskRecord]] = contextvars.ContextVar("current")
 """What the coroutine belongs to; not set in ordinary code."""
+
+
+def _is_retryable(task: TaskRecord, cause: BaseException) -> bool:
+    """Tell whether a task is to be tried again after this error of the user's code."""
+    asked = task.options.retry_exceptions
+    return bool(task.retries_left) and (asked is True or (asked is not False and issubclass(type(cause), asked)))
 
 
 def _terminate() -> None:

@@ -27,8 +27,8 @@ from hocket.engine.local import channel, journal, messages, payloads, peers, pum
 from hocket.kernel import metrics, records, resources
 
 DIRECT_SECONDS = 0.002
-"""How long a wait for an answer by a line may take before the hub is told that its CPU is free. A guess: less than any task that
-the CPU could be lent to takes to get there."""
+"""How long a wait for an answer by a line, or for what somebody else makes, may take before the hub is told that its CPU is free. A
+guess: less than any task that the CPU could be lent to takes to get there."""
 
 NOTES_SECONDS = 0.1
 """How long the hub may not know of a direct call that is over."""
@@ -54,13 +54,17 @@ class Arrived:
 class Running:
     """What a thread, or a coroutine of an asynchronous actor, runs."""
 
-    __slots__ = ("extra", "function", "name", "task_id")
+    __slots__ = ("extra", "function_id", "is_exiting", "method", "name", "task_id")
 
     def __init__(self) -> None:
         self.task_id = 0
         self.name = ""
-        self.function = ""
+        #: Which function; empty for a method.
+        self.function_id = b""
+        self.method = ""
         self.extra: dict[str, Any] | None = None
+        #: Whether it has asked for the end of its actor: then it has no result, whatever becomes of the exception.
+        self.is_exiting = False
 
 
 class _ThreadState(threading.local):
@@ -97,6 +101,10 @@ class Client(contract.Engine):
         self.on_late: Callable[[Any], None] = lambda work: None
         #: Called without the lock when something may have to be raised in the thread that uses the engine.
         self.check: Callable[[], None] = _do_nothing
+        #: Ends the actor soon, whatever runs.
+        self.on_exit: Callable[[], None] = _do_nothing
+        #: Returns the full name of what runs.
+        self.name_function: Callable[[Running], str] = lambda running: running.name
         #: Takes back what has not been started; called with the lock held.
         self.take_unstarted: Callable[[], list[tuple[int, int]]] = list
         self._ids = itertools.count((worker_id << 40) + 1)
@@ -376,7 +384,7 @@ class Client(contract.Engine):
             self._expected.add(ref._id)
             self._private.add(ref._id)
         message = (messages.DIRECT, task_id, method, payload, returns, options.name, options.concurrency_group)
-        self.switchboard.send_call(line, actor, message, options.name, returns)
+        self.switchboard.send_call(line, actor, message, peers.Pending(options.name, returns, self.running.task_id))
         return refs
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -539,6 +547,10 @@ class Client(contract.Engine):
     def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
         self._ask("kill_actor", actor, no_restart=no_restart)
 
+    def request_exit(self) -> None:
+        self.running.is_exiting = True
+        self.on_exit()
+
     def check_pending(self, actor: contract.ObjectRef[None]) -> None:
         self._ask("check_pending", actor)
 
@@ -547,7 +559,7 @@ class Client(contract.Engine):
             if ref._id in self._expected:
                 if force:
                     raise ValueError(rules.explain_unforcible("this call"))
-                if self.switchboard.cancel(ref._id):
+                if self.switchboard.cancel(ref._id, recursive=recursive):
                     return
         self._ask("cancel", ref, force=force, recursive=recursive)
 
@@ -576,6 +588,11 @@ class Client(contract.Engine):
         with self.lock:
             return self._announce_put(payload, object_id, contained)
 
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+        payload = payloads.encode_error(error)
+        with self.lock:
+            return self._announce_put(payload, next(self._ids), ())
+
     def _announce_put(
         self, payload: payloads.Payload, object_id: int, contained: tuple[int, ...]
     ) -> contract.ObjectRef[Any]:
@@ -596,9 +613,7 @@ class Client(contract.Engine):
 
     def _fetch(self, missing: set[int], wanted: int, timeout_s: float | None) -> None:
         """Wait until these have come, or one of them is an error."""
-        if self._expected and self._expected.issuperset(
-            missing
-        ):  # an answer by a line is there before the hub has read this
+        if self._is_close(missing):
             patience_s = DIRECT_SECONDS if timeout_s is None else min(DIRECT_SECONDS, timeout_s)
             if self.pump.wait_until(lambda: self._have_arrived(missing), patience_s):
                 return
@@ -608,12 +623,19 @@ class Client(contract.Engine):
         number = next(self._ids)
         for_good = tuple(missing) if timeout_s is None else ()
         with self.lock:
-            self._block(number, for_good, needs_all=True)
+            self._block(number, for_good, tuple(missing))
         try:
             if not self.pump.wait_until(lambda: self._is_over(number) or self._have_arrived(missing), timeout_s):
                 raise rules.build_timeout_error(len(missing), wanted, timeout_s)
         finally:
             self._unblock(number)
+
+    def _is_close(self, missing: set[int]) -> bool:
+        """Tell whether the values may be there, or come, before the hub has read that we wait: an answer by a line, or what
+        somebody else made. A task of our own is not: it may need the CPU that we hold.
+        """
+        expected, own_id = self._expected, self.worker_id
+        return all(object_id in expected or object_id >> 40 != own_id for object_id in missing)
 
     def _look_once(self, missing: set[int], wanted: int, timeout_s: float) -> None:
         """Fetch what is there, without waiting for what is not: the hub answers in order, so one question is enough."""
@@ -630,14 +652,21 @@ class Client(contract.Engine):
             return
         number = next(self._ids)
         with self.lock:
-            self._block(number, (), needs_all=True)
+            self._block(number, (), ())
         try:
             self.pump.wait_until(is_done)
         finally:
             self._unblock(number)
 
-    def _block(self, number: int, wanted: tuple[int, ...], *, needs_all: bool) -> None:
-        """Tell the hub that a thread waits. Called with the lock held."""
+    def _block(self, number: int, wanted: tuple[int, ...], missing: tuple[int, ...], needed: int = 0) -> None:
+        """Tell the hub that a thread waits, unless the hub knows better: what is missing here may be there. Called with the lock held.
+
+        Args:
+            number: Our name for the wait.
+            wanted: What it waits for until it comes; nothing if the wait has a time-out.
+            missing: What it waits for.
+            needed: How many of these end it; 0 is all of them, or the first error.
+        """
         direct = []
         if self._expected:
             for object_id in wanted:
@@ -645,7 +674,9 @@ class Client(contract.Engine):
                 if found is not None:
                     direct.append((object_id, *found))
         task_id = self.running.task_id
-        self.channel.post((messages.BLOCK, self.take_unstarted(), number, task_id, wanted, needs_all, direct))
+        needs_all = needed in (0, len(missing))
+        block = (messages.BLOCK, self.take_unstarted(), number, task_id, wanted, needs_all, direct)
+        self.channel.post((*block, missing, needed))
 
     def _is_over(self, number: int) -> bool:
         """Tell whether the wait of that number is known never to end. Called with the lock held."""
@@ -707,13 +738,14 @@ class Client(contract.Engine):
             enough = num_ready - (len(refs) - len(unknown))
             number = next(self._ids)
             if enough > 0:
-                self._block(number, tuple(unknown) if timeout_s is None else (), needs_all=enough == len(unknown))
+                if timeout_s != 0:
+                    self._block(number, tuple(unknown) if timeout_s is None else (), tuple(unknown), enough)
                 known = [object_id for object_id in unknown if object_id not in self._expected]
                 for object_id in known:
                     self.channel.post((messages.WATCH, object_id))
         if enough > 0 and timeout_s == 0:
             self._ask("ping")  # the answer comes behind the news of what is there
-        if enough > 0:
+        elif enough > 0:
             try:
                 self.pump.wait_until(
                     lambda: self._is_over(number) or sum(map(self._is_there, unknown)) >= enough, timeout_s
@@ -833,7 +865,7 @@ class Client(contract.Engine):
             worker_id=f"{self.worker_id:016x}",
             task_id=f"{task_id:016x}" if task_id else None,
             task_name=running.name or None,
-            function_name=running.function or running.name or None,
+            function_name=self.name_function(running) if task_id else None,
             actor_id=f"{self.actor_id:016x}" if self.actor_id else None,
             resources=extra.get("resources", {"CPU": 1.0}),
             gpu_ids=tuple(extra.get("gpu_ids", ())),

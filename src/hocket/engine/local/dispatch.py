@@ -11,6 +11,7 @@ from hocket import exceptions, texts
 from hocket.engine import values
 from hocket.engine.local import channel, hub_store, links, messages, payloads, watch
 from hocket.kernel import machine, metrics, records, resources
+from hocket.kernel.instructions import Op
 from hocket.kernel.records import TaskKind, TaskRecord
 
 ASKABLE = frozenset(
@@ -49,6 +50,16 @@ def _decode_foreign(payload: payloads.Payload) -> BaseException | None:
     except Exception:  # noqa: BLE001 (a class of the user's may raise anything)
         return None
     return error
+
+
+def _is_retryable(task: TaskRecord, payload: payloads.Payload) -> bool:
+    """Tell whether a task is to be tried again after this error of the user's code."""
+    asked = task.options.retry_exceptions
+    if not asked or not task.retries_left or task.cancelled:
+        return False
+    error = _decode_foreign(payload)
+    cause = error.cause if isinstance(error, exceptions.TaskError) else error
+    return asked is True or (asked is not False and isinstance(cause, asked))
 
 
 class Owner(Protocol):
@@ -94,10 +105,14 @@ class Dispatcher:
             op = message[0]
             if op == messages.DONE:
                 _, task_id, seconds, results, started = message
+                failure = None
                 for payload, _ in results:
                     if payload[0] == payloads.SEGMENT:
                         self._take_segment(link, payload)
-                kernel.finish(worker, task_id, seconds, results, started)
+                    elif payload[0] == payloads.ERROR:
+                        failure = payload
+                if failure is None or not self._fail_in_part(worker, message, failure):
+                    kernel.finish(worker, task_id, seconds, results, started)
             elif op == messages.DROP:
                 kernel.release(message[1], worker.id, message[2])
             elif op == messages.UNMAP:
@@ -124,7 +139,7 @@ class Dispatcher:
         caller = object_id >> 40
         if caller in self._kernel.workers:
             self._delivered.add(object_id)
-            self._kernel.deliver(caller, object_id, payload, (), failed=payload[0] == payloads.ERROR)
+            self._kernel.deliver(caller, object_id, payload, ())
 
     def _handle_rare(self, link: links.Link, message: channel.Message) -> None:  # noqa: C901, PLR0912, PLR0915 (one flat table)
         kernel = self._kernel
@@ -142,9 +157,14 @@ class Dispatcher:
                 self._fail(worker, task_id, payload, error_type, text, started, seconds)
             case (messages.BACK, unstarted):
                 kernel.hand_back(worker, unstarted)
-            case (messages.BLOCK, unstarted, number, running_id, object_ids, needs_all, direct):
+            case (messages.BLOCK, unstarted, number, _, _, _, _, missing, needed) if self._are_there(missing, needed):
+                link.fetching.add(number)  # it does not wait, so its CPU is not to be lent
+                kernel.hand_back(worker, unstarted)
+            case (messages.BLOCK, unstarted, number, running_id, object_ids, needs_all, direct, _, _):
                 wait = records.Wait(running_id, object_ids, needs_all, tuple(direct)) if object_ids else None
                 kernel.block(worker, unstarted, number, wait)
+            case (messages.UNBLOCK, number) if number in link.fetching:
+                link.fetching.remove(number)
             case (messages.UNBLOCK, number):
                 kernel.unblock(worker, number)
             case (messages.YIELD, task_id, index, payload, contained):
@@ -159,6 +179,8 @@ class Dispatcher:
                 self._hub.watch.ends.note_answer(worker, number, is_waiting, sent)
             case (messages.LIFT, task_id):
                 kernel.lift_bound(task_id)
+            case (messages.CANCEL_CHILDREN, parent):
+                kernel.cancel_children(parent)
             case (messages.EXITING,):
                 kernel.exit_actor(worker)
             case (messages.EXPORT, function_id, payload, _):
@@ -187,7 +209,7 @@ class Dispatcher:
             case (messages.DELIVER, object_id, payload, contained):
                 if payload[0] == payloads.SEGMENT:
                     self._take_segment(link, payload)
-                kernel.deliver(object_id >> 40, object_id, payload, contained, failed=payload[0] == payloads.ERROR)
+                kernel.deliver(object_id >> 40, object_id, payload, contained)
             case (messages.LOST, actor_id, object_ids, str(name)):
                 self._hub.failures += 1
                 kernel.mourn(worker, actor_id, object_ids, name)
@@ -209,6 +231,12 @@ class Dispatcher:
                 self._hub.store.note_pool(worker.id, has, granted, is_answer=True)
             case _:
                 raise channel.FrameError(f"message {message[0]!r} is unknown, or is not for the hub")
+
+    def _are_there(self, object_ids: tuple[int, ...], needed: int) -> bool:
+        """Tell whether so many of these objects have values; 0 is all of them, or one error."""
+        known = self._kernel.objects
+        found = [record for record in map(known.get, object_ids) if record is not None and record.value is not None]
+        return len(found) >= (needed or len(object_ids)) or (not needed and any(record.failed for record in found))
 
     def _take_notes(self, worker: records.WorkerRecord, notes: list[tuple[Any, ...]]) -> None:
         """Remember direct calls, for those who look."""
@@ -259,17 +287,30 @@ class Dispatcher:
         if task is None:
             return
         self._hub.failures += 1
-        retryable = False
-        asked = task.options.retry_exceptions
-        if asked and task.retries_left and not task.cancelled:
-            error = _decode_foreign(payload)
-            cause = error if error is None else exceptions.get_cause(error)
-            retryable = asked is True or (asked is not False and issubclass(type(cause), asked))
+        retryable = _is_retryable(task, payload)
         if not retryable:
             self._note(task_id, task.options.name, error_type, text)
         self._kernel.fail(
             worker, task_id, payload, retryable=retryable, error_type=error_type, started=started, seconds=seconds
         )
+
+    def _fail_in_part(self, worker: records.WorkerRecord, message: channel.Message, failure: payloads.Payload) -> bool:
+        """Some results of a task are an error. Tell whether it is to be tried again; else these are its results."""
+        _, task_id, seconds, results, started = message
+        task = worker.inflight.get(task_id)
+        if task is None:
+            return False
+        self._hub.failures += 1
+        error = _decode_foreign(failure)
+        cause = error.cause if isinstance(error, exceptions.TaskError) else error
+        if not _is_retryable(task, failure):
+            task.error_type = type(cause).__name__
+            self._note(task_id, task.options.name, task.error_type, str(cause)[:1000])
+            return False
+        for position, (payload, _) in enumerate(results):
+            self._kernel.instructions.append((Op.FREE, task_id + position, payload))
+        self._kernel.fail(worker, task_id, failure, retryable=True, started=started, seconds=seconds)
+        return True
 
     def note_error(self, task_id: int, name: str, error: BaseException) -> None:
         """Remember a failure for `error_info`."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
-from hocket.engine import forks
+from hocket.engine import contract, forks, items
 from hocket.engine.local import client, flow
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class Loop:
         self._owner = owner
         self._engine = engine
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_pass_over_exit)
         asyncio.set_event_loop(self._loop)
         engine.flush_soon = self.flush_soon
         self._thread_id = threading.get_ident()
@@ -105,11 +106,13 @@ class Loop:
         self._code = 0
         self._is_flush_due = False
         self._is_draining = False
+        self._is_exiting = False
 
     def _start_lane(self, name: str, size: int) -> Lane:
         import asyncio
 
         loop = asyncio.new_event_loop()
+        loop.set_exception_handler(_pass_over_exit)
         threading.Thread(target=loop.run_forever, name=f"hocket-{name}", daemon=True).start()
         return Lane(self, loop, size)
 
@@ -169,6 +172,16 @@ class Loop:
             # The next handle that the loop takes is ours: no other call goes on here, and the sockets are not looked at.
             end = asyncio.Handle(forks.end, (RuntimeError(forks.WAITED),), lane.loop)
             lane.loop._ready.appendleft(end)  # type: ignore[attr-defined]
+
+    def exit_soon(self) -> None:
+        """End the actor after this round, because it asks for that. May be called from any thread, and again."""
+        self._loop.call_soon_threadsafe(self._exit)
+
+    def _exit(self) -> None:
+        if not self._is_exiting:
+            self._is_exiting = True
+            self._owner.exit_actor()
+            self.stop()
 
     def cancel(self, task_id: int) -> None:
         """Cancel a call that runs."""
@@ -233,25 +246,21 @@ class Loop:
             self.report_cancelled(work)
             return
         client.current.set(client.Running())
-        owner.note_start(work)
+        running = owner.note_start(work)
         place: int | None = owner.note_running(work)
         started = work.started
         try:
-            method = owner.find_method(work)
-            args, kwargs = owner.open_arguments(work)
-            result = method(*args, **kwargs)
-            if inspect.isawaitable(result):
-                result = await result
-            if work.num_returns < 0:
-                await self._send_items(work, result)
-                result = None
+            result = await self._compute(work)
+            if running.is_exiting:
+                return
         except exceptions.ActorExit:
-            owner.exit_actor()
-            self.stop()
+            self.exit_soon()
         except SystemExit as request:
             place = None  # it runs to the end of the process, which is its death
             self.stop(request.code if isinstance(request.code, int) else 0 if request.code is None else 1)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+            if running.is_exiting:
+                return
             if work.task_id in engine.cancelled and type(error).__name__ == "CancelledError":
                 error = exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
             owner.report(work, error)
@@ -265,7 +274,21 @@ class Loop:
                     engine.channel.note_ended(place)
             self.flush_soon()
 
-    async def _send_items(self, work: Work, items: Any) -> None:
+    async def _compute(self, work: Work) -> Any:
+        """Run the user's method; return its result."""
+        method = self._owner.find_method(work)
+        args, kwargs = self._owner.open_arguments(work)
+        result = method(*args, **kwargs)
+        if inspect.isawaitable(result) and not isinstance(result, contract.ObjectRef):
+            result = await result
+        if work.num_returns < 0:
+            await self._send_items(work, result)
+            return None
+        if items.is_to_be_taken(result, work.num_returns, method):
+            return await items.take_async(result, work.num_returns, work.name)
+        return result
+
+    async def _send_items(self, work: Work, found: Any) -> None:
         """Run a generator and send what it yields; between items others have their turn, and a cancellation is heard."""
         import asyncio
 
@@ -274,7 +297,7 @@ class Loop:
         ahead.wake = lambda: _call_soon(loop, has_room.set)
         index = 0
         try:
-            async for item in items if hasattr(items, "__aiter__") else _take_turns(items):
+            async for item in found if hasattr(found, "__aiter__") else _take_turns(found):
                 is_full = ahead.add(self._owner.send_item(work, index, item))
                 index += 1
                 while is_full and ahead.is_full():
@@ -327,11 +350,11 @@ class Lane:
             self._parent.report_cancelled(work)
 
 
-async def _take_turns(items: Iterable[Any]) -> AsyncIterator[Any]:
+async def _take_turns(found: Iterable[Any]) -> AsyncIterator[Any]:
     """Go through an ordinary generator on the loop without keeping the loop from everything else."""
     import asyncio
 
-    for item in items:
+    for item in found:
         yield item
         await asyncio.sleep(0)
 
@@ -342,7 +365,13 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) 
         loop.call_soon_threadsafe(callback)
 
 
-def iterate(items: AsyncIterator[Any]) -> Iterator[Any]:
+def _pass_over_exit(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Say nothing of a task in the background that ended its actor: nobody was to fetch its exception."""
+    if not isinstance(context.get("exception"), exceptions.ActorExit):
+        loop.default_exception_handler(context)
+
+
+def iterate(found: AsyncIterator[Any]) -> Generator[Any, None, None]:
     """Run an asynchronous generator in an ordinary thread."""
     import asyncio
 
@@ -350,8 +379,9 @@ def iterate(items: AsyncIterator[Any]) -> Iterator[Any]:
     try:
         while True:
             try:
-                yield loop.run_until_complete(anext(items))
+                yield loop.run_until_complete(anext(found))
             except StopAsyncIteration:
                 return
     finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()

@@ -107,7 +107,9 @@ class Hub(contract.Engine):
         self.kernel = machine.Kernel(
             node_demand,
             max_idle_workers=max(1, cpus),
+            gpu_ids=node.name_gpus(node_demand),
             encode_error=payloads.encode_error,
+            error_mark=payloads.ERROR,
             none_value=payloads.NONE,
             end_value=payloads.STREAM_END,
         )
@@ -378,6 +380,15 @@ class Hub(contract.Engine):
             self.kernel.kill_actor(actor._id, no_restart=no_restart)
             self._finish_change()
         self.guard.check()
+
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+        with self.lock:
+            object_id = next(self._ids)
+            self.kernel.put(object_id, payloads.encode_error(error), (), DRIVER, failed=True)
+            return contract.ObjectRef(object_id, self)
+
+    def request_exit(self) -> None:
+        """The driver is no actor."""
 
     def check_pending(self, actor: contract.ObjectRef[None], *, caller: int = DRIVER) -> None:
         with self.lock:

@@ -16,6 +16,7 @@ class Link:
         "begun",
         "begun_at",
         "channel",
+        "fetching",
         "functions",
         "is_closed",
         "is_refused",
@@ -31,6 +32,8 @@ class Link:
         self.channel = channel.Channel(sock)
         #: Functions whose code the worker has.
         self.functions: set[bytes] = set()
+        #: Waits that are none, because what they wait for is there and only has to be sent; by the worker's number.
+        self.fetching: set[int] = set()
         self.pid = 0
         #: What the worker says and does, in memory that outlives it.
         self.page = journal.Page()

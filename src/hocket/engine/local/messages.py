@@ -25,7 +25,7 @@ references that the arguments contain. ``extra``: None, or a dict with what only
 CALL = 4
 """``(CALL, task_id, method, args, dependencies, borrowed, num_returns, name, extra)``"""
 CANCEL = 5
-"""``(CANCEL, task_id)``"""
+"""``(CANCEL, task_id, recursive)``: also what it has submitted, if `recursive`."""
 STOP = 7
 """``(STOP,)``: finish what stands in the row, then exit."""
 VALUE = 8
@@ -72,10 +72,12 @@ WANT = 26
 WATCH = 27
 """``(WATCH, object_id)``: tell when it is there."""
 BLOCK = 28
-"""``(BLOCK, [(task_id, number), ...], number, running_id, object_ids, needs_all, direct)``
+"""``(BLOCK, [(task_id, number), ...], number, running_id, object_ids, needs_all, direct, missing, needed)``
 
 A thread waits; these tasks were not started and are handed back, as with `BACK`. `number` names the wait; `running_id` is what the thread
-runs; `object_ids` is what it waits for, and empty if the wait has a time-out."""
+runs; `object_ids` is what it waits for, and empty if the wait has a time-out. `direct` are those that come by a line, each with its
+actor and the name of the call. `missing` is all that it waits for, of which `needed` (0: all, or one error) end the wait: if they are there
+already, nothing is lent."""
 UNBLOCK = 29
 """``(UNBLOCK, number)``"""
 DROP = 30
@@ -112,6 +114,8 @@ DELIVER = 74
 """``(DELIVER, object_id, payload, contained)``: what a direct call returned to another worker, whose object it is."""
 NOTES = 75
 """``(NOTES, [(task_id, name, started, seconds, error_type, text), ...])``: direct calls that are over; for those who look."""
+CANCEL_CHILDREN = 76
+"""``(CANCEL_CHILDREN, task_id)``: cancel what that work, which may be a direct call, has submitted."""
 
 PAUSED = 90
 """``(PAUSED, task_id, wanted)``: a generator waits until its reader has taken so many items; the answer is `CONSUMED`."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hocket.engine.local import channel, journal, messages, payloads
 
@@ -43,6 +43,15 @@ BATCH = 32
 """Calls that wait for company at most."""
 
 
+class Pending(NamedTuple):
+    """A direct call that is not answered."""
+
+    name: str
+    returns: int
+    parent: int
+    """What made the call."""
+
+
 class Line:
     """The caller's end."""
 
@@ -53,8 +62,8 @@ class Line:
         #: Keeps the actor alive while it owes answers.
         self.actor: object | None = None
         self.channel = channel.Channel(sock)
-        #: Unanswered calls: name and number of returns, by task.
-        self.pending: dict[int, tuple[str, int]] = {}
+        #: Unanswered calls, by task.
+        self.pending: dict[int, Pending] = {}
         #: Whether a call has gone through the hub since the last direct one.
         self.is_bypassed = False
         #: Of the last `HOLD`.
@@ -181,36 +190,42 @@ class Switchboard:
         ):  # what is before the call does not fit into the socket: the actor has to wait for it
             self._owner.channel.post((messages.AWAIT, actor_id, line.sent))
 
-    def send_call(self, line: Line, actor: object, message: channel.Message, name: str, returns: int) -> None:
+    def send_call(self, line: Line, actor: object, message: channel.Message, pending: Pending) -> None:
         """Put a call on a line. The first one goes at once, those behind it in company."""
         task_id = message[1]
         is_first = not line.pending
         line.actor = actor
-        line.pending[task_id] = (name, returns)
+        line.pending[task_id] = pending
         line.sent += 1
         self.sent += 1
         self.by_task[task_id] = line
-        for further in range(task_id + 1, task_id + returns):
+        for further in range(task_id + 1, task_id + pending.returns):
             self._first_ids[further] = task_id
         line.channel.post(message)
         self._dirty.add(line.channel)
         if is_first or len(line.channel.outbox) >= BATCH:
             self._flush(line.channel)
 
-    def cancel(self, task_id: int) -> bool:
+    def cancel(self, task_id: int, *, recursive: bool) -> bool:
         """Cancel the direct call that returns this object; False if there is no such one."""
         task_id = self._first_ids.get(task_id, task_id)
         line = self.by_task.get(task_id)
         if line is None:
             return False
-        line.channel.post((messages.CANCEL, task_id))
+        line.channel.post((messages.CANCEL, task_id, recursive))
         self._flush(line.channel)
         return True
+
+    def cancel_children(self, parent: int) -> None:
+        """Cancel the direct calls that this work has made, and what they have made."""
+        for task_id, line in list(self.by_task.items()):
+            if line.pending[task_id].parent == parent:
+                self.cancel(task_id, recursive=True)
 
     def describe(self, task_id: int) -> tuple[int, str] | None:
         """Return the actor and the name of a direct call that is unanswered."""
         line = self.by_task.get(task_id)
-        return None if line is None else (line.actor_id, line.pending[task_id][0])
+        return None if line is None else (line.actor_id, line.pending[task_id].name)
 
     def is_waiting(self) -> bool:
         """Tell whether a direct call is unanswered."""
@@ -222,7 +237,7 @@ class Switchboard:
         line = self.by_task.pop(task_id, None)
         if line is None:
             return 0
-        _, returns = line.pending.pop(task_id)
+        returns = line.pending.pop(task_id).returns
         for further in range(task_id + 1, task_id + returns):
             self._first_ids.pop(further, None)
         if not line.pending:
@@ -390,7 +405,7 @@ class Switchboard:
         self._calls.pop(line.actor_id, None)
         self._owner.unwatch_line(line.channel.fd)
         self._forget(line.channel)
-        for task_id, (name, returns) in list(line.pending.items()):
+        for task_id, (name, returns, _) in list(line.pending.items()):
             del self.by_task[task_id]
             for further in range(task_id + 1, task_id + returns):
                 self._first_ids.pop(further, None)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hocket import texts
+from hocket.kernel import resources
 
 _THREADS = "OMP_NUM_THREADS"
 
@@ -45,7 +46,7 @@ def set_threads(cpus: float) -> None:
         torch.set_num_threads(threads)
 
 
-def set_gpus(gpu_ids: Sequence[int]) -> None:
+def set_gpus(gpu_ids: Sequence[resources.GpuId]) -> None:
     """Show the work its own GPUs only."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpu_ids))
 

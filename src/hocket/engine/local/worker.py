@@ -31,12 +31,16 @@ from typing import Any
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
 from hocket import exceptions, texts
-from hocket.engine import callers, contract, faults, forks, rules, values
+from hocket.engine import callers, contract, faults, forks, items, methods, rules, values
 from hocket.engine.local import channel, client, debugger, event_loop, flow, journal, messages, payloads, surroundings
 from hocket.kernel import records
 
 FLUSH_SECONDS = 0.001
 """How long a result may wait for company."""
+
+
+Sent = tuple[payloads.Payload, tuple[int, ...]]
+"""A result, and the ids of the references inside it."""
 
 
 class Work:
@@ -105,11 +109,14 @@ class Worker:
         self._flows: dict[int, flow.Flow] = {}
         self._environment = ""
         self._is_stopping = False
+        self._is_exiting = False
         self._interruptible_id = 0
         self._cancelling_id = 0
         self._main_id = threading.get_ident()
         engine.on_work = self._take_message
         engine.on_late = self._enqueue
+        engine.on_exit = self._note_exit
+        engine.name_function = self._name_function
         engine.take_unstarted = self._take_unstarted
         engine.check = self._check
         engine.guard.install()
@@ -121,10 +128,13 @@ class Worker:
         engine.pump.start()  # not before `on_work` is set: the steward would read work and drop it
 
         def has_work() -> bool:
-            return bool(row) or self._is_stopping
+            return bool(row) or self._is_stopping or self._is_exiting
 
         while True:
             engine.pump.wait_until(has_work)
+            if self._is_exiting:
+                self.exit_actor()
+                return 0
             code = self._run_row()
             if code is not None:
                 return code
@@ -139,7 +149,7 @@ class Worker:
     def _run_row(self) -> int | None:
         """Run what stands in the row; return an exit code if that ends the process."""
         row, words = self._row, self._words
-        while row:
+        while row and not self._is_exiting:
             try:
                 work = row.popleft()
             except IndexError:  # another thread gave the last one back
@@ -230,7 +240,7 @@ class Worker:
         elif op == messages.FUNCTION:
             self._codes[message[1]] = self._arrive(message[2], [])
         elif op == messages.CANCEL:
-            self._cancel(message[1])
+            self._cancel(message[1], recursive=message[2])
         elif op == messages.STOP:
             self._is_stopping = True
         elif op == messages.CONSUMED:
@@ -324,12 +334,16 @@ class Worker:
                 self._engine.channel.post((messages.UNMAP, object_id or arrived.payload[2]))
         work.clear()
 
-    def _cancel(self, task_id: int) -> None:
+    def _cancel(self, task_id: int, *, recursive: bool) -> None:
         """Called with the lock held, by the steward if the main thread is busy."""
-        if self._engine.switchboard.cancel(task_id):  # a call of ours, whose result we have promised to others
+        switchboard = self._engine.switchboard
+        if switchboard.cancel(task_id, recursive=recursive):  # a call of ours, whose result we have promised to others
             return
         self._engine.cancelled.add(task_id)
         withdrawn = self._words[journal.WITHDRAWN]
+        if recursive:  # the hub cancels what it knows of; it does not know direct calls, nor that this is one
+            switchboard.cancel_children(task_id)
+            self._engine.channel.post((messages.CANCEL_CHILDREN, task_id))
         for work in list(self._row):
             if work.task_id == task_id and not 0 < work.number <= withdrawn:
                 try:
@@ -380,8 +394,10 @@ class Worker:
         running = self._engine.running
         running.task_id = work.task_id
         running.name = work.name
-        running.function = work.method
+        running.function_id = work.function_id
+        running.method = work.method
         running.extra = work.extra
+        running.is_exiting = False
         self._status[self._slot] = work.task_id
         self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
         return running
@@ -405,7 +421,7 @@ class Worker:
         engine = self._engine
         if (
             work.method and work.task_id in engine.cancelled
-        ):  # when it was in no row: a plain task looks again in `_call`
+        ):  # when it was in no row; a plain task looks again in `_call`
             self.report_unstarted(work)
             return None
         running = self.note_start(work)
@@ -417,10 +433,7 @@ class Worker:
         try:
             if faults.plan is not None:
                 faults.plan.reach("worker.before_task")
-            result = self._call(work)
-            if work.num_returns < 0:
-                self._send_items(work, result)
-                result = None
+            result = self._compute(work, running)
         except exceptions.ActorExit:
             self.exit_actor()
             return 0
@@ -430,18 +443,37 @@ class Worker:
             return request.code if isinstance(request.code, int) else 0 if request.code is None else 1
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             self._interruptible_id = 0
+            if running.is_exiting:
+                self.exit_actor()
+                return 0
             self.report(work, error)
         else:
             self.send_result(work, result, started)
         finally:
-            running.task_id = 0
-            running.extra = None
-            engine.cancelled.discard(work.task_id)
-            _flush_streams()
-            if place is not None:
-                with engine.lock:
-                    engine.channel.note_ended(place)
+            self._note_end(work, running, place)
         return None
+
+    def _compute(self, work: Work, running: client.Running) -> Any:
+        """Run the user's code; return its result."""
+        result = self._call(work)
+        if work.num_returns < 0:
+            self._send_items(work, result)
+            result = None
+        if running.is_exiting:
+            raise exceptions.ActorExit
+        if work.method and work.task_id in self._engine.cancelled:
+            raise exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
+        return result
+
+    def _note_end(self, work: Work, running: client.Running, place: int | None) -> None:
+        """What ran has been answered, unless it ends the process."""
+        running.task_id = 0
+        running.extra = None
+        self._engine.cancelled.discard(work.task_id)
+        _flush_streams()
+        if place is not None:
+            with self._engine.lock:
+                self._engine.channel.note_ended(place)
 
     def find_method(self, work: Work) -> Any:
         """Return what the call is to run."""
@@ -449,7 +481,22 @@ class Worker:
             raise self._build_init_error()
         if work.method in _SPECIAL_METHODS:
             return functools.partial(_SPECIAL_METHODS[work.method], self._actor)
-        return getattr(self._actor, work.method)
+        return methods.get_method(self._actor, work.method)
+
+    def _name_function(self, running: client.Running) -> str:
+        if running.method:
+            return callers.name_function(type(self._actor), running.method)
+        function = self._functions.get(running.function_id)
+        return callers.name_function(function, "__init__" if isinstance(function, type) else "")
+
+    def _note_exit(self) -> None:
+        """The user's code asks for the actor's end. What runs comes to it by the exception; a thread or coroutine in the background does not."""
+        if self._loop is not None:
+            self._loop.exit_soon()
+        elif not self._engine.running.task_id:
+            with self._engine.lock:
+                self._is_exiting = True
+                self._engine.pump.poke()
 
     def _build_init_error(self) -> exceptions.ActorDiedError:
         """Return the error of a call that was on its way when the constructor raised. The hub says the same to those that come later."""
@@ -466,7 +513,8 @@ class Worker:
         """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
         with self._engine.lock:
             self._engine.channel.post((messages.EXITING,))
-        self.finish()
+        if self._loop is None:  # else the loop says goodbye when it has stopped
+            self.finish()
 
     def _call(self, work: Work) -> Any:
         if work.method:
@@ -494,7 +542,12 @@ class Worker:
             if self._interruptible_id and work.task_id in self._engine.cancelled:  # while it was being opened
                 self._cancelling_id = work.task_id
                 raise KeyboardInterrupt
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if items.is_to_be_taken(result, work.num_returns, function):
+                result = items.take(
+                    event_loop.iterate(result) if hasattr(result, "__aiter__") else result, work.num_returns, work.name
+                )
+            return result
         finally:
             self._interruptible_id = 0
 
@@ -572,15 +625,15 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 (a user's __reduce__, or handler of a signal, may raise anything)
             self.report(work, error)
 
-    def _send_items(self, work: Work, items: Any) -> None:
+    def _send_items(self, work: Work, found: Any) -> None:
         """Run a generator and send what it yields."""
-        if hasattr(items, "__aiter__"):
-            items = event_loop.iterate(items)
+        if hasattr(found, "__aiter__"):
+            found = event_loop.iterate(found)
         ahead = self.open_flow(work)
         try:
             if threading.get_ident() == self._main_id and self._threads is None and not work.method:
                 self._interruptible_id = work.task_id
-            for index, item in enumerate(iter(items)):
+            for index, item in enumerate(iter(found)):
                 is_full = ahead.add(self.send_item(work, index, item))
                 if is_full:
                     self.announce_pause(work, ahead)
@@ -591,8 +644,8 @@ class Worker:
         finally:
             self._interruptible_id = 0
             self.close_flow(work)
-            if hasattr(items, "close"):
-                items.close()  # now, and not when the last frame that holds it is gone
+            if hasattr(found, "close"):
+                found.close()  # now, and not when the last frame that holds it is gone
 
     def open_flow(self, work: Work) -> flow.Flow:
         """Begin to count how far a generator is ahead of its reader."""
@@ -631,23 +684,32 @@ class Worker:
         if count == 1 and not work.reply_to and values.is_plain(result) and faults.plan is None:  # the usual case
             data = values.encode_plain(result)
             if len(data) < values.BESIDE_BYTES:
-                engine = self._engine
-                with engine.lock:
-                    if engine.metrics.families:
-                        engine.post_metrics()
-                    whole = [((payloads.INLINE, data), ())]
-                    engine.channel.post((messages.DONE, work.task_id, seconds, whole, started))
+                self._post_done(work, [((payloads.INLINE, data), ())], started, seconds)
                 return
             del data  # it goes to shared memory, below
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
-        encoded = [values.encode(value, f"the result of `{work.name}`", by_index=True) for value in results]
-        engine = self._engine
+        encoded = [
+            self._encode_failure(work, value)
+            if type(value) is items.Failure
+            else values.encode(value, f"the result of `{work.name}`", by_index=True)
+            for value in results
+        ]
         if faults.plan is not None:
             faults.plan.reach("worker.before_result")
         sent = []
         for position, value in enumerate(encoded):
             payload = self._store_result(work, value, position) if value.buffers else (payloads.INLINE, value.data)
+            if type(results[position]) is items.Failure:
+                payload = (payloads.ERROR, value.data)
             sent.append((payload, tuple([ref._id for ref in value.refs])))
+        self._post_results(work, encoded, sent, started, seconds)
+        if faults.plan is not None:
+            faults.plan.reach("worker.after_result")
+
+    def _post_results(
+        self, work: Work, encoded: list[values.Encoded], sent: list[Sent], started: float, seconds: float
+    ) -> None:
+        engine = self._engine
         with engine.lock:
             for value in encoded:
                 if value.refs:
@@ -655,17 +717,24 @@ class Worker:
             if work.reply_to:
                 self._answer(work, sent, started, seconds)
                 return
+            self._post_done(work, sent, started, seconds)
+
+    def _post_done(self, work: Work, sent: list[Sent], started: float, seconds: float) -> None:
+        """Publish the results: from here on they are safe."""
+        engine = self._engine
+        with engine.lock:
             if engine.metrics.families:
                 engine.post_metrics()
             for payload, _ in sent:
-                engine.send_payload(payload)
+                if payload[0] == payloads.SEGMENT:
+                    engine.send_payload(payload)
             engine.channel.post((messages.DONE, work.task_id, seconds, sent, started))
-        if faults.plan is not None:
-            faults.plan.reach("worker.after_result")
 
-    def _answer(
-        self, work: Work, sent: list[tuple[payloads.Payload, tuple[int, ...]]], started: float, seconds: float
-    ) -> None:
+    def _encode_failure(self, work: Work, failure: items.Failure) -> values.Encoded:
+        """Encode the error that stands for one of several results."""
+        return values.Encoded(values.encode_error(self._explain(work, failure.error)), [], [])
+
+    def _answer(self, work: Work, sent: list[Sent], started: float, seconds: float) -> None:
         """Answer a direct call: by its line, or through the hub if the hub has to count something. With the lock held."""
         engine = self._engine
         engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
@@ -691,7 +760,7 @@ class Worker:
             raise
 
     def _describe_maker(self, work: Work) -> str:
-        function = getattr(self._actor, work.method, None) if work.method else self._functions[work.function_id]
+        function = methods.get_method(self._actor, work.method) if work.method else self._functions[work.function_id]
         return f"{callers.describe_function(function)} (returned by `{work.name}`)"
 
     def report(self, work: Work, error: BaseException) -> None:

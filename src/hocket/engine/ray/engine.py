@@ -10,6 +10,8 @@ request is refused at the call: Ray would wait for a node that might come, and i
 from __future__ import annotations
 
 import atexit
+import contextlib
+import inspect
 import itertools
 import operator
 import os
@@ -25,7 +27,7 @@ from typing import Any, ClassVar, Protocol
 import ray
 
 from hocket import exceptions
-from hocket.engine import contract, rules, values
+from hocket.engine import callers, contract, rules, values
 from hocket.engine.ray import (
     arrays,
     classes,
@@ -90,6 +92,7 @@ class RayEngine(contract.Engine):
             "told_cancellation": "A cancelled call of a plain actor that runs fails at once for its caller, though the actor goes on with it.",
             "exact_deaths": "A dead actor takes along answers that had not been sent, the calls that it had been sent and not started, and the "
             "last items of a generator. Of plain tasks only the one that ran is lost.",
+            "background_exit": "exit_actor() in a thread or asyncio task in the background ends the actor with its next call.",
             "idle_deaths": "A worker that dies while it has nothing to do can cost the next task on it a try.",
             "cancel_before_creation": "A call that is cancelled before its actor is built takes those behind it along: Ray waits for it for 30 s, and "
             "then fails them.",
@@ -98,6 +101,7 @@ class RayEngine(contract.Engine):
             "long_chains": "The error of a task that heads a chain of hundreds of dependent tasks takes long to arrive: Ray writes the text of all "
             "before it into each.",
             "generator_completion": "completed() of a generator that raised has the value None: its last item has the error.",
+            "counted_async_generators": "A method that is an asynchronous generator has no num_returns but 'streaming' and 'dynamic'.",
             "owner_deaths": "What a worker put, and the results of tasks that it submitted, are lost if it is killed: it owns them.",
             "forks": "A process that a task forks is a second copy of Ray's worker: it has to end with os._exit() before the task's function ends.",
             "instant_start": "Ray's processes start with the session, which takes seconds.",
@@ -230,8 +234,10 @@ class RayEngine(contract.Engine):
         self._check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
         if len(self._functions) >= MOST_FUNCTIONS:
             self._functions.pop(next(iter(self._functions)))
-        run = runner.build_function(self._build_code(function), options)
-        run.__module__ = getattr(function.value, "__module__", None) or run.__module__
+        is_generator = inspect.isgeneratorfunction(function.value)
+        run = runner.build_function(self._build_code(function), options, is_generator=is_generator)
+        run.__name__ = run.__qualname__ = getattr(function.value, "__name__", options.name)
+        run.__module__ = callers.name_function(function.value).rpartition(".")[0]
         task = outside.build_remote(run, keywords.build_task_keywords(options))
         self._functions[function.id, options] = task
         return task
@@ -321,6 +327,11 @@ class RayEngine(contract.Engine):
         if not self._is_closed:
             ray.kill(actor._native, no_restart=no_restart)
 
+    def request_exit(self) -> None:
+        runner.is_exiting = True
+        with contextlib.suppress(SystemExit, ray.exceptions.AsyncioActorExit):  # ours follows
+            ray.actor.exit_actor()
+
     def check_pending(self, actor: contract.ObjectRef[None]) -> None:
         """Ray checks it when the call is submitted."""
 
@@ -355,6 +366,14 @@ class RayEngine(contract.Engine):
         else:
             return self.wrap(native)
         raise failure
+
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+        self._check_open()
+        options = records.TaskOptions(name=error.function_name)
+        failing = outside.build_remote(
+            runner.build_failure(error.as_instanceof_cause(), options), {"num_cpus": 0, "max_retries": 0}
+        )
+        return self.wrap(failing.remote())
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
         self._check_open()

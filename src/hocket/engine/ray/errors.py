@@ -15,6 +15,10 @@ from hocket import exceptions
 from hocket.engine import values
 
 _SAME_NAME = (
+    "AuthenticationError",
+    "CrossLanguageError",
+    "RpcError",
+    "UserCodeException",
     "NodeDiedError",
     "ObjectFetchTimedOutError",
     "ObjectFreedError",

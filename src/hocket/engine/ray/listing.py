@@ -36,11 +36,11 @@ def build_context(session_id: str, namespace: str) -> contract.WorkContext:
         worker_id=found.get_worker_id(),
         task_id=found.get_task_id() if is_work else None,
         task_name=found.get_task_name() if is_work else None,
-        function_name=_name_function(found) if is_work else None,
+        function_name=found.get_task_function_name() if is_work else None,
         actor_id=actor_id,
         actor_name=found.get_actor_name() if actor_id else None,
         resources=found.get_assigned_resources() if is_work else {},
-        gpu_ids=tuple(_parse_index(name) for name in found.get_accelerator_ids().get("GPU", ())) if is_work else (),
+        gpu_ids=tuple(ray.get_gpu_ids()) if is_work else (),
         placement_group_id=found.get_placement_group_id() if is_work else None,
         namespace=namespace,
         actor_attempt=_count_restarts(actor_id) if actor_id else 0,
@@ -54,15 +54,6 @@ def build_context(session_id: str, namespace: str) -> contract.WorkContext:
 def _count_restarts(actor_id: str) -> int:
     found = ray._private.state.actors(actor_id)
     return int(found["NumRestarts"]) if found else 0
-
-
-def _name_function(found: Any) -> str | None:
-    name: str | None = found.get_task_function_name()
-    return name.rpartition(".")[2] if name else name
-
-
-def _parse_index(name: str) -> int:
-    return int(name) if name.isdigit() else -1
 
 
 def _is_canceled(found: Any) -> bool:

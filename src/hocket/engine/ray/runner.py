@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import types
 from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar, NoReturn
@@ -16,7 +17,7 @@ from typing import Any, ClassVar, NoReturn
 import ray
 
 from hocket import exceptions
-from hocket.engine import contract, rules, values
+from hocket.engine import contract, methods, rules, values
 from hocket.engine.ray import notes
 from hocket.kernel import records
 
@@ -66,8 +67,8 @@ def _rebuild_code(blob: bytes, captured: list[contract.ObjectRef[Any]], buffers:
 # --- functions --------------------------------------------------------------------------------------------------------
 
 
-def build_function(code: Code, options: records.TaskOptions) -> Callable[..., Any]:
-    """Return the function that Ray runs in the place of the user's."""
+def build_function(code: Code, options: records.TaskOptions, *, is_generator: bool) -> Callable[..., Any]:
+    """Return the function that Ray runs in the place of the user's; for a generator one, which Ray makes several results of."""
     name, count = options.name, options.num_returns
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -90,7 +91,14 @@ def build_function(code: Code, options: records.TaskOptions) -> Callable[..., An
             for item in code.load()(*args, **kwargs):  # noqa: UP028 (not `yield from`: Ray sends values in, which not every iterator takes)
                 yield item
 
-    chosen = run if count == 1 else run_generator if count == records.STREAMING else run_and_split
+    def run_and_take(*args: Any, **kwargs: Any) -> Any:
+        with _Explaining(name):  # as a whole: Ray would keep the first error of a generator that it tries again
+            taken = _split(name, count, itertools.islice(code.load()(*args, **kwargs), count))
+            return taken[0] if taken is not None and count == 1 else taken
+
+    chosen = run if count == 1 else run_and_split
+    if count == records.STREAMING or (is_generator and count):
+        chosen = run_and_take if count > 0 and options.retry_exceptions else run_generator
     chosen.__name__ = chosen.__qualname__ = name
     return chosen
 
@@ -150,6 +158,9 @@ class _Explaining:
 has_news = False
 """Whether this worker has noted something that the driver may ask for as soon as it has the result."""
 
+is_exiting = False
+"""Whether the actor of this worker has asked for its end."""
+
 send_news: Callable[[], None] = lambda: None  # noqa: E731 (replaced when the process opens its side of a session)
 
 
@@ -164,7 +175,7 @@ def finish() -> None:
 def raise_for_caller(name: str, error: BaseException) -> NoReturn:
     """Raise what the caller shall see of an exception of the user's code."""
     kind = type(error)
-    if issubclass(kind, exceptions.ActorExit):
+    if is_exiting or issubclass(kind, exceptions.ActorExit):
         ray.actor.exit_actor()
     failure: Any = error if issubclass(kind, _STOPS) else rules.wrap_error(name, error)
     if failure is error:
@@ -237,7 +248,7 @@ def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return getattr(self.__hocket_instance__, name)(*args, **kwargs)
+            return methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             raise_for_caller(label, error)
         finally:
@@ -245,16 +256,16 @@ def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _Explaining(label):
-            for item in getattr(self.__hocket_instance__, name)(*args, **kwargs):  # noqa: UP028 (the same)
+            for item in methods.get_method(self.__hocket_instance__, name)(*args, **kwargs):  # noqa: UP028 (the same)
                 yield item
 
     async def await_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _Explaining(label):
-            return await getattr(self.__hocket_instance__, name)(*args, **kwargs)
+            return await methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
 
     async def generate_async(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         with _Explaining(label):
-            async for item in getattr(self.__hocket_instance__, name)(*args, **kwargs):
+            async for item in methods.get_method(self.__hocket_instance__, name)(*args, **kwargs):
                 yield item
 
     chosen: Callable[..., Any] = call
@@ -275,4 +286,9 @@ def _build_caller(options: records.ActorOptions) -> Callable[..., Any]:
         with _Explaining(label):
             return function(self.__hocket_instance__, *args, **kwargs)
 
-    return call_function
+    async def call_and_await(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        with _Explaining(label):
+            result = function(self.__hocket_instance__, *args, **kwargs)
+            return await result if inspect.iscoroutine(result) else result
+
+    return call_and_await if options.is_async else call_function

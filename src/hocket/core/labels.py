@@ -1,0 +1,74 @@
+"""Labels of nodes, and the conditions on them: which are well formed. The rules are Ray's, which has them from Kubernetes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_WORD = r"[a-zA-Z0-9](?:[a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?"
+_PART = r"[a-zA-Z0-9](?:[a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?"
+_VALUE = re.compile(_WORD)
+_PREFIX = re.compile(rf"{_PART}(?:\.{_PART})*")
+_SELECTOR = re.compile(rf"!?(?:{_WORD}|in\(\s*{_WORD}(?:\s*,\s*{_WORD})*\s*\))")
+
+_RULE = "1 to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+
+
+def explain_key(key: Any) -> str | None:
+    """Return what is wrong with the name of a label, such as ``disk`` or ``example.com/disk``; None if nothing is."""
+    if not isinstance(key, str):
+        return f"The name of a label must be text, but received {key!r}."
+    prefix, slash, name = key.rpartition("/")
+    if slash and (len(prefix) > 253 or not _PREFIX.fullmatch(prefix)):
+        return (
+            f"The label {key!r} has the prefix {prefix!r}, which must be a name such as 'example.com' of at most 253 characters. Leave the "
+            "prefix and the '/' out, or correct it."
+        )
+    return (
+        None if _VALUE.fullmatch(name) else f"The label {key!r} must be named with {_RULE}. Write for example 'disk'."
+    )
+
+
+def explain_value(key: str, value: Any) -> str | None:
+    """Return what is wrong with the value of a label; None if nothing is. It may be empty."""
+    if not isinstance(value, str):
+        return f"The value of label {key!r} must be text, but received {value!r}. Write {str(value)!r}."
+    if value and not _VALUE.fullmatch(value):
+        return f"The value of label {key!r} must be {_RULE}, but received {value!r}. Write for example 'ssd'."
+    return None
+
+
+def explain_selector(name: str, selector: Mapping[Any, Any]) -> str | None:
+    """Return what is wrong with a selector; None if nothing is.
+
+    Args:
+        name: Of the keyword, for the message.
+        selector: A condition by label: ``ssd``, ``!ssd``, ``in(ssd, nvme)`` or ``!in(ssd, nvme)``.
+    """
+    for label, wanted in selector.items():
+        if not isinstance(label, str) or not isinstance(wanted, str):
+            return f"{name!r} must go from text to text, such as {{'disk': 'ssd'}}, but received {label!r}: {wanted!r}."
+        problem = explain_key(label)
+        if problem is not None:
+            return f"{name!r}: {problem}"
+        if wanted.lstrip("!").startswith("in(") and not wanted.endswith(")"):
+            return f"{name!r}: {wanted!r} lacks its closing bracket. Write 'in(a, b)' or '!in(a, b)'."
+        if wanted and not _SELECTOR.fullmatch(wanted):
+            return (
+                f"{name!r}: {wanted!r} is no condition on label {label!r}. Write 'a', '!a', 'in(a, b)' or '!in(a, b)', where each value has "
+                f"{_RULE}."
+            )
+    return None
+
+
+def check_labels(labels: Mapping[Any, Any]) -> None:
+    """Raise if these cannot be the labels of a node.
+
+    Raises:
+        ValueError: They cannot.
+    """
+    for key, value in labels.items():
+        problem = explain_key(key) or explain_value(key, value)
+        if problem is not None:
+            raise ValueError(problem)

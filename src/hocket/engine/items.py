@@ -1,0 +1,96 @@
+"""Generators that are to return so many values: ``num_returns=3`` on a generator function, as Ray has it.
+
+The first items are the results. If the generator raises, or ends too soon, the results that it did not come to are that error; what it would
+yield beyond them is not asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import types
+from collections.abc import AsyncGenerator, Generator
+from typing import Any, NamedTuple
+
+_log = logging.getLogger("hocket")
+
+_KINDS = frozenset({types.GeneratorType, types.AsyncGeneratorType})
+
+
+class Failure(NamedTuple):
+    """Stands among the results of a task for one that it did not come to."""
+
+    error: Exception
+
+
+def is_to_be_taken(result: Any, num_returns: int, function: Any) -> bool:
+    """Tell whether the results of a call are the items of the generator that it returned.
+
+    Args:
+        result: What it returned.
+        num_returns: How many results it has; below 0 for one that streams.
+        function: What was called. With one return an ordinary function is not taken for a generator: it returns what cannot travel.
+    """
+    if type(result) not in _KINDS or num_returns < 1:
+        return False
+    return num_returns > 1 or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def take(items: Generator[Any, Any, Any], count: int, name: str) -> Any:
+    """Return so many items of a generator, or the only one."""
+    taken: list[Any] = []
+    raised = None
+    try:
+        for item in items:
+            if len(taken) == count:
+                _log_surplus(name, count)
+                break
+            taken.append(item)
+    except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+        raised = error
+    finally:
+        items.close()
+    return _complete(taken, count, name, raised)
+
+
+async def take_async(items: Any, count: int, name: str) -> Any:
+    """Return so many items of a generator, asynchronous or not, or the only one."""
+    if not isinstance(items, AsyncGenerator):
+        return take(items, count, name)
+    taken: list[Any] = []
+    raised = None
+    try:
+        async for item in items:
+            if len(taken) == count:
+                _log_surplus(name, count)
+                break
+            taken.append(item)
+    except Exception as error:  # noqa: BLE001 (the same)
+        raised = error
+    finally:
+        await items.aclose()
+    return _complete(taken, count, name, raised)
+
+
+def _log_surplus(name: str, count: int) -> None:
+    _log.warning(
+        "`%s` has num_returns=%d, and its generator yields more: the first are its results, the rest is not taken. Leave num_returns out "
+        "to get all of them, one by one.",
+        name,
+        count,
+    )
+
+
+def _complete(taken: list[Any], count: int, name: str, raised: Exception | None) -> Any:
+    missing = count - len(taken)
+    if raised is not None and not missing:
+        _log.warning("The generator `%s` raised after its %d results were there: %r", name, count, raised)
+    elif missing:
+        error = raised or ValueError(
+            f"`{name}` has num_returns={count}, but its generator yielded {len(taken)}. Yield {count} items, or leave num_returns out to get "
+            "as many as there are."
+        )
+        if not taken:
+            raise error
+        taken += [Failure(error)] * missing
+    return taken[0] if count == 1 else tuple(taken)
