@@ -62,7 +62,26 @@ def test_points_of_workers_are_all_tried() -> None:
     assert {point for point in fail_at.points if point.startswith("worker.")} == BY_POINT.keys()
 
 
-@pytest.mark.parametrize("point", BY_POINT)
+PUBLISHED = ("worker.after_result", "worker.in_flush")
+"""Where the task's result is safe already."""
+
+RUNNING = tuple(point for point in BY_POINT if point not in PUBLISHED)
+
+
+@pytest.mark.parametrize("point", PUBLISHED)
+@pytest.mark.parametrize("action", ["kill", "exit"])
+def test_what_was_published_is_not_lost(point: str, action: str, tmp_path: Path) -> None:
+    before = Leftovers.look()
+    with fail_at(point, action=action) as fault, hocket.init(num_cpus=1):
+        file = tmp_path / "runs"
+        assert hocket.get(hocket.remote(max_retries=0)(BY_POINT[point]).remote(file), timeout=SECONDS) == "done"
+        assert fault.fired == 1
+        assert file.stat().st_size == 1
+        assert hocket.get(hocket.remote(work).remote(file), timeout=SECONDS) == "done"
+    assert before.list_new() == []
+
+
+@pytest.mark.parametrize("point", RUNNING)
 @pytest.mark.parametrize(
     ("action", "reason"), [("kill", r"killed by signal 9 \(SIGKILL\)"), ("exit", "exited with code 3")]
 )
@@ -79,7 +98,7 @@ def test_death_without_retries_is_named(point: str, action: str, reason: str, tm
     assert before.list_new() == []
 
 
-@pytest.mark.parametrize("point", BY_POINT)
+@pytest.mark.parametrize("point", RUNNING)
 def test_death_with_a_retry_gives_the_value(point: str, tmp_path: Path) -> None:
     before = Leftovers.look()
     with fail_at(point) as fault, hocket.init(num_cpus=1):
@@ -108,8 +127,8 @@ def test_only_what_ran_is_charged(tmp_path: Path) -> None:
         refs = [task.remote(file) for file in files]
         outcomes = [get_outcome(ref) for ref in refs]
         assert fault.fired == 1
-        assert outcomes.count("done") >= 35
-        assert all(isinstance(outcome, WorkerCrashedError) for outcome in outcomes if outcome != "done")
+        assert outcomes.count("done") == 39
+        assert [isinstance(outcome, WorkerCrashedError) for outcome in outcomes].index(True) == 4
         assert all(file.stat().st_size == 1 for file in files)
 
 

@@ -44,6 +44,33 @@ assert hocket.get(sleep.remote(2)) == 2
 print("the session goes on", flush=True)
 """
 
+NEIGHBOURS = """
+import collections, os, pathlib
+pathlib.Path({procs!r}).write_text(str(os.getpid()))
+import hocket
+
+hocket.init(num_cpus=2)
+
+
+@hocket.remote(max_retries=0)
+def work(number):
+    with open({trace!r}, "ab", buffering=0) as trace:
+        trace.write(b"%d " % number)
+    if number % 50 == 49:
+        bytearray(b"x") * (1 << 30)
+    return number
+
+
+failed = []
+for number, ref in enumerate([work.remote(number) for number in range(200)]):
+    try:
+        assert hocket.get(ref) == number
+    except hocket.exceptions.OutOfMemoryError:
+        failed.append(number)
+runs = collections.Counter(map(int, pathlib.Path({trace!r}).read_text().split()))
+print(failed, len(runs), max(runs.values()), flush=True)
+"""
+
 
 def _find_parent() -> tuple[Path, str, str] | None:
     """Return this process's memory group, and the names of its limit and of its list of processes."""
@@ -89,3 +116,12 @@ def test_out_of_memory_is_named_and_spares_the_driver(
     process = start_script(PROGRAM.format(procs=str(group)))
     out, err = process.communicate(timeout=60)
     assert out == "named True True True\ntries 1 peak True\nthe session goes on\n", err
+
+
+@pytest.mark.slow
+def test_out_of_memory_costs_the_neighbours_nothing(
+    group: Path, start_script: Callable[[str], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = start_script(NEIGHBOURS.format(procs=str(group), trace=str(tmp_path / "runs")))
+    out, err = process.communicate(timeout=60)
+    assert out == "[49, 99, 149, 199] 200 1\n", err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import marshal
 import os
+import pathlib
+import resource
 import select
 import socket
 from collections.abc import Iterator
@@ -37,17 +39,18 @@ def receive_all(receiver: channel.Channel, sender: channel.Channel) -> list[chan
 
 def test_batch_arrives_in_order(pair: tuple[channel.Channel, channel.Channel]) -> None:
     first, second = pair
-    first.outbox += [(1, b"x", None), (2, ("nested", 3.5))]
+    first.post((1, b"x", None))
+    first.post((2, ("nested", 3.5)))
     assert receive_all(second, first) == [(1, b"x", None), (2, ("nested", 3.5))]
 
 
 def test_large_frame_comes_in_pieces_and_never_blocks(pair: tuple[channel.Channel, channel.Channel]) -> None:
     first, second = pair
-    first.outbox.append((1, os.urandom(5_000_000)))
-    sent = first.outbox[0]
+    sent = (1, os.urandom(5_000_000))
+    first.post(sent)
     assert not first.flush()
     assert first.has_unsent()
-    first.outbox.append((2,))
+    first.post((2,))
     assert receive_all(second, first) == [sent, (2,)]
 
 
@@ -57,7 +60,7 @@ def test_descriptors_come_in_order(pair: tuple[channel.Channel, channel.Channel]
     sent = [os.memfd_create("hocket-test") for _ in range(count)]
     for position, fd in enumerate(sent):
         os.write(fd, str(position).encode())
-        first.outbox.append((1, position))
+        first.post((1, position))
         first.outbox_fds.append(fd)
     assert len(receive_all(second, first)) == count
     for position, fd in enumerate(sent):
@@ -66,6 +69,18 @@ def test_descriptors_come_in_order(pair: tuple[channel.Channel, channel.Channel]
         assert not os.get_inheritable(taken)
         os.close(taken)
         os.close(fd)
+
+
+@pytest.mark.parametrize("part", [object(), {1: object()}, [lambda: None]], ids=["object", "in a dict", "in a list"])
+def test_what_cannot_be_built_never_enters_the_outbox(
+    pair: tuple[channel.Channel, channel.Channel], part: object
+) -> None:
+    first, second = pair
+    first.post((1,))
+    with pytest.raises(channel.MessageError, match="message 7 cannot be built"):
+        first.post((7, part))
+    first.post((2,))
+    assert receive_all(second, first) == [(1,), (2,)]
 
 
 def test_missing_descriptor_is_an_error(pair: tuple[channel.Channel, channel.Channel]) -> None:
@@ -95,11 +110,24 @@ def test_frame_without_messages_is_an_error(pair: tuple[channel.Channel, channel
         second.receive()
 
 
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Let the process have 64 MiB more than it has: a number that asks for gigabytes is then refused at once."""
+    usual = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), usual[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, usual)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("little_memory")
 @hypothesis.given(frame=st.binary(max_size=64), cut=st.integers(0, 200), flip=st.integers(0, 10**6))
-@hypothesis.settings(max_examples=400, deadline=None)
+@hypothesis.settings(
+    max_examples=400, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
 def test_fuzzed_frames_end_in_messages_or_in_an_error(frame: bytes, cut: int, flip: int) -> None:
-    real = bytearray(marshal.dumps([(1, 2, b"payload", (3.5, "text"), None), (2,)]))
+    real = bytearray(marshal.dumps([(1, 2, b"payload", (3.5, "text"), None), (2,)], channel.FORMAT))
     real[flip % len(real)] ^= 1 + flip % 255
     for body in (frame, bytes(real)[:cut], bytes(real)):
         if len(body) > 4 and body[:1] in b"[(<>{" and int.from_bytes(body[1:5], "little") > 1_000_000:

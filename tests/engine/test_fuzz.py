@@ -142,7 +142,7 @@ for payload in map(bytes.fromhex, sys.argv[1:]):
     except channel.FrameError as error:
         print("refused" if "plain data" in str(error) else error)
 """
-    beginning = b"[" + (1).to_bytes(4, "little") + b")\1"
+    beginning = b"[" + (1).to_bytes(4, "little") + b"(" + (1).to_bytes(4, "little")
     payloads = [
         beginning + kind + (2**31 - 1).to_bytes(4, "little") + b"i"
         for kind in (b"(", b"[", b"<", b">", b"s", b"u", b"l")
@@ -335,7 +335,8 @@ def lie(name: str) -> str:
 
     engine: Any = contract.get_current_engine()
     with engine.lock:
-        engine.channel.outbox += LIES[name](engine.running.task_id, next(engine._ids))
+        for message in LIES[name](engine.running.task_id, next(engine._ids)):
+            engine.channel.post(message)
         engine.flush()
     return "said"
 

@@ -1,13 +1,17 @@
 """A session without processes: the kernel, workers that are lists, and a book of what must hold.
 
+A worker *starts* a task, *publishes* its answer, and later the kernel *hears* it (`FakeWorker.journal`); it may die between any two.
+
 `Simulation` carries out the kernel's instructions on fake workers. Nothing happens by itself: a test chooses the next move (a
 worker reads its next message, starts, answers, blocks, dies), so every order of events that an engine can meet can be
 tried. After each move `check` compares the kernel with the book, which knows only what was asked and what was answered:
 
 - **Values.** What a task returned, or why it failed, is what its object holds, and an error has a true reason.
 - **Once.** No task is started more often than its retries allow, none after it was answered, none sent after it was cancelled.
+- **Deaths.** What a worker had published is not lost with it, and is not started again. What it was running is charged, and nothing else.
 - **Order.** Calls of one caller on one actor start in the order of submission, and items of a generator come in theirs.
 - **Resources.** What a pool lacks is what living workers and reserved groups hold.
+- **Ends.** An actor that nobody can reach ends, also if it holds its own handle; one that somebody can reach does not.
 - **Memory.** A value that was handed over is freed once, and not while something needs it.
 
 To add a feature of the kernel: a method here for each new move, an entry in the book for what it promises.
@@ -16,6 +20,7 @@ To add a feature of the kernel: a method here for each new move, an entry in the
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +42,17 @@ class FakeWorker:
     record: records.WorkerRecord
     inbox: deque[tuple[Any, ...]] = field(default_factory=deque)
     """What the kernel sent and the worker has not read."""
-    row: list[TaskRecord] = field(default_factory=list)
-    """Tasks that it has read and not started."""
+    row: list[tuple[TaskRecord, int]] = field(default_factory=list)
+    """Tasks that it has read and not started, each with its number."""
     running: TaskRecord | None = None
-    last_started: int = 0
+    begun: int = 0
+    """The number of the task that it started last, or is about to start."""
+    withdrawn: int = 0
+    """Tasks up to this number it must not start any more."""
+    is_claiming: bool = False
+    """Whether it has said what it is about to start and not yet looked whether it may."""
+    journal: deque[Callable[[], None]] = field(default_factory=deque)
+    """What it has published and the kernel has not heard."""
     waits_for: int = 0
     """The object that its running task waits for; 0 is none."""
     held: Counter[int] = field(default_factory=Counter)
@@ -58,12 +70,16 @@ class FakeWorker:
         return self.running is None and bool(self.row)
 
     @property
+    def can_claim(self) -> bool:
+        return self.can_start and not self.is_claiming
+
+    @property
     def can_answer(self) -> bool:
         return self.running is not None and not self.waits_for
 
     @property
     def can_exit(self) -> bool:
-        return self.is_stopping and self.running is None and not self.row and not self.inbox
+        return self.is_stopping and self.running is None and not self.row and not self.inbox and not self.journal
 
 
 @dataclass(eq=False)
@@ -84,12 +100,22 @@ class Entry:
     """Errors that the user's code raised."""
     is_cancelled: bool = False
     is_answered: bool = False
+    is_published: bool = False
+    """Whether an attempt of it has returned."""
 
 
 class Simulation:
-    """The kernel, its fake workers, and the book."""
+    """The kernel, its fake workers, and the book.
 
-    def __init__(self, cpus: int = CPUS) -> None:
+    Args:
+        cpus: Of the machine.
+        is_lazy: Whether what workers publish is heard only when a test says so (`hear`), or when they die.
+    """
+
+    def __init__(self, cpus: int = CPUS, *, is_lazy: bool = False) -> None:
+        self.is_lazy = is_lazy
+        #: How many deaths came when, for tests to see that they did.
+        self.deaths: Counter[str] = Counter()
         self.kernel = machine.Kernel(
             resources.parse_demand({"CPU": cpus}),
             max_idle_workers=cpus,
@@ -131,11 +157,24 @@ class Simulation:
 
     def carry_out(self) -> None:
         """Do what the kernel asks, then compare it with the book."""
+        self._note_abandoned()
         while self.kernel.instructions:
             batch, self.kernel.instructions = self.kernel.instructions, []
             for instruction in batch:
                 self._carry_out_one(instruction)
         self.check()
+
+    def _note_abandoned(self) -> None:
+        """The kernel itself cancels generators that nobody can read any more, and nothing else."""
+        for entry in self.book.values():
+            task = entry.task
+            if task.cancelled and not entry.is_cancelled:
+                assert task.options.num_returns == records.STREAMING, f"task {task.id} was cancelled by nobody"
+                assert task.id not in self.kernel.objects, f"generator {task.id} was cancelled, and has a reader"
+                entry.is_cancelled = True
+        for task in self.kernel.tasks.values():
+            if task.stream is not None and task.id not in self.kernel.objects:
+                assert task.cancelled, f"generator {task.id} goes on for nobody"
 
     def _carry_out_one(self, instruction: tuple[Any, ...]) -> None:
         match instruction:
@@ -146,7 +185,9 @@ class Simulation:
             case (Op.KILL, records.WorkerRecord() as record):
                 if record.id in self.workers:
                     self.workers[record.id].is_doomed = True
-            case (Op.CANCEL | Op.RECALL | Op.STOP, records.WorkerRecord() as record, *_):
+            case (Op.END, records.WorkerRecord() as record, int(task_id)):
+                self._end_task(self.workers[record.id], task_id)
+            case (Op.CANCEL | Op.STOP, records.WorkerRecord() as record, *_):
                 if record.id in self.workers:
                     self.workers[record.id].inbox.append((instruction[0], *instruction[2:]))
             case (Op.FREE, _, value):
@@ -160,6 +201,16 @@ class Simulation:
             case _:
                 raise AssertionError(f"unknown instruction {instruction}")
 
+    def _end_task(self, worker: FakeWorker, task_id: int) -> None:
+        self._withdraw(worker)
+        task = worker.record.inflight.get(task_id)
+        if task is not None and task.number == worker.begun:
+            worker.is_doomed = worker.record.killed = True
+
+    def _withdraw(self, worker: FakeWorker) -> None:
+        worker.withdrawn = worker.record.sent
+        self.kernel.withdraw(worker.record, worker.begun)
+
     def _send(self, worker: FakeWorker, task: TaskRecord) -> None:
         entry = self.book[task.id]
         assert not entry.is_cancelled, f"task {task.id} was cancelled, and is sent all the same"
@@ -172,7 +223,7 @@ class Simulation:
         for object_id in task.borrowed:
             self.kernel.retain(object_id, worker.id)
             worker.held[object_id] += 1
-        worker.inbox.append((Op.RUN, task))
+        worker.inbox.append((Op.RUN, task, task.number))
 
     def _free(self, value: tuple[Any, ...]) -> None:
         if value[0] == "value":
@@ -228,12 +279,13 @@ class Simulation:
         actor_id: int,
         *,
         dependencies: tuple[int, ...] = (),
+        borrowed: tuple[int, ...] = (),
         caller: FakeWorker | None = None,
         max_retries: int = 0,
     ) -> TaskRecord:
-        """Call a method of an actor."""
+        """Call a method of an actor, which keeps the references that it is given inside its arguments."""
         options = records.TaskOptions(name="A.m", max_retries=max_retries)
-        return self._submit(options, dependencies, (), caller, TaskKind.CALL, actor_id=actor_id)
+        return self._submit(options, dependencies, borrowed, caller, TaskKind.CALL, actor_id=actor_id)
 
     def _submit(
         self,
@@ -321,6 +373,37 @@ class Simulation:
         self.kernel.kill_actor(actor_id)
         self.carry_out()
 
+    def collect(self) -> None:
+        """End the actors that nobody can reach. An engine asks their workers first; these here have nothing to say."""
+        found = self.kernel.find_unreachable()
+        reached = self._list_reached()
+        for actor in found:
+            assert actor.id not in reached, f"actor {actor.id} can be reached, and is ended"
+        self.dead_actors.update(actor.id for actor in found)
+        self.kernel.end_unreachable(found)
+        self.carry_out()
+
+    def _list_reached(self) -> set[int]:
+        """Return what the driver, tasks, workers of tasks and detached actors can reach, by the book."""
+        row = list(self.handles)
+        for worker in self.workers.values():
+            if worker.record.actor is None or worker.running is not None or worker.row:
+                row += worker.held
+        for task in self.kernel.tasks.values():
+            row += [*self.book[task.id].dependencies, *task.borrowed, self.book[task.id].actor_id]
+        row += [actor.id for actor in self.kernel.actors.values() if actor.options.detached]
+        workers = {
+            worker.record.actor.id: worker for worker in self.workers.values() if worker.record.actor is not None
+        }
+        reached: set[int] = set()
+        while row:
+            object_id = row.pop()
+            if object_id not in reached:
+                reached.add(object_id)
+                row += self.contents.get(object_id, ())
+                row += workers[object_id].held if object_id in workers else ()
+        return reached
+
     def reserve(self, cpus: list[float]) -> int:
         """Reserve a placement group of these bundles."""
         group_id = next(self._ids)
@@ -344,12 +427,10 @@ class Simulation:
     def read(self, worker: FakeWorker) -> None:
         """The worker reads its next message."""
         match worker.inbox.popleft():
-            case (Op.RUN, task):
-                worker.row.append(task)
+            case (Op.RUN, task, number):
+                worker.row.append((task, number))
             case (Op.CANCEL, task_id):
                 self._obey_cancel(worker, task_id)
-            case (Op.RECALL,):
-                self.kernel.hand_back(worker.record, self._take_unstarted(worker))
             case (Op.STOP,):
                 worker.is_stopping = True
             case (Op.TELL, object_id):
@@ -360,6 +441,22 @@ class Simulation:
                 raise AssertionError(message)
         self.carry_out()
 
+    def hear(self, worker: FakeWorker) -> None:
+        """The kernel hears what the worker has published."""
+        while worker.journal:
+            worker.journal.popleft()()
+            self.carry_out()
+
+    def _publish(self, worker: FakeWorker, message: Callable[[], None]) -> None:
+        worker.journal.append(message)
+        if not self.is_lazy:
+            self.hear(worker)
+
+    def withdraw(self, worker: FakeWorker) -> None:
+        """Take back what stands behind a task that shows no progress, as an engine does."""
+        self._withdraw(worker)
+        self.carry_out()
+
     def _obey_cancel(self, worker: FakeWorker, task_id: int) -> None:
         """Take the task out of the row, or interrupt it; one that waits is interrupted too."""
         if worker.running is not None and worker.running.id == task_id:
@@ -368,30 +465,50 @@ class Simulation:
             if worker.waits_for:
                 self._stop_waiting(worker)
             worker.running = None
-        elif any(task.id == task_id for task in worker.row):
-            worker.row = [task for task in worker.row if task.id != task_id]
+        elif not worker.is_claiming and any(
+            task.id == task_id and number > worker.withdrawn for task, number in worker.row
+        ):
+            worker.row = [one for one in worker.row if one[0].id != task_id]
         else:
             return
-        self._note_error(task_id, ("error", "cancelled"))
-        self.kernel.fail(worker.record, task_id, ("error", "cancelled"), retryable=False)
+
+        def answer() -> None:
+            self._note_error(task_id, ("error", "cancelled"))
+            self.kernel.fail(worker.record, task_id, ("error", "cancelled"), retryable=False)
+
+        self._publish(worker, answer)
 
     def _stop_waiting(self, worker: FakeWorker) -> None:
         worker.inbox = deque(message for message in worker.inbox if message[0] != Op.TELL)
         worker.waits_for = 0
         self.kernel.unblock(worker.record)
 
-    def _take_unstarted(self, worker: FakeWorker) -> list[int]:
-        taken = [task.id for task in worker.row if task.kind == TaskKind.FUNCTION]
-        worker.row = [task for task in worker.row if task.kind != TaskKind.FUNCTION]
-        return taken
+    def _take_unstarted(self, worker: FakeWorker) -> list[tuple[int, int]]:
+        taken = [(task.id, number) for task, number in worker.row if task.kind == TaskKind.FUNCTION]
+        worker.row = [one for one in worker.row if one[0].kind != TaskKind.FUNCTION]
+        return [(task_id, number) for task_id, number in taken if number > worker.withdrawn]
 
-    def start(self, worker: FakeWorker) -> TaskRecord:
-        """The worker starts the task at the head of its row."""
-        task = worker.running = worker.row.pop(0)
-        worker.last_started = task.id
+    def claim(self, worker: FakeWorker) -> None:
+        """The worker says which task it is about to start."""
+        worker.begun = worker.row[0][1]
+        worker.is_claiming = True
+
+    def start(self, worker: FakeWorker) -> TaskRecord | None:
+        """The worker starts the task at the head of its row; None if that was withdrawn."""
+        if not worker.is_claiming:
+            self.claim(worker)
+        task, number = worker.row.pop(0)
+        worker.is_claiming = False
+        if number <= worker.withdrawn:
+            self._publish(worker, lambda: self.kernel.hand_back(worker.record, [(task.id, number)]))
+            return None
+        worker.running = task
         if task.id not in worker.record.inflight:
             return task  # it has been given up, and the worker does not know yet
         entry = self.book[task.id]
+        assert not entry.is_published or task.kind == TaskKind.CREATION, (
+            f"task {task.id} has returned, and is started again"
+        )
         entry.starts += 1
         self.yielded[task.id] = 0
         is_rebuilt = task.kind == TaskKind.CREATION and self.restarts[task.id] > 0
@@ -420,11 +537,16 @@ class Simulation:
             self.unfreed.discard(values[0][0][1])
             values = [(("none", 0, ""), ())]
         if task.id in worker.record.inflight:
-            entry.is_answered = True
-            for position, (value, _) in enumerate(values):
-                self.returned.setdefault(task.id + position, value)
-        self.kernel.finish(worker.record, task.id, seconds, list(values))
-        self.carry_out()
+            entry.is_published = True
+
+        def answer() -> None:
+            if task.id in worker.record.inflight:
+                entry.is_answered = True
+                for position, (value, _) in enumerate(values):
+                    self.returned.setdefault(task.id + position, value)
+            self.kernel.finish(worker.record, task.id, seconds, list(values))
+
+        self._publish(worker, answer)
 
     def yield_item(self, worker: FakeWorker) -> None:
         """The generator that runs yields an item."""
@@ -433,10 +555,13 @@ class Simulation:
         index = self.yielded[task.id]
         self.yielded[task.id] += 1
         item_id, value = records.build_item_id(task.id, index), self._make_value()
-        if task.id in worker.record.inflight:
-            self.returned.setdefault(item_id, value)
-        self.kernel.yield_item(worker.record, task.id, index, value, ())
-        self.carry_out()
+
+        def answer() -> None:
+            if task.id in worker.record.inflight:
+                self.returned.setdefault(item_id, value)
+            self.kernel.yield_item(worker.record, task.id, index, value, ())
+
+        self._publish(worker, answer)
 
     def _leads_to(self, object_id: int, target: int) -> bool:
         return object_id == target or any(self._leads_to(inner, target) for inner in self.contents.get(object_id, ()))
@@ -448,13 +573,17 @@ class Simulation:
         error = ("error", next(self._serials))
         entry = self.book[task.id]
         is_retryable = bool(task.options.retry_exceptions)
-        entry.charges += 1
-        if not is_retryable or not task.retries_left or entry.is_cancelled:
-            self._note_error(task.id, error)
-        if task.kind == TaskKind.CREATION:
-            self.dead_actors.add(task.id)
-        self.kernel.fail(worker.record, task.id, error, retryable=is_retryable)
-        self.carry_out()
+
+        def answer() -> None:
+            if task.id in worker.record.inflight:
+                entry.charges += 1
+            if not is_retryable or not task.retries_left or entry.is_cancelled:
+                self._note_error(task.id, error)
+            if task.kind == TaskKind.CREATION:
+                self.dead_actors.add(task.id)
+            self.kernel.fail(worker.record, task.id, error, retryable=is_retryable)
+
+        self._publish(worker, answer)
 
     def _note_error(self, task_id: int, error: Any) -> None:
         self.book[task_id].errors.append(error)
@@ -462,6 +591,7 @@ class Simulation:
 
     def block(self, worker: FakeWorker, object_id: int) -> None:
         """What runs waits for an object that the worker holds."""
+        self.hear(worker)  # a worker sends all that it has to say before it waits
         worker.waits_for = object_id
         self.watches.add((worker.id, object_id))
         self.kernel.block(worker.record, self._take_unstarted(worker))
@@ -475,31 +605,48 @@ class Simulation:
 
     def die(self, worker: FakeWorker) -> None:
         """The process ends, whatever it was doing."""
+        self._note_death(worker)
+        self.hear(worker)
         del self.workers[worker.id]
         self.watches = {watch for watch in self.watches if watch[0] != worker.id}
         inflight = list(worker.record.inflight)
-        # What it has started last, and what stands before that, is charged: a result may have been lost with the process.
-        # If it has started none of them, nothing is, unless that happens to the same task again and again.
-        last = inflight.index(worker.last_started) if worker.last_started in inflight else -1
-        if last < 0 and inflight:
+        # What it was running is charged, and nothing else. If it was running nothing, nothing is, unless that happens to the
+        # same task again and again.
+        running = {task.id for task in worker.record.inflight.values() if task.number == worker.begun}
+        if inflight and not running:
             deaths = self.kernel.early_deaths.get(inflight[0], 0) + 1
             if worker.record.actor is None and deaths >= leases.MAX_EARLY_DEATHS:
-                last = 0
-        for task_id in inflight[: last + 1]:
+                self.book[inflight[0]].charges += 1
+        assert running == self._find_running(worker), "what the numbers say is not what it ran"
+        for task_id in running:
             self.book[task_id].charges += 1
         actor = worker.record.actor
         has_begun = (
             actor is None
             or actor.id not in inflight
-            or worker.last_started in inflight
+            or actor.id in running
             or self.kernel.tasks[actor.id].cancelled
             or self.kernel.early_deaths.get(actor.id, 0) + 1 >= leases.MAX_EARLY_DEATHS
         )
         if actor is not None and actor.id in self.kernel.actors and has_begun:
             self._note_lost_actor(actor)
         death = exceptions.Death(pid=worker.id, signal_number=9, expected=worker.is_doomed)
-        self.kernel.lose(worker.record, death, worker.last_started)
+        self.kernel.lose(worker.record, death, running)
         self.carry_out()
+
+    def _find_running(self, worker: FakeWorker) -> set[int]:
+        """Return what the worker has started and not published, as far as the kernel has not given it up."""
+        task = worker.running
+        if worker.is_claiming and worker.row[0][0].number == worker.row[0][1]:  # else it was withdrawn, and sent again
+            task = worker.row[0][0]
+        return {task.id} & worker.record.inflight.keys() if task is not None else set()
+
+    def _note_death(self, worker: FakeWorker) -> None:
+        self.deaths["published, not heard"] += bool(worker.journal)
+        self.deaths["about to start"] += worker.is_claiming
+        self.deaths["running"] += worker.running is not None
+        self.deaths["read, not started"] += bool(worker.row)
+        self.deaths["sent, not read"] += any(message[0] == Op.RUN for message in worker.inbox)
 
     def _note_lost_actor(self, actor: records.ActorRecord) -> None:
         """An actor's process is gone; it is built again as often as it may be."""
@@ -607,11 +754,13 @@ class Simulation:
         for _ in range(MOST_MOVES):
             worker = next((one for one in self.workers.values() if self._can_move(one)), None)
             if worker is None:
-                if not self._recall_stalled():
+                if not self._withdraw_stalled():
                     return
                 continue
             if worker.is_doomed or worker.can_exit:
                 self.die(worker)
+            elif worker.journal:
+                self.hear(worker)
             elif worker.inbox:
                 self.read(worker)
             elif worker.can_answer:
@@ -620,16 +769,17 @@ class Simulation:
                 self.start(worker)
         raise AssertionError(f"it never ends: {MOST_MOVES} moves, and more to come")
 
-    def _recall_stalled(self) -> bool:
+    def _withdraw_stalled(self) -> bool:
         """Take back what stands behind tasks that show no progress, as an engine does; False if there is none."""
         stalled = self.kernel.find_stalled()
         for record in stalled:
-            self.kernel.recall(record)
+            self._withdraw(self.workers[record.id])
         self.carry_out()
         return bool(stalled)
 
     def _can_move(self, worker: FakeWorker) -> bool:
-        return worker.is_doomed or bool(worker.inbox) or worker.can_answer or worker.can_start or worker.can_exit
+        can_work = worker.can_answer or worker.can_start or worker.can_exit
+        return worker.is_doomed or bool(worker.inbox) or bool(worker.journal) or can_work
 
     def end(self) -> None:
         """Give everything back; then nothing may be left, and every object that was waited for must have come."""
@@ -642,12 +792,14 @@ class Simulation:
             self.remove_group(group_id)
         self._drop_in_workers(actors_only=True)
         self.settle()
+        self._collect_all()
         assert self.kernel.tasks == {}, "tasks never end"
         for object_id in list(self.handles):
             assert object_id in self.results, f"{object_id} never came"
             self.drop(object_id)
         self._drop_in_workers(actors_only=False)
         self.settle()
+        self._collect_all()
         assert self.kernel.objects == {}, "objects are left"
         assert self.kernel.actors == {}, "actors are left"
         assert self.kernel.names == {}, "names are left"
@@ -662,8 +814,15 @@ class Simulation:
             if actor.id in self.handles:
                 self.drop(actor.id)
 
+    def _collect_all(self) -> None:
+        while self.kernel.find_unreachable():
+            self.collect()
+            self.settle()
+
     def _drop_in_workers(self, *, actors_only: bool) -> None:
         for worker in list(self.workers.values()):
+            if worker.record.actor is not None:
+                continue  # what an actor holds, handles on itself and its like among it, it takes with it
             for object_id in list(worker.held):
                 if not actors_only or object_id in self.kernel.actors:
                     self.drop(object_id, worker)

@@ -57,7 +57,7 @@ class KernelMachine(stateful.RuleBasedStateMachine):
                         self.stopped.add(worker.id)
                     case (Op.CANCEL, records.WorkerRecord() as worker, int(task_id)):
                         self.answer_cancel(worker, task_id)
-                    case (Op.FREE | Op.RECALL, *_):
+                    case (Op.FREE, *_):
                         pass
                     case _:
                         raise AssertionError(instruction)
@@ -103,7 +103,7 @@ class KernelMachine(stateful.RuleBasedStateMachine):
         worker_id = busy[pick % len(busy)]
         row = self.rows.pop(worker_id)
         death = exceptions.Death(pid=worker_id, signal_number=9)
-        self.kernel.lose(self.kernel.workers[worker_id], death, row[0].id)
+        self.kernel.lose(self.kernel.workers[worker_id], death, {row[0].id})
         self.carry_out()
 
     @stateful.precondition(lambda self: self.get_busy())
@@ -113,7 +113,7 @@ class KernelMachine(stateful.RuleBasedStateMachine):
         worker = self.kernel.workers[busy[pick % len(busy)]]
         unstarted = self.rows[worker.id][1:]
         self.rows[worker.id] = self.rows[worker.id][:1]
-        self.kernel.block(worker, [task.id for task in unstarted])
+        self.kernel.block(worker, [(task.id, task.number) for task in unstarted])
         self.carry_out()
         self.kernel.validate_state()
         self.kernel.unblock(worker)
@@ -121,14 +121,12 @@ class KernelMachine(stateful.RuleBasedStateMachine):
 
     @stateful.precondition(lambda self: self.get_busy())
     @stateful.rule(pick=st.integers(0, 10**6), has_started=st.booleans())
-    def recall(self, pick: int, has_started: bool) -> None:
+    def withdraw(self, pick: int, has_started: bool) -> None:
         busy = self.get_busy()
         worker = self.kernel.workers[busy[pick % len(busy)]]
-        self.kernel.recall(worker)
-        self.carry_out()
-        unstarted = self.rows[worker.id][has_started:]
+        begun = self.rows[worker.id][0].number - (not has_started)
         self.rows[worker.id] = self.rows[worker.id][:has_started]
-        self.kernel.hand_back(worker, [task.id for task in unstarted])
+        self.kernel.withdraw(worker, begun)
         self.carry_out()
 
     @stateful.precondition(lambda self: self.handles)
@@ -202,7 +200,7 @@ def test_lost_task_is_tried_again_and_then_explained() -> None:
     death = exceptions.Death(pid=5, signal_number=9)
     for _ in range(2):
         assert task.worker is not None
-        kernel.lose(task.worker, death, 1)
+        kernel.lose(task.worker, death, {1})
     value = kernel.objects[1].value
     assert value is not None
     assert isinstance(value[1], exceptions.WorkerCrashedError)
@@ -220,7 +218,7 @@ def test_only_the_started_task_of_a_dead_worker_is_charged() -> None:
     second = TaskRecord(2, first.function, None, (), (), records.TaskOptions(name="second"))
     kernel.submit(second)
     assert second.worker is worker
-    kernel.lose(worker, exceptions.Death(pid=5, exit_code=3), 1)
+    kernel.lose(worker, exceptions.Death(pid=5, exit_code=3), {1})
     assert kernel.objects[1].failed
     assert second.state == records.TaskState.RUNNING
     assert second.worker is not worker

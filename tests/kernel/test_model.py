@@ -23,7 +23,7 @@ class KernelModel(stateful.RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sim = Simulation()
+        self.sim = Simulation(is_lazy=True)
 
     # --- choosing -----------------------------------------------------------------------------------------------------
 
@@ -137,7 +137,21 @@ class KernelModel(stateful.RuleBasedStateMachine):
         actors = self.list_actors()
         for number in range(times):
             dependencies = self.pick_handles(depends + number, 1)
-            self.sim.call(actors[pick % len(actors)], dependencies=dependencies, max_retries=max_retries)
+            borrowed = self.pick_handles(depends // 3 + number, 1, with_actors=True)
+            self.sim.call(
+                actors[pick % len(actors)], dependencies=dependencies, borrowed=borrowed, max_retries=max_retries
+            )
+
+    @stateful.precondition(lambda self: len(self.list_actors()) > 1)
+    @stateful.rule(pick=PICK, other=PICK)
+    def introduce(self, pick: int, other: int) -> None:
+        """Give an actor a handle on another one, or on itself."""
+        actors = self.list_actors()
+        self.sim.call(actors[pick % len(actors)], borrowed=(actors[other % len(actors)],))
+
+    @stateful.rule()
+    def collect(self) -> None:
+        self.sim.collect()
 
     @stateful.precondition(lambda self: self.list_actors())
     @stateful.rule(pick=PICK)
@@ -252,10 +266,21 @@ class KernelModel(stateful.RuleBasedStateMachine):
 
     @stateful.precondition(lambda self: self.sim.kernel.find_stalled())
     @stateful.rule(pick=PICK)
-    def recall(self, pick: int) -> None:
+    def withdraw(self, pick: int) -> None:
         stalled = self.sim.kernel.find_stalled()
-        self.sim.kernel.recall(stalled[pick % len(stalled)])
-        self.sim.carry_out()
+        self.sim.withdraw(self.sim.workers[stalled[pick % len(stalled)].id])
+
+    @stateful.precondition(lambda self: self.list_workers("can_claim"))
+    @stateful.rule(pick=PICK)
+    def claim(self, pick: int) -> None:
+        workers = self.list_workers("can_claim")
+        self.sim.claim(workers[pick % len(workers)])
+
+    @stateful.precondition(lambda self: self.list_workers("journal"))
+    @stateful.rule(pick=PICK)
+    def hear(self, pick: int) -> None:
+        workers = self.list_workers("journal")
+        self.sim.hear(workers[pick % len(workers)])
 
     def teardown(self) -> None:
         self.sim.end()

@@ -1,8 +1,8 @@
 """Whole programs on the kernel, under schedules drawn from a printed seed.
 
 A program is a tree of generators that submit, wait, call actors and drop references. A random scheduler chooses which worker does
-what next, lets workers die and attempts fail, and the answer must be the one that plain recursion gives, in every order. The
-book of `simulation` is checked after every move.
+what next, lets workers die and attempts fail, and the answer must be the one that plain recursion gives, in every order. What a
+worker has published is heard later, or when it dies. The book of `simulation` is checked after every move.
 
 ``HOCKET_TEST_SCHEDULES=5000 pytest tests/kernel/test_schedules.py`` tries more; ``HOCKET_TEST_SEED=17`` tries one again.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ from tests.kernel.simulation import FakeWorker, Simulation
 
 SCHEDULES = int(os.environ.get("HOCKET_TEST_SCHEDULES", "150"))
 MOST_STEPS = 50_000
+
+DEATHS = ("published, not heard", "about to start", "running", "read, not started", "sent, not read")
+"""What a worker is caught in; each has to come up."""
 
 Body = Generator[Any, Any, int]
 
@@ -64,7 +68,7 @@ class Runner:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.sim = Simulation(cpus=self.chance.choice([1, 2, 3]))
+        self.sim = Simulation(cpus=self.chance.choice([1, 2, 3]), is_lazy=True)
         self.dies = self.chance.choice([0.0, 0.0, 0.01, 0.05])
         self.requests: dict[int, Submit] = {}
         self.bodies: dict[FakeWorker, Body] = {}
@@ -94,24 +98,38 @@ class Runner:
         movable = [
             worker
             for worker in self.sim.workers.values()
-            if worker.is_doomed or worker.can_exit or worker.inbox or worker.can_answer or worker.can_start
+            if worker.is_doomed
+            or worker.can_exit
+            or worker.inbox
+            or worker.can_answer
+            or worker.can_start
+            or worker.journal
         ]
+        stalled = self.sim.kernel.find_stalled()
+        if stalled and (not movable or self.chance.random() < 0.05):
+            self.sim.withdraw(self.sim.workers[self.chance.choice(stalled).id])
+            return
         if not movable:
-            for record in self.sim.kernel.find_stalled():
-                self.sim.kernel.recall(record)
-            self.sim.carry_out()
             return
         worker = self.chance.choice(movable)
         may_die = worker.record.actor is None and self.chance.random() < self.dies
         if may_die or worker.is_doomed or worker.can_exit:
             self.bodies.pop(worker, None)
             self.sim.die(worker)
+        elif worker.journal and (
+            self.chance.random() < 0.3 or not (worker.inbox or worker.can_answer or worker.can_start)
+        ):
+            self.sim.hear(worker)
         elif worker.inbox and (self.chance.random() < 0.5 or not (worker.can_answer or worker.can_start)):
             self.sim.read(worker)
         elif worker.can_answer:
             self._go_on(worker)
+        elif worker.can_claim and self.chance.random() < 0.5:
+            self.sim.claim(worker)
         elif worker.can_start:
-            self.bodies[worker] = self._open(self.sim.start(worker), worker)
+            task = self.sim.start(worker)
+            if task is not None:
+                self.bodies[worker] = self._open(task, worker)
 
     def _open(self, task: TaskRecord, worker: FakeWorker) -> Body:
         if task.kind == TaskKind.FUNCTION:
@@ -265,6 +283,61 @@ def test_every_schedule_gives_the_same_answer(program: Callable[[Runner], Body],
     for seed in range(first, first + (1 if given else SCHEDULES)):
         print("seed", seed)
         assert Runner(seed).run(program) == expected, f"HOCKET_TEST_SEED={seed}"
+
+
+class Butcher:
+    """Many small tasks on workers that die at any point."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.sim = Simulation(cpus=self.chance.choice([1, 2]), is_lazy=True)
+        self.sim.function.depth = self.chance.choice([1, 4, 32])
+        self.retries = self.chance.choice([0, 0, 1])
+        self.tasks = [self.sim.submit(max_retries=self.retries) for _ in range(24)]
+
+    def run(self) -> None:
+        while any(task.id in self.sim.kernel.tasks for task in self.tasks):
+            worker = self.chance.choice(list(self.sim.workers.values()))
+            if worker.is_doomed or worker.can_exit or self.chance.random() < 0.04:
+                self.sim.die(worker)
+                continue
+            stalled = self.sim.kernel.find_stalled()
+            moves = [
+                (worker.journal, self.sim.hear),
+                (worker.inbox, self.sim.read),
+                (worker.can_answer, self.sim.finish),
+                (worker.can_claim, self.sim.claim),
+                (worker.can_start, self.sim.start),
+                (worker.record in stalled and self.chance.random() < 0.2, self.sim.withdraw),
+            ]
+            possible = [move for is_possible, move in moves if is_possible]
+            if possible:
+                self.chance.choice(possible)(worker)
+
+    def check(self) -> None:
+        """Each failure is a death that hit the task while it ran, and each body ran once and once more for each such death."""
+        for task in self.tasks:
+            entry, value = self.sim.book[task.id], self.sim.results[task.id]
+            if value[0] == "value":
+                assert entry.charges <= self.retries
+                assert entry.starts <= entry.charges + 1
+            else:
+                assert entry.charges == self.retries + 1
+                assert not entry.is_published
+
+
+def test_a_death_costs_what_ran_and_nothing_that_was_published() -> None:
+    given = os.environ.get("HOCKET_TEST_SEED")
+    first = int(given) if given else random.randrange(10**6)
+    deaths: Counter[str] = Counter()
+    for seed in range(first, first + (1 if given else SCHEDULES)):
+        print("seed", seed)
+        butcher = Butcher(seed)
+        butcher.run()
+        butcher.check()
+        deaths += butcher.sim.deaths
+    print(dict(deaths))
+    assert given or min(deaths[kind] for kind in DEATHS) > 0, deaths
 
 
 def test_a_seed_gives_the_same_schedule_again() -> None:

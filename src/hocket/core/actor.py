@@ -59,6 +59,11 @@ class ActorClass:
 
     def __init__(self, cls: type, given: dict[str, Any]) -> None:
         options.validate(given, options.ACTOR_OPTIONS, f"actor class `{cls.__name__}`")
+        if inspect.iscoroutinefunction(inspect.getattr_static(cls, "__init__")):
+            raise TypeError(
+                f"`{cls.__name__}.__init__` is a coroutine function, and a constructor cannot be awaited. Write `def __init__`: in an "
+                "asynchronous actor it runs on the event loop and may call asyncio.create_task; await in a method."
+            )
         self._cls = cls
         self._given = given
         self._signature = remote_function.Signature(

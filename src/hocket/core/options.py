@@ -249,7 +249,7 @@ def _list_exceptions(given: Any) -> bool | tuple[type[BaseException], ...]:
 
 
 def _get_backpressure(given: Mapping[str, Any]) -> int:
-    return max(0, given.get("_generator_backpressure_num_objects") or 0)
+    return given.get("_generator_backpressure_num_objects") or 0
 
 
 def build_task_options(given: Mapping[str, Any], function: Any) -> records.TaskOptions:

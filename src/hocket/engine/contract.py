@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+NO_ID = 0
+"""The id of no object, and of a handle that is being collected."""
+
+
 class ObjectRef(Generic[T]):
     """A handle on an immutable value that the engine holds, or will hold when a task has made it.
 
@@ -117,8 +121,10 @@ class ObjectRef(Generic[T]):
         return self._engine.reduce_ref(self)
 
     def __del__(self) -> None:
-        # May run in any thread at any moment, so no lock: a deque's append is atomic.
-        self._engine.dropped.append(self._id)
+        # May run in any thread at any moment, so no lock: a deque's append is atomic. Until this is over weak references still give
+        # the handle to other threads; without its id they can tell that it is none any more.
+        object_id, self._id = self._id, NO_ID
+        self._engine.dropped.append(object_id)
 
 
 class _Encoding(threading.local):
@@ -407,6 +413,12 @@ class Engine(abc.ABC):
         Items are taken in order, each once, and not before the one before it is there.
         """
 
+    def lift_bound(self, stream: ObjectRef[Any]) -> None:  # noqa: B027 (only engines that bound all generators have one)
+        """Hear that somebody waits for a generator's end and not for its items: it is not to wait for a reader any more.
+
+        What the user says with ``_generator_backpressure_num_objects`` stays.
+        """
+
     @abc.abstractmethod
     def is_end(self, item: ObjectRef[Any], timeout_s: float | None) -> bool | None:
         """Wait for an item; tell whether it is the end of the stream instead; None if it is not there in time."""
@@ -492,7 +504,7 @@ class Engine(abc.ABC):
         """Return this process's handle on an object; there is at most one, so identity is equality."""
         known = self.interned.get(object_id)
         ref = known() if known is not None else None
-        if ref is None:
+        if ref is None or ref._id == NO_ID:
             self.adopt(object_id)
             ref = ObjectRef(object_id, self)
             self.interned[object_id] = weakref.ref(ref)
@@ -506,8 +518,10 @@ class Engine(abc.ABC):
     def forget(self, object_id: int) -> None:
         """Forget a handle that has been garbage-collected."""
         known = self.interned.get(object_id)
-        if known is not None and known() is None:
-            del self.interned[object_id]
+        if known is not None:
+            ref = known()
+            if ref is None or ref._id == NO_ID:
+                del self.interned[object_id]
 
     def format_ref(self, ref: ObjectRef[Any]) -> str:
         """Return the id of a handle as people see it."""

@@ -18,7 +18,7 @@ VARIABLE = "HOCKET_FAULTS"
 POINTS: dict[str, str] = {
     "worker.before_task": "a worker has taken a task and not yet called the user's code",
     "worker.before_result": "the user's code has returned, and nothing of it is known outside",
-    "worker.after_result": "the result stands in the outbox and may not have been sent",
+    "worker.after_result": "the result is in memory that outlives the worker, and has not been sent",
     "worker.in_put": "a worker has stored a value and not yet announced it; it holds the engine's lock",
     "worker.in_submit": "a worker is handing in a task of its own; it holds the engine's lock",
     "worker.in_flush": "a worker is about to send; it holds the engine's lock",

@@ -17,6 +17,8 @@ first, so that of two at once only one goes on.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hocket import exceptions
 from hocket.kernel import calls, leases, lines, objects, reasons
 from hocket.kernel.instructions import Op
@@ -131,16 +133,20 @@ def end_if_unreachable(kernel: State, actor: ActorRecord) -> None:
     if actor.state in (ActorState.PENDING, ActorState.RESTARTING):
         return
     if actor.state == ActorState.ALIVE:
-        worker = actor.worker
-        assert worker is not None
-        leases.stop(kernel, worker)
-        actor.state = ActorState.DEAD
-        actor.death_message = "its last handle went out of scope."
-        _drop_name(kernel, actor)
-        _drop_creation(kernel, actor)
+        end_now(kernel, actor, "its last handle went out of scope.")
     is_over = actor.worker is None or actor.worker.state == WorkerState.DEAD or actor.state == ActorState.DEAD
     if is_over and kernel.actors.pop(actor.id, None) is not None:
         kernel.closed_actors.append(actor)
+
+
+def end_now(kernel: State, actor: ActorRecord, message: str) -> None:
+    """Let the process of an actor that has nothing to do end in its own way; it is dead from now on."""
+    assert actor.worker is not None
+    leases.stop(kernel, actor.worker)
+    actor.state = ActorState.DEAD
+    actor.death_message = message
+    _drop_name(kernel, actor)
+    _drop_creation(kernel, actor)
 
 
 def _can_restart(actor: ActorRecord) -> bool:
@@ -149,7 +155,7 @@ def _can_restart(actor: ActorRecord) -> bool:
 
 
 def lose_actor(
-    kernel: State, actor: ActorRecord, worker: WorkerRecord, death: exceptions.Death, running_id: int
+    kernel: State, actor: ActorRecord, worker: WorkerRecord, death: exceptions.Death, running: Collection[int] | None
 ) -> None:
     """Its process is dead: build it again if its options say so.
 
@@ -158,7 +164,7 @@ def lose_actor(
     """
     creation = kernel.tasks.get(actor.id)
     if creation is not None and creation.worker is worker and not creation.cancelled:
-        has_begun = running_id in worker.inflight
+        has_begun = running is None or creation.id in running
         if not has_begun and not leases.count_early_death(kernel, creation):
             _place_again(kernel, actor, worker, creation)
             return
@@ -173,14 +179,12 @@ def lose_actor(
     actor.inflight = 0
     worker.actor = None
     inflight, worker.inflight = list(worker.inflight.values()), {}
-    last = next((at for at, task in enumerate(inflight) if task.id == running_id), -1)
-    last = len(inflight) if actor.options.allows_disorder else last  # several may run at once
     lost = []
-    for at, task in reversed(list(enumerate(inflight))):
+    for task in reversed(inflight):
         task.worker = None
         if task is creation:
             continue
-        if at > last and not task.cancelled:
+        if running is not None and task.id not in running and not task.cancelled:
             calls.put_back(task)
         elif task.retries_left and not task.cancelled:
             task.retries_left -= task.retries_left > 0

@@ -18,8 +18,9 @@ class Op(enum.IntEnum):
     """``(KILL, worker)``: end the process now."""
     STOP = 4
     """``(STOP, worker)``: let the process finish what it has, then exit."""
-    RECALL = 5
-    """``(RECALL, worker)``: hand back what has not been started."""
+    END = 5
+    """``(END, worker, task_id)``: end the process if this is what it runs. First it is to start nothing more, and what it has not started
+    is withdrawn (`Kernel.withdraw`): so nobody else's work is hit."""
     FREE = 6
     """``(FREE, object_id, value)``: nothing needs the value any more. Only for values of more than two parts: the others own nothing
     outside."""

@@ -5,9 +5,9 @@ tasks stand in its queue, as deep as their runs are short (`FunctionRecord.depth
 tasks costs a fraction of a message each. A lease ends with its last task; its worker is idle then, and may take another
 shape, of the same runtime environment.
 
-What a worker has not started can be taken back: when it blocks in `get`, because the task that it waits for may stand behind it
-in its own queue; and when it shows no progress (`recall`), so a wrong guess about length delays nobody for long. While
-it blocks, its CPU is lent to others. It takes it again without asking, so that more may run for a moment than there
+What a worker has not started can be taken back: by itself when it blocks in `get` (`hand_back`), because the task that it waits for may
+stand behind it in its own queue; and by the engine, which needs nobody's consent for it, when the worker shows no progress (`withdraw`), so
+a wrong guess about length delays nobody for long. While it blocks, its CPU is lent to others. It takes it again without asking, so that more may run for a moment than there
 are CPUs: to wait for one could be to wait for ever.
 """
 
@@ -36,6 +36,7 @@ def run(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
     """Send the task to the worker."""
     task.state = TaskState.RUNNING
     task.worker = worker
+    worker.sent = task.number = worker.sent + 1
     worker.inflight[task.id] = task
     kernel.instructions.append((Op.RUN, worker, task))
 
@@ -49,12 +50,12 @@ def learn(function: FunctionRecord, seconds: float) -> None:
 
 
 def take_idle(kernel: State, environment: str) -> WorkerRecord:
-    """Return an idle worker of that runtime environment, or a new one."""
+    """Return an idle worker of that runtime environment, or a new one. One that has not started what it was sent last is passed over."""
     idle = kernel.idle
-    if idle and idle[-1].environment == environment:
+    if idle and idle[-1].environment == environment and not idle[-1].recalled:
         return idle.pop()
     for worker in idle:
-        if worker.environment == environment:
+        if worker.environment == environment and not worker.recalled:
             idle.remove(worker)
             return worker
     return _start_worker(kernel, environment)
@@ -108,12 +109,14 @@ def count_run(worker: WorkerRecord, function: str, task: TaskRecord) -> bool:
     return worker.killed
 
 
-def block(kernel: State, worker: WorkerRecord, returned: list[int], number: int = 0, wait: Wait | None = None) -> None:
+def block(
+    kernel: State, worker: WorkerRecord, returned: list[tuple[int, int]], number: int = 0, wait: Wait | None = None
+) -> None:
     """A thread of the worker waits in `get`: its CPU is free for others, and so are the tasks it had not started.
 
     Args:
         worker: Which.
-        returned: The tasks that it had not started.
+        returned: The tasks that it had not started, each with its number.
         number: The worker's name for the wait.
         wait: What it waits for; None if its end does not depend on it alone, as with a time-out.
     """
@@ -134,7 +137,7 @@ def unblock(kernel: State, worker: WorkerRecord, number: int = 0) -> None:
 
 
 def find_stalled(kernel: State) -> list[WorkerRecord]:
-    """Return workers with tasks waiting behind a running one. The engine recalls those that show no progress."""
+    """Return workers with tasks waiting behind a running one. The engine withdraws these where it sees no progress."""
     return [
         worker
         for leases in kernel.leases.values()
@@ -143,19 +146,30 @@ def find_stalled(kernel: State) -> list[WorkerRecord]:
     ]
 
 
-def recall(kernel: State, worker: WorkerRecord) -> None:
-    """Take back what the worker has not started."""
+def withdraw(kernel: State, worker: WorkerRecord, begun: int) -> None:
+    """Take back what the worker has not started: the tasks that were sent after this number. The engine has made sure that it will not.
+
+    The worker gets nothing more until it has finished or said something.
+    """
     worker.recalled = True
-    kernel.instructions.append((Op.RECALL, worker))
+    if worker.actor is None:
+        _take_back(kernel, worker, [task for task in worker.inflight.values() if task.number > begun])
 
 
-def hand_back(kernel: State, worker: WorkerRecord, task_ids: list[int]) -> None:
-    """The worker did not start these tasks and never will."""
+def hand_back(kernel: State, worker: WorkerRecord, unstarted: list[tuple[int, int]]) -> None:
+    """The worker did not start these tasks, each named with its number, and never will. What was withdrawn meanwhile is not its to return."""
     worker.recalled = False
-    for task_id in reversed(task_ids):
-        task = worker.inflight.pop(task_id, None)
-        if task is None:
-            continue
+    tasks = [
+        task
+        for task_id, number in unstarted
+        if (task := worker.inflight.get(task_id)) is not None and task.number == number
+    ]
+    _take_back(kernel, worker, tasks)
+
+
+def _take_back(kernel: State, worker: WorkerRecord, tasks: list[TaskRecord]) -> None:
+    for task in reversed(tasks):
+        del worker.inflight[task.id]
         task.worker = None
         if task.cancelled:
             kernel.fail_exception(task, reasons.explain_cancelled(task))

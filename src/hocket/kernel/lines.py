@@ -63,18 +63,26 @@ def fulfil(kernel: State, worker: WorkerRecord, object_id: int, value: tuple[obj
         objects.store(kernel, record, value, (), failed)
 
 
-def deliver(kernel: State, holder: int, object_id: int, value: tuple[object, ...], contained: tuple[int, ...]) -> None:
-    """A direct call has returned what only we can keep; it belongs to the worker that called."""
+def deliver(
+    kernel: State,
+    holder: int,
+    object_id: int,
+    value: tuple[object, ...],
+    contained: tuple[int, ...],
+    *,
+    failed: bool = False,
+) -> None:
+    """A direct call has returned what only we can keep, or its actor is dead; it belongs to the worker that called."""
     owner = kernel.workers.get(holder)
     if owner is None:
         kernel.instructions.append((Op.FREE, object_id, value))
         return
     record = kernel.objects.get(object_id)
     if record is None:
-        objects.put(kernel, object_id, value, contained, holder)
+        objects.put(kernel, object_id, value, contained, holder, failed=failed)
     elif record.value is None:
         owner.promised.discard(object_id)
-        objects.store(kernel, record, value, contained, False)
+        objects.store(kernel, record, value, contained, failed)
     kernel.instructions.append((Op.MOVED, holder, object_id))
 
 

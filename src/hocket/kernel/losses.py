@@ -1,11 +1,14 @@
 """What a dead process leaves behind.
 
 Its lease and its counts are given back, claims on names and promises are void, and whatever it was to do is tried again,
-put back or fails. A worker runs what it was sent in order, so all up to the task that it had started last may have had effects:
-these are tries, and count. What stood behind was not started, and goes back to its row as if nothing had been.
+put back or fails. What it had finished is not here any more: the engine has told all that it said (`tasks.finish`) before it tells
+of the death. What it was running may have had effects: that is a try, and counts. The rest was not started, and goes back to its row as if
+nothing had been.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from hocket import exceptions
 from hocket.kernel import actors, leases, lines, objects, placing, reasons, tasks
@@ -13,8 +16,8 @@ from hocket.kernel.records import TaskRecord, TaskState, WorkerRecord, WorkerSta
 from hocket.kernel.state import State
 
 
-def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running_id: int) -> None:
-    """The process is dead. `running_id` is the task that it had started last; 0 if unknown."""
+def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running: Collection[int] | None) -> None:
+    """The process is dead. `running` are the tasks that it had started, finished ones among them or not; None: any may have been."""
     if worker.state == WorkerState.DEAD:
         return
     was_actor = worker.actor
@@ -24,14 +27,14 @@ def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running_i
     worker.state = WorkerState.DEAD
     del kernel.workers[worker.id]
     if was_actor is not None:
-        actors.lose_actor(kernel, was_actor, worker, death, running_id)
+        actors.lose_actor(kernel, was_actor, worker, death, running)
     else:
         inflight, worker.inflight = list(worker.inflight.values()), {}
-        started = next((at for at, task in enumerate(inflight) if task.id == running_id), -1)
-        if started < 0 and inflight and leases.count_early_death(kernel, inflight[0]):
-            started = 0
-        for at, task in reversed(list(enumerate(inflight))):
-            _lose_task(kernel, task, death, was_started=at <= started)
+        started = {task.id for task in inflight if running is None or task.id in running}
+        if inflight and not started and leases.count_early_death(kernel, inflight[0]):
+            started = {inflight[0].id}
+        for task in reversed(inflight):
+            _lose_task(kernel, task, death, was_started=task.id in started)
     for record in [record for record in kernel.objects.values() if record.holders and worker.id in record.holders]:
         assert record.holders is not None
         objects.release(kernel, record.id, worker.id, record.holders[worker.id])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import final
 
-from hocket.kernel import actors, groups, leases, lines, losses, objects, placing, streams, tasks
+from hocket.kernel import actors, groups, leases, lines, losses, objects, placing, reach, streams, tasks
 from hocket.kernel.records import TaskState, WorkerState
 from hocket.kernel.state import State
 
@@ -44,7 +44,7 @@ class Kernel(State):
     unblock = leases.unblock
     hand_back = leases.hand_back
     find_stalled = leases.find_stalled
-    recall = leases.recall
+    withdraw = leases.withdraw
     trim_idle = leases.trim_idle
     lose = losses.lose
     fail_orphans = losses.fail_orphans
@@ -57,6 +57,8 @@ class Kernel(State):
     kill_actor = actors.kill_actor
     exit_actor = actors.exit_actor
     forget_actor = actors.forget_actor
+    find_unreachable = reach.find_unreachable
+    end_unreachable = reach.end_unreachable
 
     # Direct calls.
     introduce = lines.introduce
@@ -68,6 +70,9 @@ class Kernel(State):
     # Streams.
     yield_item = streams.yield_item
     take_item = streams.take_item
+    pause = streams.pause
+    lift_bound = streams.lift_bound
+    abandon = tasks.abandon
 
     # Placement groups.
     reserve = groups.reserve

@@ -95,13 +95,13 @@ def _free(kernel: State, record: ObjectRecord) -> None:
 
 
 def _drop_stream(kernel: State, task_id: int) -> None:
-    """Nobody reads it any more: what was not taken is freed, what is still to come will be, and its generator waits for nobody."""
+    """Nobody reads it any more: what was not taken is freed, what is still to come will be, and its generator is cancelled."""
     stream = kernel.streams.pop(task_id)
     for index in range(stream.taken, stream.produced + 1):
         release(kernel, records.build_item_id(stream.task_id, index))
     task = kernel.tasks.get(task_id)
-    if task is not None and task.worker is not None and task.options.backpressure:
-        kernel.instructions.append((Op.CONSUMED, task.worker, task_id, records.LAST_INDEX))
+    if task is not None:
+        kernel.abandon(task)
 
 
 def release_arguments(kernel: State, task: TaskRecord) -> None:

@@ -68,7 +68,7 @@ def _find_room(kernel: State, task: TaskRecord, shape: resources.Shape) -> Worke
     best = None
     for worker in kernel.leases.get(shape, {}).values():
         row = len(worker.inflight)
-        if row < depth and not worker.blocked:
+        if row < depth and not worker.blocked and not worker.recalled:
             best, depth = worker, row
     return best
 
@@ -107,6 +107,8 @@ def go_on(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
     shape = worker.shape
     if shape is None:
         return
+    if worker.recalled:
+        worker.recalled = False
     queue = kernel.queues.get(shape)
     if shape.only and leases.count_run(worker, shape.only, task):
         queue = None

@@ -79,7 +79,7 @@ class TaskOptions:
     concurrency_group: str = ""
     """The group of the actor's threads that runs the call; empty is the default one."""
     backpressure: int = 0
-    """How many items of a generator may lie unread before it pauses; 0 is without limit."""
+    """How many items of a generator may lie unread before it pauses; 0 is the engine's own bound, -1 without limit."""
     is_direct: bool = False
     """Whether a worker may send the call to the actor without asking anybody: nothing of it has to be counted."""
     is_simple: bool = field(init=False, default=True)
@@ -195,6 +195,7 @@ class TaskRecord:
         "id",
         "kind",
         "method",
+        "number",
         "options",
         "parent",
         "ran_on",
@@ -206,6 +207,9 @@ class TaskRecord:
         "unresolved",
         "worker",
     )
+
+    #: Its place among all that its worker has been sent; set when it is sent.
+    number: int
 
     # Set when a try is over, and not before: four stores more in each constructor would be felt.
     ran_on: int
@@ -280,11 +284,15 @@ class StreamRecord:
     the end of the stream.
     """
 
-    __slots__ = ("produced", "taken", "task_id")
+    __slots__ = ("is_unbounded", "produced", "taken", "task_id", "wanted")
 
     def __init__(self, task_id: int) -> None:
         self.task_id = task_id
         self.produced = 0
+        #: How many items have to be taken before the generator, which waits, goes on; 0 is: it does not wait for that.
+        self.wanted = 0
+        #: Whether somebody waits for the generator's end, and not for its items: then it never waits for a reader.
+        self.is_unbounded = False
         #: The items before this place belong to their reader; the stream holds one count on each of the others.
         self.taken = 0
 
@@ -313,6 +321,7 @@ class WorkerRecord:
         "promised",
         "recalled",
         "runs",
+        "sent",
         "shape",
         "state",
         "stopped",
@@ -330,7 +339,9 @@ class WorkerRecord:
         self.blocked = 0
         #: Whether we asked for its death, and so will not call it a crash.
         self.killed = False
-        #: Whether it has been asked to hand back what it has not started.
+        #: How many tasks and calls it has been sent.
+        self.sent = 0
+        #: Whether what it had not started was taken from it, because it shows no progress. It gets no more until it does.
         self.recalled = False
         self.actor: ActorRecord | None = None
         #: The runtime environment that it has taken on, for good.

@@ -9,6 +9,7 @@ imports only those before it in this list:
 4. `calls`: the rows of calls that stand before an actor.
 5. `streams`: what generators yield.
 6. `actors`: their life from the constructor to the grave.
+   `reach` finds those among them that nobody can reach any more.
 7. `placing`: which task goes to which worker, and when.
 8. `groups`: resources reserved together.
 9. `tasks`: the life of a task from `submit` to its end. Here all the others meet.
@@ -128,6 +129,10 @@ class State(abc.ABC):
     @abc.abstractmethod
     def fail_exception(self, task: TaskRecord, error: BaseException) -> None:
         """Fail a task with an exception of ours."""
+
+    @abc.abstractmethod
+    def abandon(self, task: TaskRecord) -> None:
+        """Nobody reads this generator any more."""
 
     @abc.abstractmethod
     def dispatch(self) -> None:

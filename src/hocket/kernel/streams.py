@@ -4,6 +4,10 @@ Each item is an object. The stream holds one count on each item until its reader
 the reader's. The object at the place that comes next exists already, so that it can be waited for: it becomes an item, the
 error that ended the generator, or `State.end_value`. After an error comes the end, so every stream ends the same way.
 
+An item stays until it is taken, so a generator that runs far ahead of its reader waits for it: after so many items (its options say
+how many, and each that is taken is told), or when it finds that it has gone far enough (`pause`). One that nobody can read any more is
+cancelled (`State.abandon`).
+
 A generator that is tried again yields from the start. What an earlier attempt has yielded is there already, and the new one
 is dropped: the reader sees each place once.
 """
@@ -46,9 +50,39 @@ def take_item(kernel: State, task_id: int, index: int, holder: int = records.DRI
             record.holders = {}
         record.holders[holder] = record.holders.get(holder, 0) + 1
     task = record.task or (kernel.objects[task_id].task if task_id in kernel.objects else None)
-    if task is not None and task.options.backpressure and task.worker is not None:
-        kernel.instructions.append((Op.CONSUMED, task.worker, task_id, index))
+    if task is not None and task.worker is not None:
+        if task.options.backpressure > 0:
+            kernel.instructions.append((Op.CONSUMED, task.worker, task_id, index))
+        elif 0 < stream.wanted <= index + 1:
+            stream.wanted = 0
+            kernel.instructions.append((Op.CONSUMED, task.worker, task_id, index))
     return item_id
+
+
+def pause(kernel: State, worker: WorkerRecord, task_id: int, wanted: int) -> None:
+    """A generator has run far ahead and waits until its reader has taken so many items; it is told then, or now."""
+    task = worker.inflight.get(task_id)
+    stream = kernel.streams.get(task_id)
+    if task is None or stream is None:  # it is cancelled, and hears of that
+        return
+    if stream.is_unbounded:
+        kernel.instructions.append((Op.CONSUMED, worker, task_id, records.LAST_INDEX))
+    elif stream.taken >= wanted:
+        kernel.instructions.append((Op.CONSUMED, worker, task_id, stream.taken - 1))
+    else:
+        stream.wanted = wanted
+
+
+def lift_bound(kernel: State, task_id: int) -> None:
+    """Somebody waits for the generator's end: it is not to wait for a reader, unless its options say how far it may go."""
+    stream = kernel.streams.get(task_id)
+    if stream is None:
+        return
+    stream.is_unbounded = True
+    task = kernel.tasks.get(task_id)
+    if stream.wanted and task is not None and task.worker is not None:
+        stream.wanted = 0
+        kernel.instructions.append((Op.CONSUMED, task.worker, task_id, records.LAST_INDEX))
 
 
 def end_stream(kernel: State, stream: StreamRecord) -> None:

@@ -230,13 +230,18 @@ def cancel(kernel: State, object_id: int, *, force: bool, recursive: bool) -> No
                 cancel(kernel, child.id, force=force, recursive=True)
 
 
+def abandon(kernel: State, task: TaskRecord) -> None:
+    """Nobody reads this generator any more: what it still yields is for nobody, so it gives back what it holds."""
+    if task.state != TaskState.DONE and not task.cancelled:
+        _cancel_task(kernel, task, force=False)
+
+
 def _cancel_task(kernel: State, task: TaskRecord, *, force: bool) -> None:
     task.cancelled = True
     worker = task.worker
     if worker is None:
         fail_exception(kernel, task, reasons.explain_cancelled(task))
-    elif force and task.kind == TaskKind.FUNCTION and next(iter(worker.inflight)) == task.id:
-        worker.killed = True
-        kernel.instructions.append((Op.KILL, worker))
+    elif force and task.kind == TaskKind.FUNCTION:
+        kernel.instructions.append((Op.END, worker, task.id))
     else:
         kernel.instructions.append((Op.CANCEL, worker, task.id))

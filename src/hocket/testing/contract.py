@@ -27,7 +27,7 @@ import pytest
 
 from hocket import exceptions
 from hocket.core import actor, api, generators, placement, session
-from hocket.testing import errors, leftovers
+from hocket.testing import ends, errors, leftovers
 
 CPUS = 2
 
@@ -541,7 +541,9 @@ class EnvironmentContract:
             square.options(scheduling_strategy=label({"disk": placement.In("ssd")})).remote(2)
 
 
-class EngineContract(GeneratorContract, AsyncContract, ActorLifeContract, EnvironmentContract, errors.ErrorContract):
+class EngineContract(
+    ends.EndsContract, GeneratorContract, AsyncContract, ActorLifeContract, EnvironmentContract, errors.ErrorContract
+):
     """What every engine must do."""
 
     engine = ""
@@ -1283,7 +1285,7 @@ class LineContract:
         assert api.get(api.remote(use).remote()) in (3, 4)
 
 
-class ProcessEngineContract(LineContract, EngineContract):
+class ProcessEngineContract(ends.ProcessEndsContract, LineContract, EngineContract):
     """What engines with processes of their own must also do."""
 
     def test_tasks_run_in_other_processes_at_the_same_time(self) -> None:
@@ -1769,6 +1771,43 @@ class ProcessEngineContract(LineContract, EngineContract):
             os.kill(api.get(get_pid.remote()), signal.SIGKILL)
             assert api.get(api.remote(_Counter).remote(1).get_value.remote()) == 1
 
+    @pytest.mark.needs("processes")
+    def test_a_death_costs_what_was_running_and_nothing_else(self, tmp_path: Path) -> None:
+        trace = tmp_path / "runs"
+        task = api.remote(max_retries=0)(_note_and_end_some)
+        refs = [task.remote(str(trace), number, 20) for number in range(60)]
+        failed, values = _split_outcomes(refs, exceptions.WorkerCrashedError)
+        assert failed == [19, 39, 59]
+        assert values == [number for number in range(60) if number not in failed]
+        assert sorted(map(int, trace.read_text().split())) == list(range(60))
+
+    @pytest.mark.needs("processes", "exact_deaths")
+    def test_a_death_of_an_actor_that_is_built_again_costs_the_call_that_ran(self, tmp_path: Path) -> None:
+        trace = tmp_path / "runs"
+
+        class Mortal:
+            def work(self, number: int) -> int:
+                return _note_and_end_some(str(trace), number, 20)
+
+        mortal = api.remote(max_restarts=-1)(Mortal).remote()
+        failed, values = _split_outcomes(
+            [mortal.work.remote(number) for number in range(60)], exceptions.ActorUnavailableError
+        )
+        assert failed == [19, 39, 59]
+        assert values == [number for number in range(60) if number not in failed]
+        assert sorted(map(int, trace.read_text().split())) == list(range(60))
+
+    @pytest.mark.needs("processes", "exact_deaths")
+    def test_items_of_a_generator_arrive_before_its_death(self) -> None:
+        def produce() -> Iterator[int]:
+            yield from range(100)
+            os._exit(3)
+
+        items = api.remote(max_retries=0)(produce).remote()
+        assert [api.get(next(items)) for _ in range(100)] == list(range(100))
+        with pytest.raises(exceptions.WorkerCrashedError):
+            api.get(next(items))
+
     def test_workers_may_poll(self) -> None:
         def poll(refs: Any) -> tuple[int, int, Any]:
             ready, rest = api.wait(refs, num_returns=2, timeout=0)
@@ -1814,6 +1853,26 @@ class ProcessEngineContract(LineContract, EngineContract):
             api.get(ref)
         del ref, nested, gate
         wait_until(lambda: session.get_engine().statistics()["objects"] == 0)
+
+
+def _note_and_end_some(file: str, number: int, every: int) -> int:
+    """Note the run; every so manieth ends its process."""
+    with open(file, "ab", buffering=0) as trace:
+        trace.write(b"%d\n" % number)
+    if number % every == every - 1:
+        os._exit(3)
+    return number
+
+
+def _split_outcomes(refs: list[Any], kind: type[Exception]) -> tuple[list[int], list[Any]]:
+    """Return the places of those that failed with an error of that kind, and the values of the others."""
+    failed, values = [], []
+    for place, ref in enumerate(refs):
+        try:
+            values.append(api.get(ref))
+        except kind:
+            failed.append(place)
+    return failed, values
 
 
 def _get_pid() -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +31,30 @@ class Loop:
         self._size = size
         self._running: dict[int, asyncio.Task[None]] = {}
         self._waiting: deque[tuple[int, Coroutine[Any, Any, None]]] = deque()
+
+    def build(self, construct: Callable[[], Any]) -> Any:
+        """Run the actor's constructor on the loop, where it may start tasks that go on afterwards; return the actor."""
+        import asyncio
+
+        built: list[Any] = []
+        errors: list[BaseException] = []
+
+        async def run() -> None:
+            try:
+                built.append(construct())
+            except BaseException as error:  # noqa: BLE001 (raised below, without the frames of asyncio)
+                errors.append(error)
+
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            self._loop.run_until_complete(run())
+        finally:
+            asyncio._set_running_loop(outer)
+        if errors:
+            self.close()
+            raise errors[0]
+        return built[0]
 
     def start(self, task_id: int, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start a call, or let it wait for its turn."""
@@ -104,7 +128,11 @@ class Loop:
 
     def close(self) -> None:
         """End it with everything that still runs."""
-        for task in self._running.values():
+        import asyncio
+
+        if self._loop.is_closed():
+            return
+        for task in asyncio.all_tasks(self._loop):  # those that the user's code has started, too
             task.cancel()
         self.spin()
         if not self._loop.is_running():

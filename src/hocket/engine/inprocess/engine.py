@@ -15,6 +15,7 @@ processes would wait for ever; only who awaits a reference or a future waits, be
 from __future__ import annotations
 
 import contextvars
+import functools
 import inspect
 import itertools
 import os
@@ -235,7 +236,9 @@ class InProcessEngine(contract.Engine):
                             callback()
                     case (Op.STOP | Op.KILL as op, WorkerRecord() as worker):
                         self._end_worker(worker, op == Op.STOP)
-                        kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
+                        kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), ())
+                    case (Op.END, WorkerRecord() as worker, int(task_id)):
+                        self._end_task(worker, task_id)
                     case (Op.CANCEL, WorkerRecord() as worker, int(task_id)):
                         self._cancel_runnable(worker, task_id)
 
@@ -249,6 +252,15 @@ class InProcessEngine(contract.Engine):
                 loop.complete(farewell)
         if loop is not None:
             loop.close()
+
+    def _end_task(self, worker: WorkerRecord, task_id: int) -> None:
+        """End the worker if this is what it runs; else see to it that the task is not started."""
+        if any(task.id == task_id for _, task in self._runnable):
+            self._cancel_runnable(worker, task_id)
+            return
+        worker.killed = True
+        self._end_worker(worker, is_graceful=False)
+        self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), {task_id})
 
     def _cancel_runnable(self, worker: WorkerRecord, task_id: int) -> None:
         loop = self._loops.get(worker.id)
@@ -283,7 +295,7 @@ class InProcessEngine(contract.Engine):
             worker = self._kernel.workers.get(worker_id)
             if worker is not None and worker.actor is None:  # it ended itself
                 self._end_worker(worker, is_graceful=True)
-                self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
+                self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), ())
         self._carry_out()
 
     def _run(self, worker: WorkerRecord, task: TaskRecord) -> None:
@@ -305,7 +317,7 @@ class InProcessEngine(contract.Engine):
         except exceptions.ActorExit:
             self._kernel.exit_actor(worker)
             self._end_worker(worker, is_graceful=True)
-            self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), 0)
+            self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), expected=True), ())
         except KeyboardInterrupt as error:
             self._fail(worker, task, error, started)
             if self._guard.is_own(error):  # Ctrl-C: the task is over, and so is what the program was about
@@ -313,7 +325,7 @@ class InProcessEngine(contract.Engine):
         except SystemExit as request:  # where there are processes, this ends one
             code = request.code if isinstance(request.code, int) else 0 if request.code is None else 1
             self._end_worker(worker, is_graceful=False)
-            self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), exit_code=code), task.id)
+            self._kernel.lose(worker, exceptions.Death(pid=os.getpid(), exit_code=code), {task.id})
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             self._fail(worker, task, error, started)
         else:
@@ -391,14 +403,19 @@ class InProcessEngine(contract.Engine):
         assert task.function is not None
         buffers = self._buffers.get(task.function.id, ())
         function = values.decode(task.function.blob, [bytearray(buffer) for buffer in buffers])
+        options = task.actor_options
+        loop = coroutines.Loop(options.max_concurrency) if options is not None and options.is_async else None
         with self._lock.open():
-            result = function(*args, **kwargs)
-        if task.kind == TaskKind.CREATION:
-            self._instances[worker.id] = result
-            if task.actor_options is not None and task.actor_options.is_async:
-                self._loops[worker.id] = coroutines.Loop(task.actor_options.max_concurrency)
-            return None
-        return result
+            if loop is None:
+                result = function(*args, **kwargs)
+            else:
+                result = loop.build(functools.partial(function, *args, **kwargs))
+        if task.kind != TaskKind.CREATION:
+            return result
+        self._instances[worker.id] = result
+        if loop is not None:
+            self._loops[worker.id] = loop
+        return None
 
     def _find_method(self, instance: Any, name: str) -> Any:
         if name == "__ray_ready__":

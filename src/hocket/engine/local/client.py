@@ -23,7 +23,7 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
-from hocket.engine.local import channel, messages, payloads, peers, pump, store
+from hocket.engine.local import channel, journal, messages, payloads, peers, pump, store
 from hocket.kernel import metrics, records, resources
 
 DIRECT_SECONDS = 0.002
@@ -78,11 +78,11 @@ class Client(contract.Engine):
     name = "local"
     is_closable = False
 
-    def __init__(self, worker_id: int, sock: socket.socket) -> None:
+    def __init__(self, worker_id: int, sock: socket.socket, page_fd: int) -> None:
         super().__init__()
         self.worker_id = worker_id
         self.lock = threading.RLock()
-        self.channel = channel.Channel(sock)
+        self.channel = journal.JournalChannel(sock, page_fd)
         self._thread_state = _ThreadState()
         self.setup: dict[str, Any] = {"job_id": "", "node_id": "", "namespace": ""}
         self.actor_id: int = 0
@@ -98,7 +98,7 @@ class Client(contract.Engine):
         #: Called without the lock when something may have to be raised in the thread that uses the engine.
         self.check: Callable[[], None] = _do_nothing
         #: Takes back what has not been started; called with the lock held.
-        self.take_unstarted: Callable[[], list[int]] = list
+        self.take_unstarted: Callable[[], list[tuple[int, int]]] = list
         self._ids = itertools.count((worker_id << 40) + 1)
         self.store = store.WorkerStore(self.lock, ask_room=self._ask_room, explain_full=self._explain_full)
         self._arrived: dict[int, Arrived] = {}
@@ -123,6 +123,7 @@ class Client(contract.Engine):
         self._exported: set[bytes] = set()
         self._options_blobs: dict[Any, bytes] = {}
         self.pump = pump.Pump(
+            self,
             self.lock,
             handle=self._handle,
             before_wait=self.before_wait,
@@ -148,30 +149,29 @@ class Client(contract.Engine):
             now = time.perf_counter()
             if now - self._notes_sent > NOTES_SECONDS or len(self.notes) > MAX_NOTES:
                 self._notes_sent = now
-                self.channel.outbox.append((messages.NOTES, self.notes[-MAX_NOTES:]))
+                self.channel.post((messages.NOTES, self.notes[-MAX_NOTES:]))
                 self.notes = []
         self.flush()
         return NOTES_SECONDS if self.notes else None
 
     def flush(self) -> None:
         """Send the outbox; waits if the hub is slow, because a worker has nothing better to do."""
-        if faults.plan is not None and self.channel.outbox:
+        if faults.plan is not None and self.channel.has_unsent():
             faults.plan.reach("worker.in_flush")
         if self.metrics.families:
-            with self.metrics_lock:  # first, so that whoever sees a result also sees what was counted on the way to it
-                self.channel.outbox.insert(0, (messages.METRICS, self.metrics.take()))
+            self.post_metrics()
         self.switchboard.flush()
-        self.flush_hub()
+        self.channel.flush()
         self.last_flush = time.perf_counter()
 
-    def flush_hub(self) -> None:
-        """Send what the hub is to get."""
-        while not self.channel.flush():
-            _wait_writable(self.channel.sock)
+    def post_metrics(self) -> None:
+        """Tell what has been counted; before a result, so that whoever sees that also sees what was counted on the way to it."""
+        with self.metrics_lock:
+            self.channel.post((messages.METRICS, self.metrics.take()))
 
     def has_unsent(self) -> bool:
         """Tell whether anything waits to be sent."""
-        return bool(self.channel.outbox) or self.switchboard.has_unsent()
+        return self.channel.has_unsent() or self.switchboard.has_unsent()
 
     def owes(self) -> bool:
         """Tell whether values that were promised to the hub have not come yet."""
@@ -205,9 +205,13 @@ class Client(contract.Engine):
         op = message[0]
         if op == messages.RECYCLE:
             if self.store.obey(message[1], message[2]):
-                self.channel.outbox.append((messages.POOL, *self.store.get_account()))
+                self.channel.post((messages.POOL, *self.store.get_account()))
         elif op == messages.DEADLOCK:
             self._deadlocks[message[1]] = message[2]
+        elif op == messages.PROBE:
+            self._drain_dropped()
+            is_waiting = self.owes() or self.switchboard.is_waiting()
+            self.channel.post((messages.PROBED, message[1], is_waiting, self.switchboard.sent))
         elif op == messages.SYNC:
             self.switchboard.sync(message[1], message[2])
         elif op == messages.AWAIT:
@@ -230,7 +234,7 @@ class Client(contract.Engine):
             fd = self.channel.take_descriptor()
             if object_id not in self._receipts:  # the last handle went while it was on its way
                 os.close(fd)
-                self.channel.outbox.append((messages.UNMAP, object_id))
+                self.channel.post((messages.UNMAP, object_id))
                 return
             payload = (*payload, fd)
         if object_id in self._receipts:
@@ -254,14 +258,17 @@ class Client(contract.Engine):
         if object_id not in self._receipts:
             with self.lock:
                 self._receipts[object_id] = 1
-                self.channel.outbox.append((messages.ADOPT, object_id))
+                self.channel.post((messages.ADOPT, object_id))
 
     def _drain_dropped(self) -> None:
-        outbox = self.channel.outbox  # not sent, and so not replaced, in here
+        post = self.channel.post
         while self._unmapped:
-            outbox.append((messages.UNMAP, self._unmapped.popleft()))
-        while self.dropped:
-            object_id = self.dropped.popleft()
+            post((messages.UNMAP, self._unmapped.popleft()))
+        dropped = self.pump.bell.usual
+        while dropped:
+            object_id = dropped.popleft()
+            if object_id == contract.NO_ID:
+                continue
             self.forget(object_id)
             if object_id in self.interned:
                 continue  # a new handle took over the receipts
@@ -273,12 +280,17 @@ class Client(contract.Engine):
             unread = self._arrived.pop(object_id, None)
             if unread is not None and unread.payload[0] == payloads.SEGMENT:
                 os.close(unread.payload[-1])
-                outbox.append((messages.UNMAP, object_id))
+                post((messages.UNMAP, object_id))
             unread = None  # it may hold handles on others, which would miss this round
             self._ready.discard(object_id)
             receipts = self._receipts.pop(object_id, 0)
             if receipts:
-                outbox.append((messages.DROP, object_id, receipts))
+                post((messages.DROP, object_id, receipts))
+
+    def _note_unmapped(self, object_id: int) -> None:
+        """Called by a finalizer, in any thread at any moment, so without a lock."""
+        self._unmapped.append(object_id)
+        self.dropped.append(contract.NO_ID)  # if somebody sleeps, it wakes
 
     def _own(self, object_id: int) -> contract.ObjectRef[Any]:
         """Return the first handle on an object that this process has just announced to the hub."""
@@ -304,7 +316,7 @@ class Client(contract.Engine):
         self._expected.discard(object_id)
         if object_id in self._promised:
             self._promised.discard(object_id)
-            self.channel.outbox.append((messages.FULFIL, object_id, payload))
+            self.channel.post((messages.FULFIL, object_id, payload))
         if object_id in self._receipts:
             self._arrived[object_id] = Arrived(payload, [])
             if self._callbacks:
@@ -317,7 +329,7 @@ class Client(contract.Engine):
             self._promised.discard(object_id)
             self._private.discard(object_id)
             if object_id not in self._receipts:
-                self.channel.outbox.append((messages.DROP, object_id, 1))
+                self.channel.post((messages.DROP, object_id, 1))
             elif object_id in self._callbacks:
                 self._have_arrived({object_id})
 
@@ -340,9 +352,9 @@ class Client(contract.Engine):
             found = self._arrived.get(object_id)
             if found is None:
                 self._promised.add(object_id)
-                self.channel.outbox.append((messages.PROMISE, object_id))
+                self.channel.post((messages.PROMISE, object_id))
             else:
-                self.channel.outbox.append((messages.PUT, object_id, found.payload, ()))
+                self.channel.post((messages.PUT, object_id, found.payload, ()))
 
     def _call_directly(
         self,
@@ -411,7 +423,7 @@ class Client(contract.Engine):
             if faults.plan is not None:
                 faults.plan.reach("worker.in_submit")
             parent = self.running.task_id
-            self.channel.outbox.append(
+            self.channel.post(
                 (messages.SUBMIT, task_id, function.id, payload, dependencies, borrowed, options_blob, parent)
             )
             refs = [self._own(object_id) for object_id in range(task_id, task_id + abs(num_returns))]
@@ -447,7 +459,7 @@ class Client(contract.Engine):
             task_id = self._make_ids(max(1, options.num_returns))
             payload, dependencies, borrowed = self._send_arguments(encoded, top, stored)
             call = (messages.SUBMIT_CALL, task_id, actor._id, method, payload, dependencies, borrowed)
-            self.channel.outbox.append((*call, options_blob, self.running.task_id))
+            self.channel.post((*call, options_blob, self.running.task_id))
             refs = [self._own(object_id) for object_id in range(task_id, task_id + abs(options.num_returns))]
             self.flush()
         self.check()
@@ -469,7 +481,7 @@ class Client(contract.Engine):
             if function.id not in self._exported:
                 self._exported.add(function.id)
                 self.pinned += function.captured  # what its closure refers to lives as long as it can be called
-                self.channel.outbox.append((messages.EXPORT, function.id, self.send_payload(payload), function.name))
+                self.channel.post((messages.EXPORT, function.id, self.send_payload(payload), function.name))
 
     def _build_arguments(self, encoded: values.Encoded | None) -> payloads.Payload | None:
         if encoded is None:
@@ -567,7 +579,7 @@ class Client(contract.Engine):
     ) -> contract.ObjectRef[Any]:
         if faults.plan is not None:
             faults.plan.reach("worker.in_put")
-        self.channel.outbox.append((messages.PUT, object_id, self.send_payload(payload), contained))
+        self.channel.post((messages.PUT, object_id, self.send_payload(payload), contained))
         return self._own(object_id)
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
@@ -610,6 +622,18 @@ class Client(contract.Engine):
             if not self._have_arrived(missing):
                 raise rules.build_timeout_error(len(missing), wanted, timeout_s)
 
+    def wait_lending(self, is_done: Callable[[], bool]) -> None:
+        """Wait for what others do; if it takes longer than a moment, the CPU is theirs meanwhile."""
+        if self.pump.wait_until(is_done, DIRECT_SECONDS):
+            return
+        number = next(self._ids)
+        with self.lock:
+            self._block(number, (), needs_all=True)
+        try:
+            self.pump.wait_until(is_done)
+        finally:
+            self._unblock(number)
+
     def _block(self, number: int, wanted: tuple[int, ...], *, needs_all: bool) -> None:
         """Tell the hub that a thread waits. Called with the lock held."""
         direct = []
@@ -619,7 +643,7 @@ class Client(contract.Engine):
                 if found is not None:
                     direct.append((object_id, *found))
         task_id = self.running.task_id
-        self.channel.outbox.append((messages.BLOCK, self.take_unstarted(), number, task_id, wanted, needs_all, direct))
+        self.channel.post((messages.BLOCK, self.take_unstarted(), number, task_id, wanted, needs_all, direct))
 
     def _is_over(self, number: int) -> bool:
         """Tell whether the wait of that number is known never to end. Called with the lock held."""
@@ -628,7 +652,7 @@ class Client(contract.Engine):
     def _unblock(self, number: int) -> None:
         """A wait is over."""
         with self.lock:
-            self.channel.outbox.append((messages.UNBLOCK, number))
+            self.channel.post((messages.UNBLOCK, number))
             text = self._deadlocks.pop(number, None)
         if text is not None:
             raise exceptions.DeadlockError(text)
@@ -645,7 +669,7 @@ class Client(contract.Engine):
                 object_id not in self._wanted and object_id not in self._expected
             ):  # also when another thread has taken what had arrived
                 self._wanted.add(object_id)
-                self.channel.outbox.append((messages.WANT, object_id))
+                self.channel.post((messages.WANT, object_id))
         return not missing
 
     def _open(self, object_id: int, refs: Sequence[contract.ObjectRef[Any]], deadline: float | None) -> Any:
@@ -670,7 +694,7 @@ class Client(contract.Engine):
         if payload[0] == payloads.SEGMENT:
             fd = payload[-1]
             try:
-                return payloads.open_payload(payload, fd, lambda: self._unmapped.append(object_id), found.held)
+                return payloads.open_payload(payload, fd, lambda: self._note_unmapped(object_id), found.held)
             finally:
                 os.close(fd)
         return payloads.open_payload(payload, None, _do_nothing, found.held)
@@ -683,7 +707,8 @@ class Client(contract.Engine):
             if enough > 0:
                 self._block(number, tuple(unknown) if timeout_s is None else (), needs_all=enough == len(unknown))
                 known = [object_id for object_id in unknown if object_id not in self._expected]
-                self.channel.outbox += [(messages.WATCH, object_id) for object_id in known]
+                for object_id in known:
+                    self.channel.post((messages.WATCH, object_id))
         if enough > 0 and timeout_s == 0:
             self._ask("ping")  # the answer comes behind the news of what is there
         if enough > 0:
@@ -712,8 +737,12 @@ class Client(contract.Engine):
 
     def take_item(self, stream: contract.ObjectRef[Any], index: int) -> contract.ObjectRef[Any]:
         with self.lock:
-            self.channel.outbox.append((messages.TAKE, stream._id, index))
+            self.channel.post((messages.TAKE, stream._id, index))
             return self._own(records.build_item_id(stream._id, index))
+
+    def lift_bound(self, stream: contract.ObjectRef[Any]) -> None:
+        with self.lock:
+            self.channel.post((messages.LIFT, stream._id))
 
     def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
         if item._id not in self._arrived:
@@ -732,7 +761,7 @@ class Client(contract.Engine):
         with self.lock:
             self.publish(encoded.refs)
             question_id = next(self._ids)
-            self.channel.outbox.append((messages.ASK, question_id, method, encoded.data))
+            self.channel.post((messages.ASK, question_id, method, encoded.data))
         return self._wait_answer(question_id)
 
     def _wait_answer(self, question_id: int) -> Any:
@@ -752,7 +781,7 @@ class Client(contract.Engine):
         with self.lock:
             question_id = next(self._ids)
             self._room_questions.add(question_id)
-            self.channel.outbox.append((messages.ROOM, question_id, needed, *self.store.get_account()))
+            self.channel.post((messages.ROOM, question_id, needed, *self.store.get_account()))
         granted, _ = self._wait_answer(question_id)
         return bool(granted)
 
@@ -836,16 +865,18 @@ _KNOWN_FEASIBLE = frozenset({(), (("CPU", resources.UNIT),)})
 
 
 _RARE = frozenset(
-    {messages.RECYCLE, messages.DEADLOCK, messages.SYNC, messages.AWAIT, messages.INTRODUCED, messages.MOVED}
+    {
+        messages.PROBE,
+        messages.RECYCLE,
+        messages.DEADLOCK,
+        messages.SYNC,
+        messages.AWAIT,
+        messages.INTRODUCED,
+        messages.MOVED,
+    }
 )
 """What the hub says now and then, and is no work."""
 
 
 def _do_nothing() -> None:
     pass
-
-
-def _wait_writable(sock: socket.socket) -> None:
-    import select
-
-    select.select([], [sock], [])

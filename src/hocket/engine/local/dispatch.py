@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hocket import exceptions, texts
 from hocket.engine import values
-from hocket.engine.local import channel, hub_store, links, messages, payloads
+from hocket.engine.local import channel, hub_store, links, messages, payloads, watch
 from hocket.kernel import machine, metrics, records, resources
 from hocket.kernel.records import TaskKind, TaskRecord
 
@@ -57,6 +57,7 @@ class Owner(Protocol):
     kernel: machine.Kernel
     errors: deque[exceptions.ErrorRecord]
     store: hub_store.HubStore
+    watch: watch.Watch
     #: Counts failures, so that whoever waits can tell whether to look for one.
     failures: int
 
@@ -81,6 +82,9 @@ class Dispatcher:
         self._kernel = owner.kernel
         self._options: dict[bytes, Any] = {}
         self._direct_options: dict[str, records.TaskOptions] = {}
+        #: Answers of dead actors that we brought to their callers. Such a caller may have had the answer by its line, too, and be
+        #: about to announce it.
+        self._delivered: set[int] = set()
 
     def handle(self, link: links.Link, received: list[channel.Message]) -> None:
         """Handle what one worker sent."""
@@ -102,6 +106,26 @@ class Dispatcher:
             else:
                 self._handle_rare(link, message)
 
+    def read_last_words(self, link: links.Link) -> None:
+        """Handle what a dead worker had said and not sent: to us, and to those who called it directly."""
+        self.handle(link, link.page.read_unsent(link.channel.received))
+        for message in link.page.read_replies():
+            match message:
+                case (messages.DONE, int(task_id), list(results)):
+                    for position, payload in enumerate(results):
+                        self._deliver(task_id + position, payload)
+                case (messages.FAILED, int(task_id), tuple(payload), int(returns)):
+                    for object_id in range(task_id, task_id + returns):
+                        self._deliver(object_id, payload)
+                case _:
+                    raise channel.FrameError(f"message {message[0]!r} is no answer to a call")
+
+    def _deliver(self, object_id: int, payload: payloads.Payload) -> None:
+        caller = object_id >> 40
+        if caller in self._kernel.workers:
+            self._delivered.add(object_id)
+            self._kernel.deliver(caller, object_id, payload, (), failed=payload[0] == payloads.ERROR)
+
     def _handle_rare(self, link: links.Link, message: channel.Message) -> None:  # noqa: C901, PLR0912, PLR0915 (one flat table)
         kernel = self._kernel
         worker = link.worker
@@ -116,11 +140,11 @@ class Dispatcher:
                 float(seconds),
             ):
                 self._fail(worker, task_id, payload, error_type, text, started, seconds)
-            case (messages.BACK, task_ids):
-                kernel.hand_back(worker, task_ids)
-            case (messages.BLOCK, task_ids, number, running_id, object_ids, needs_all, direct):
+            case (messages.BACK, unstarted):
+                kernel.hand_back(worker, unstarted)
+            case (messages.BLOCK, unstarted, number, running_id, object_ids, needs_all, direct):
                 wait = records.Wait(running_id, object_ids, needs_all, tuple(direct)) if object_ids else None
-                kernel.block(worker, task_ids, number, wait)
+                kernel.block(worker, unstarted, number, wait)
             case (messages.UNBLOCK, number):
                 kernel.unblock(worker, number)
             case (messages.YIELD, task_id, index, payload, contained):
@@ -129,6 +153,12 @@ class Dispatcher:
                 kernel.yield_item(worker, task_id, index, payload, contained)
             case (messages.TAKE, task_id, index):
                 kernel.take_item(task_id, index, worker.id)
+            case (messages.PAUSED, task_id, wanted):
+                kernel.pause(worker, task_id, wanted)
+            case (messages.PROBED, number, is_waiting, sent):
+                self._hub.watch.ends.note_answer(worker, number, is_waiting, sent)
+            case (messages.LIFT, task_id):
+                kernel.lift_bound(task_id)
             case (messages.EXITING,):
                 kernel.exit_actor(worker)
             case (messages.EXPORT, function_id, payload, _):
@@ -137,6 +167,8 @@ class Dispatcher:
                 self._submit(link, task_id, function_id, args, dependencies, borrowed, options, parent)
             case (messages.SUBMIT_CALL, *call):
                 self._submit_call(link, *call)
+            case (messages.PUT, object_id, _, _) if object_id in self._delivered and object_id >> 40 == worker.id:
+                self._delivered.discard(object_id)
             case (messages.PUT, object_id, payload, contained):
                 self._check_new(worker, object_id)
                 if payload[0] == payloads.SEGMENT:
@@ -155,7 +187,7 @@ class Dispatcher:
             case (messages.DELIVER, object_id, payload, contained):
                 if payload[0] == payloads.SEGMENT:
                     self._take_segment(link, payload)
-                kernel.deliver(object_id >> 40, object_id, payload, contained)
+                kernel.deliver(object_id >> 40, object_id, payload, contained, failed=payload[0] == payloads.ERROR)
             case (messages.LOST, actor_id, object_ids, str(name)):
                 self._hub.failures += 1
                 kernel.mourn(worker, actor_id, object_ids, name)
@@ -243,13 +275,18 @@ class Dispatcher:
         """Remember a failure for `error_info`."""
         self._note(task_id, name, texts.name_class(type(error)), texts.safe_text(error))
 
-    def note_death(self, worker: records.WorkerRecord, death: exceptions.Death) -> None:
+    def note_death(self, worker: records.WorkerRecord, death: exceptions.Death, running: set[int] | None) -> None:
         """Remember an unexpected death for `error_info`."""
-        names = ", ".join(task.options.name for task in worker.inflight.values())
+        hit = [task for task in worker.inflight.values() if running is None or task.id in running]
+        names = ", ".join(task.options.name for task in hit)
         if worker.actor is not None:
             names = names or worker.actor.options.class_name
         text = f"worker pid {death.pid} {death.reason()}"
-        self._note(next(iter(worker.inflight), 0), names, "WorkerCrashedError", text)
+        self._note(hit[0].id if hit else 0, names, "WorkerCrashedError", text)
+
+    def forget_worker(self, worker_id: int) -> None:
+        """The worker is dead, and nothing more comes from it."""
+        self._delivered = {object_id for object_id in self._delivered if object_id >> 40 != worker_id}
 
     def _note(self, task_id: int, name: str, error_type: str, text: str) -> None:
         record = exceptions.ErrorRecord(
@@ -317,7 +354,7 @@ class Dispatcher:
     def _watch(self, link: links.Link, object_id: int, *, wants_value: bool) -> None:
         if object_id not in self._kernel.objects:
             error = exceptions.ObjectLostError(f"ObjectRef({object_id:016x}) was freed before it was asked for.")
-            link.channel.outbox.append((messages.VALUE, object_id, payloads.encode_error(error), ()))
+            link.channel.post((messages.VALUE, object_id, payloads.encode_error(error), ()))
             return
         # The kernel only says "there now"; what the worker wants to hear is remembered in the id's sign.
         self._kernel.watch(object_id, link.worker.id if wants_value else -link.worker.id)
@@ -325,7 +362,7 @@ class Dispatcher:
     def tell(self, link: links.Link, object_id: int, *, wants_value: bool) -> None:
         """Send a worker the value that it wants, or the word that it is there."""
         if not wants_value:
-            link.channel.outbox.append((messages.READY, object_id))
+            link.channel.post((messages.READY, object_id))
             return
         record = self._kernel.objects.get(object_id)
         if record is None or record.value is None:  # the worker has dropped it in the same breath
@@ -333,7 +370,7 @@ class Dispatcher:
         payload = self._hub.lend(link, record.value)
         for inner in record.contained:
             self._kernel.retain(inner, link.worker.id)
-        link.channel.outbox.append((messages.VALUE, object_id, payload, record.contained))
+        link.channel.post((messages.VALUE, object_id, payload, record.contained))
 
     def _answer(self, link: links.Link, question_id: int, method: str, data: bytes) -> None:
         try:
@@ -350,7 +387,7 @@ class Dispatcher:
         for ref in encoded.refs:
             self._kernel.retain(ref._id, link.worker.id)
         contained = tuple([ref._id for ref in encoded.refs])
-        link.channel.outbox.append((messages.ANSWER, question_id, ok, encoded.data, contained))
+        link.channel.post((messages.ANSWER, question_id, ok, encoded.data, contained))
 
     def build_extra(self, worker: records.WorkerRecord, task: TaskRecord) -> dict[str, Any]:
         """Return what a worker must know of a task that is not an ordinary one."""
@@ -367,6 +404,8 @@ class Dispatcher:
             extra["environment"] = shape.environment
         if task.options.backpressure:
             extra["backpressure"] = task.options.backpressure
+        if task.stream is not None:
+            extra["consumed"] = task.stream.taken
         if allocation is not None and allocation.gpu_ids:
             extra["gpu_ids"] = list(allocation.gpu_ids)
         options = task.actor_options
@@ -387,4 +426,10 @@ def build_call_extra(task: TaskRecord) -> dict[str, Any] | None:
     options = task.options
     if not (task.attempt or options.concurrency_group or options.backpressure):
         return None
-    return {"attempt": task.attempt, "group": options.concurrency_group, "backpressure": options.backpressure}
+    consumed = task.stream.taken if task.stream is not None else 0
+    return {
+        "attempt": task.attempt,
+        "group": options.concurrency_group,
+        "backpressure": options.backpressure,
+        "consumed": consumed,
+    }

@@ -1,6 +1,6 @@
 """The event loop of an asynchronous actor: an actor with at least one ``async def`` method.
 
-All its methods run here, in the worker's main thread, ordinary ones included (which then hold up the others). The loop
+All its methods run here, in the worker's main thread, its constructor and ordinary ones included (which then hold up the others). The loop
 itself watches the worker's sockets, so a call costs no thread switch: a round of the loop reads what has arrived, starts
 it, and sends what is done. A concurrency group has a loop and a thread of its own.
 
@@ -12,14 +12,18 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
-from hocket.engine.local import client
+from hocket.engine.local import client, flow
 
 if TYPE_CHECKING:
     import asyncio
+
+
+DROP_SECONDS = 0.05
+"""How soon handles that were dropped outside any call, or while others run, are counted. A guess: nobody minds so much."""
 
 
 class Work(Protocol):
@@ -51,14 +55,29 @@ class Owner(Protocol):
     def note_start(self, work: Any) -> client.Running:
         """Write down what runs now."""
 
+    def note_running(self, work: Any) -> int:
+        """Note one of several calls that run at once."""
+
     def send_result(self, work: Any, result: Any, started: float) -> None:
         """Put the result in the outbox."""
 
-    def send_item(self, work: Any, index: int, item: Any) -> None:
-        """Send one item of a generator."""
+    def send_item(self, work: Any, index: int, item: Any) -> int:
+        """Send one item of a generator; return how many bytes it takes."""
+
+    def open_flow(self, work: Any) -> flow.Flow:
+        """Begin to count how far a generator is ahead of its reader."""
+
+    def close_flow(self, work: Any) -> None:
+        """The generator is over."""
+
+    def announce_pause(self, work: Any, ahead: flow.Flow) -> None:
+        """A generator waits for its reader: send what it has yielded, and ask to be told."""
 
     def report(self, work: Any, error: BaseException) -> None:
         """Send the error of a call."""
+
+    def report_unstarted(self, work: Any) -> None:
+        """Say that a call was cancelled before it started."""
 
     def exit_actor(self) -> None:
         """Say that the actor ends itself."""
@@ -93,13 +112,31 @@ class Loop:
         threading.Thread(target=loop.run_forever, name=f"hocket-{name}", daemon=True).start()
         return Lane(self, loop, size)
 
+    def build(self, construct: Callable[[], Any]) -> Any:
+        """Run the actor's constructor on the loop, where it may start tasks that go on afterwards; return the actor."""
+        built: list[Any] = []
+        errors: list[BaseException] = []
+
+        async def run() -> None:
+            try:
+                built.append(construct())
+            except BaseException as error:  # noqa: BLE001 (raised below, without the frames of asyncio)
+                errors.append(error)
+
+        self._loop.run_until_complete(run())
+        if errors:
+            raise errors[0]
+        return built[0]
+
     def run(self, row: deque[Any]) -> int:
         """Serve the calls that come into the row until told to stop; return the exit code of the process."""
         self._row = row
         pump = self._engine.pump
         pump.retire()
         self._loop.add_reader(pump.get_pollable(), self._on_arrival)
+        pump.bell.ring = lambda: _call_soon(self._loop, self._count_dropped_soon)
         self._loop.call_soon(self._on_arrival)
+        self._loop.call_soon(self._count_dropped)
         self._loop.run_forever()
         self._owner.finish()
         return self._code
@@ -152,6 +189,16 @@ class Loop:
             self._is_flush_due = False
             self._engine.before_wait()
 
+    def _count_dropped_soon(self) -> None:
+        """Handles are being dropped, perhaps many: count them together."""
+        self._loop.call_later(DROP_SECONDS, self._count_dropped)
+
+    def _count_dropped(self) -> None:
+        self.flush()
+        if not self._engine.pump.bell.hang():
+            self._engine.pump.bell.take_down()
+            self._count_dropped_soon()
+
     def flush_soon(self) -> None:
         """Send what is unsent when the calls that are ready now have had their turn."""
         if threading.get_ident() != self._thread_id:
@@ -162,8 +209,7 @@ class Loop:
 
     def report_cancelled(self, work: Work) -> None:
         """A call was cancelled before it started."""
-        self._engine.cancelled.discard(work.task_id)
-        self._owner.report(work, exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled before it started."))
+        self._owner.report_unstarted(work)
         self.flush_soon()
 
     # --- one call -----------------------------------------------------------------------------------------------------
@@ -171,8 +217,12 @@ class Loop:
     async def run_call(self, work: Work) -> None:
         """Run a call to its end."""
         owner, engine = self._owner, self._engine
+        if work.task_id in engine.cancelled:  # while it waited for its turn, on its way from one row to the next
+            self.report_cancelled(work)
+            return
         client.current.set(client.Running())
         owner.note_start(work)
+        place: int | None = owner.note_running(work)
         started = work.started
         try:
             method = owner.find_method(work)
@@ -187,6 +237,7 @@ class Loop:
             owner.exit_actor()
             self.stop()
         except SystemExit as request:
+            place = None  # it runs to the end of the process, which is its death
             self.stop(request.code if isinstance(request.code, int) else 1)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             if work.task_id in engine.cancelled and type(error).__name__ == "CancelledError":
@@ -197,19 +248,29 @@ class Loop:
         finally:
             engine.cancelled.discard(work.task_id)
             work.clear()
+            if place is not None:
+                with engine.lock:
+                    engine.channel.note_ended(place)
             self.flush_soon()
 
     async def _send_items(self, work: Work, items: Any) -> None:
+        """Run a generator and send what it yields; between items others have their turn, and a cancellation is heard."""
+        import asyncio
+
+        ahead = self._owner.open_flow(work)
+        loop, has_room = asyncio.get_running_loop(), asyncio.Event()
+        ahead.wake = lambda: _call_soon(loop, has_room.set)
         index = 0
-        if hasattr(items, "__aiter__"):
-            async for item in items:
-                self._owner.send_item(work, index, item)
+        try:
+            async for item in items if hasattr(items, "__aiter__") else _take_turns(items):
+                is_full = ahead.add(self._owner.send_item(work, index, item))
                 index += 1
-        else:
-            for item in items:
-                self._owner.send_item(work, index, item)
-                index += 1
-                self.flush()
+                while is_full and ahead.is_full():
+                    has_room.clear()
+                    self._owner.announce_pause(work, ahead)
+                    await has_room.wait()
+        finally:
+            self._owner.close_flow(work)
 
 
 class Lane:
@@ -252,6 +313,21 @@ class Lane:
         if work in self._waiting:
             self._waiting.remove(work)
             self._parent.report_cancelled(work)
+
+
+async def _take_turns(items: Iterable[Any]) -> AsyncIterator[Any]:
+    """Go through an ordinary generator on the loop without keeping the loop from everything else."""
+    import asyncio
+
+    for item in items:
+        yield item
+        await asyncio.sleep(0)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Have a loop call something, from any thread."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(callback)
 
 
 def iterate(items: AsyncIterator[Any]) -> Iterator[Any]:

@@ -144,7 +144,7 @@ class Guardian:
         for message in received:
             match message:
                 case (messages.SPAWN, int(worker_id)):
-                    self._spawn(worker_id, self._channel.take_descriptor())
+                    self._spawn(worker_id, self._channel.take_descriptor(), self._channel.take_descriptor())
                 case (messages.KILL, int(worker_id)):
                     child = self._by_worker.get(worker_id)
                     if child is not None:
@@ -183,7 +183,7 @@ class Guardian:
 
     # --- birth --------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, worker_id: int, sock_fd: int) -> None:
+    def _spawn(self, worker_id: int, sock_fd: int, page_fd: int) -> None:
         if faults.plan is not None:
             faults.plan.reach("guardian.before_spawn")
         stderr_read, stderr_write = os.pipe2(os.O_CLOEXEC)
@@ -191,17 +191,18 @@ class Guardian:
         stack_fd = os.memfd_create("hocket-stack", os.MFD_CLOEXEC)
         pid = os.fork()
         if pid == 0:
-            self._become_worker(worker_id, sock_fd, stderr_write, stack_fd)
+            self._become_worker(worker_id, sock_fd, page_fd, stderr_write, stack_fd)
         os.close(sock_fd)
+        os.close(page_fd)
         os.close(stderr_write)
         child = Child(worker_id, pid, stderr_read, stack_fd)
         self._children[pid] = self._by_worker[worker_id] = self._by_stderr[stderr_read] = child
         self._poll.register(stderr_read, select.EPOLLIN)
         if faults.plan is not None:
             faults.plan.reach("guardian.after_spawn")
-        self._channel.outbox.append((messages.SPAWNED, worker_id, pid))
+        self._channel.post((messages.SPAWNED, worker_id, pid))
 
-    def _become_worker(self, worker_id: int, sock_fd: int, stderr_fd: int, stack_fd: int) -> NoReturn:
+    def _become_worker(self, worker_id: int, sock_fd: int, page_fd: int, stderr_fd: int, stack_fd: int) -> NoReturn:
         code = 1
         try:
             os.setpgid(0, 0)
@@ -219,7 +220,7 @@ class Guardian:
             for child in self._children.values():
                 os.close(child.stack_fd)
             descendants.draw_new_random_numbers()
-            code = worker.main(worker_id, sock_fd, self._status_fd, stack_fd, self._terminal)
+            code = worker.main(worker_id, sock_fd, page_fd, self._status_fd, stack_fd, self._terminal)
         finally:
             os._exit(code)
 
@@ -278,7 +279,7 @@ class Guardian:
         is_oom = signal_number == signal.SIGKILL and oom_kills > self._oom_kills and not child.is_ended_by_us
         self._oom_kills = oom_kills
         evidence = (child.pid, signal_number, exit_code, peak_rss_bytes, is_oom, child.read_tail(), child.read_stack())
-        self._channel.outbox.append((messages.DIED, child.worker_id, *evidence))
+        self._channel.post((messages.DIED, child.worker_id, *evidence))
         os.close(child.stack_fd)
 
     def _end_all(self) -> None:

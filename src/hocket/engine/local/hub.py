@@ -25,6 +25,7 @@ from typing import Any
 from hocket import exceptions
 from hocket.engine import contract, faults, inspection, interrupts, node, rules, values
 from hocket.engine.local import (
+    channel,
     client,
     dispatch,
     hub_store,
@@ -47,7 +48,10 @@ PUMP_EVERY = 64
 """After so many submissions without a wait, results are read, so that workers never wait for a driver that only submits."""
 
 STALL_SECONDS = 0.02
-"""How long a worker may be silent before what stands behind its running task is taken back."""
+"""How long a task may run before what stands behind it is taken back."""
+
+SILENT_SECONDS = 2.0
+"""How long a worker may take to start what it was sent. A guess: it may be just being forked, on a busy machine."""
 
 
 class Hub(contract.Engine):
@@ -100,6 +104,7 @@ class Hub(contract.Engine):
         self._by_fd: dict[int, links.Link] = {}
         self.guard = interrupts.InterruptGuard(self.lock)
         self.pump = pump.Pump(
+            self,
             self.lock,
             handle=self._handle,
             before_wait=self._before_wait,
@@ -496,7 +501,7 @@ class Hub(contract.Engine):
             for object_id in object_ids:
                 known = interned.get(object_id)
                 ref = known() if known is not None else None
-                if ref is None:
+                if ref is None or ref._id == contract.NO_ID:
                     objects[object_id].count += 1
                     ref = contract.ObjectRef(object_id, self)
                     interned[object_id] = weakref.ref(ref)
@@ -550,6 +555,12 @@ class Hub(contract.Engine):
             if self.kernel.instructions:
                 self.carry_out()
             return ref
+
+    def lift_bound(self, stream: contract.ObjectRef[Any]) -> None:
+        with self.lock:
+            self.kernel.lift_bound(stream._id)
+            if self.kernel.instructions:
+                self.carry_out()
 
     def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
         record = self.kernel.objects[item._id]
@@ -648,7 +659,7 @@ class Hub(contract.Engine):
             self.kernel.retain(object_id)
 
     def _drain_dropped(self) -> None:
-        dropped, interned, release = self.dropped, self.interned, self.kernel.release
+        dropped, interned, release = self.pump.bell.usual, self.interned, self.kernel.release
         if self.store.unmapped:
             self.store.drain_unmapped()
         objects = self.kernel.objects
@@ -678,7 +689,10 @@ class Hub(contract.Engine):
                     _, worker, task = instruction
                     link = self.links.get(worker.id)  # type: ignore[attr-defined]
                     if link is not None:
-                        self._send_task(link, task)  # type: ignore[arg-type]
+                        try:
+                            self._send_task(link, task)  # type: ignore[arg-type]
+                        except channel.MessageError as error:
+                            self._refuse(link, task, error)  # type: ignore[arg-type]
                         dirty.add(link)
                 elif op == Op.FREE:
                     self._free(instruction[1], instruction[2])  # type: ignore[arg-type]
@@ -713,14 +727,37 @@ class Hub(contract.Engine):
         if link is None:
             return
         if op == Op.KILL:
-            assert self.guardian is not None
-            self.guardian.kill(link.worker.id)
+            self.kill_worker(link.worker.id)
+        elif op == Op.END:
+            self._end_task(link, instruction[2])
         else:
             number = _MESSAGES[op]
             if op == Op.STOP:
                 link.stopped_at = time.monotonic()
-            link.channel.outbox.append((number, *instruction[2:]))
+            link.channel.post((number, *instruction[2:]))
             self._dirty.add(link)
+
+    def _end_task(self, link: links.Link, task_id: int) -> None:
+        """End the process if this is what it runs, once it is sure that it starts nothing else."""
+        worker = link.worker
+        begun = link.page.withdraw(worker.sent)
+        self.kernel.withdraw(worker, begun)
+        task = worker.inflight.get(task_id)
+        if task is not None and task.number == begun:
+            worker.killed = True
+            self.kill_worker(worker.id)
+
+    def _refuse(self, link: links.Link, task: TaskRecord, error: channel.MessageError) -> None:
+        """The message that would start a task cannot be built."""
+        link.channel.outbox_fds.clear()
+        refused = exceptions.SerializationError(
+            f"`{task.options.name}` cannot be sent to a worker: {error}. Pass large values as references (hocket.put) inside a "
+            "list rather than as arguments by the thousand."
+        )
+        link.worker.inflight.pop(task.id, None)
+        task.worker = None
+        self.failures += 1
+        self.kernel.fail_exception(task, refused)
 
     def _send_task(self, link: links.Link, task: TaskRecord) -> None:
         outbox = link.channel.outbox
@@ -728,7 +765,7 @@ class Hub(contract.Engine):
         if function is not None and function.id not in link.functions:  # first: so are the descriptors
             link.functions.add(function.id)
             code = self.store.functions.get(function.id) or (payloads.INLINE, function.blob)
-            outbox.append((messages.FUNCTION, function.id, self.lend(link, code)))
+            link.channel.post((messages.FUNCTION, function.id, self.lend(link, code)))
         dependencies: tuple[Any, ...] = ()
         if task.dependencies:
             dependencies = tuple([self._lend_object(link, object_id) for object_id in task.dependencies])
@@ -741,16 +778,18 @@ class Hub(contract.Engine):
         options = task.options
         if task.kind == TaskKind.CALL:
             outbox.append(
-                (
-                    messages.CALL,
-                    task.id,
-                    task.method,
-                    args,
-                    dependencies,
-                    task.borrowed,
-                    options.num_returns,
-                    options.name,
-                    dispatch.build_call_extra(task) if task.attempt or not options.is_simple else None,
+                channel.encode(
+                    (
+                        messages.CALL,
+                        task.id,
+                        task.method,
+                        args,
+                        dependencies,
+                        task.borrowed,
+                        options.num_returns,
+                        options.name,
+                        dispatch.build_call_extra(task) if task.attempt or not options.is_simple else None,
+                    )
                 )
             )
             return
@@ -759,16 +798,18 @@ class Hub(contract.Engine):
         if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt or options.backpressure:
             extra = self._dispatcher.build_extra(link.worker, task)
         outbox.append(
-            (
-                messages.RUN,
-                task.id,
-                function.id,
-                args,
-                dependencies,
-                task.borrowed,
-                options.num_returns,
-                options.name,
-                extra,
+            channel.encode(
+                (
+                    messages.RUN,
+                    task.id,
+                    function.id,
+                    args,
+                    dependencies,
+                    task.borrowed,
+                    options.num_returns,
+                    options.name,
+                    extra,
+                )
             )
         )
 
@@ -798,7 +839,7 @@ class Hub(contract.Engine):
         """Put a message into a worker's outbox; False if it is dead."""
         link = self.links.get(worker_id)
         if link is not None:
-            link.channel.outbox.append(message)
+            link.channel.post(message)
             self._dirty.add(link)
         return link is not None
 
@@ -819,17 +860,17 @@ class Hub(contract.Engine):
         elif op == Op.PASS and link is not None:
             self._pass_marker(link, instruction[2])
         elif link is not None:
-            link.channel.outbox.append((messages.MOVED, instruction[2]))
+            link.channel.post((messages.MOVED, instruction[2]))
             self._dirty.add(link)
 
     def _pass_marker(self, link: links.Link, marker: tuple[Any, ...]) -> None:
         if marker[0] == messages.INTRODUCED:
-            link.channel.outbox.append(marker[:2])
+            link.channel.post(marker[:2])
             link.channel.outbox_fds.append(marker[2])
             self.flush(link)  # duplicates the descriptor
             os.close(marker[2])
         else:
-            link.channel.outbox.append(marker)
+            link.channel.post(marker)
             self._dirty.add(link)
 
     def _drop_marker(self, marker: tuple[Any, ...]) -> None:
@@ -839,7 +880,7 @@ class Hub(contract.Engine):
 
     def send(self, link: links.Link, message: tuple[Any, ...]) -> None:
         """Put a message in a worker's outbox, to be sent before the next wait."""
-        link.channel.outbox.append(message)
+        link.channel.post(message)
         self._dirty.add(link)
         self.flush(link)
 
@@ -879,11 +920,21 @@ class Hub(contract.Engine):
         if not stalled:
             return limit_s
         for worker in stalled:
-            if now - self.links[worker.id].heard_at > STALL_SECONDS:
-                self.kernel.recall(worker)
+            self._look_for_progress(self.links[worker.id], now)
         if self.kernel.instructions:
             self.carry_out()
         return STALL_SECONDS
+
+    def _look_for_progress(self, link: links.Link, now: float) -> None:
+        """Take back what stands behind a task that takes long, or in a worker that is silent."""
+        begun = link.page.read_begun()
+        if begun != link.begun:
+            link.begun, link.begun_at = begun, now
+            return
+        worker = link.worker
+        is_running = next(iter(worker.inflight.values())).number <= begun
+        if now - link.begun_at > (STALL_SECONDS if is_running else SILENT_SECONDS):
+            self.kernel.withdraw(worker, link.page.withdraw(worker.sent))
 
     def _handle(self, fd: int, mask: int) -> None:
         link = self._by_fd.get(fd)
@@ -905,7 +956,6 @@ class Hub(contract.Engine):
     def _hear_worker(self, link: links.Link) -> None:
         try:
             received = link.channel.receive()
-            link.heard_at = time.monotonic()
             if received is not None:
                 if faults.plan is not None:
                     faults.plan.reach("hub.in_handle")
@@ -965,23 +1015,44 @@ class Hub(contract.Engine):
                 self._hear_worker(link)
             else:
                 self._close_link(link)
+        self._hear_last_words(link)
+        running = self._list_running(link)
         del self.links[worker_id]
         self.lost.append(inspection.LostWorker(worker_id, death, time.time(), link.worker.killed))
         self._dirty.discard(link)
-        link.channel.close()
+        link.close()
+        self._dispatcher.forget_worker(worker_id)
         self.store.lose_worker(worker_id)
-        assert self.guardian is not None
         worker = link.worker
         if worker.id in self.kernel.workers:
             self.failures += 1
             if not worker.killed:
-                self._dispatcher.note_death(worker, death)
-            running_id, started = self._find_running(worker)
-            if running_id in worker.inflight:
-                worker.inflight[running_id].note_run(worker_id, started, time.perf_counter() - started)
-            self.kernel.lose(worker, death, running_id)
+                self._dispatcher.note_death(worker, death, running)
+            self.kernel.lose(worker, death, running)
             if link.is_refused:
                 self.kernel.fail_orphans(death)
+
+    def _hear_last_words(self, link: links.Link) -> None:
+        """Handle what a dead worker had said and not sent."""
+        try:
+            self._dispatcher.read_last_words(link)
+        except Exception as error:  # noqa: BLE001 (its memory may hold anything; what came before still counts)
+            link.is_refused = True
+            self._dispatcher.note_error(0, "a worker's journal", error)
+
+    def _list_running(self, link: links.Link) -> set[int] | None:
+        """Return what a dead worker was running; None if nobody knows."""
+        worker = link.worker
+        beside = link.page.list_running()
+        if beside is None:
+            return None
+        begun = link.page.read_begun()
+        _, started = self._find_running(worker)
+        for task in worker.inflight.values():
+            if task.number == begun:
+                task.note_run(worker.id, started, time.perf_counter() - started)
+                return {task.id, *beside}
+        return set(beside)
 
     def expect_work(self, modules: Sequence[str] = ()) -> None:
         with self.lock:
@@ -1011,8 +1082,8 @@ class Hub(contract.Engine):
         self.links[worker.id] = link
         self._by_fd[link.channel.fd] = link
         self.pump.watch(link.channel.fd)
-        link.channel.outbox.append(self._setup)
-        guardian.spawn(worker.id, theirs)
+        link.channel.post(self._setup)
+        guardian.spawn(worker.id, theirs, link.page)
         self._dirty.add(link)
 
     def _fail_all(self, error: exceptions.HocketError) -> None:
@@ -1038,7 +1109,7 @@ class Hub(contract.Engine):
             ended = list(self.links.values())
             if os.getpid() == self._owner_pid:
                 for link in ended:
-                    link.channel.outbox.append((messages.STOP,))
+                    link.channel.post((messages.STOP,))
                     self.flush(link)
                 self._call_back_all()
         if os.getpid() != self._owner_pid:  # a fork of the driver: the session is not its own to end
@@ -1055,7 +1126,7 @@ class Hub(contract.Engine):
             for marker, _ in actor.markers:
                 self._drop_marker(marker)
         for link in ended:
-            link.channel.close()
+            link.close()
         self.links.clear()
         self.store.close()
         self.interned.clear()
@@ -1064,7 +1135,6 @@ class Hub(contract.Engine):
 
 _MESSAGES = {
     Op.CANCEL: messages.CANCEL,
-    Op.RECALL: messages.RECALL,
     Op.STOP: messages.STOP,
     Op.CONSUMED: messages.CONSUMED,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 
-from hocket.engine.local import channel
+from hocket.engine.local import channel, journal
 from hocket.kernel import records
 
 
@@ -13,12 +13,14 @@ class Link:
     """The hub's end of a worker."""
 
     __slots__ = (
+        "begun",
+        "begun_at",
         "channel",
         "functions",
-        "heard_at",
         "is_closed",
         "is_refused",
         "is_writable_watched",
+        "page",
         "pid",
         "stopped_at",
         "worker",
@@ -30,7 +32,11 @@ class Link:
         #: Functions whose code the worker has.
         self.functions: set[bytes] = set()
         self.pid = 0
-        self.heard_at = time.monotonic()
+        #: What the worker says and does, in memory that outlives it.
+        self.page = journal.Page()
+        #: The number of the task that it was seen to have started last, and when that was seen first.
+        self.begun = 0
+        self.begun_at = time.monotonic()
         #: When it was told to stop.
         self.stopped_at = 0.0
         self.is_writable_watched = False
@@ -38,3 +44,8 @@ class Link:
         self.is_closed = False
         #: Whether it said what makes no sense, and is being ended for it.
         self.is_refused = False
+
+    def close(self) -> None:
+        """Close the socket and let go of the page."""
+        self.channel.close()
+        self.page.close()

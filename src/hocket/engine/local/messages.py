@@ -26,8 +26,6 @@ CALL = 4
 """``(CALL, task_id, method, args, dependencies, borrowed, num_returns, name, extra)``"""
 CANCEL = 5
 """``(CANCEL, task_id)``"""
-RECALL = 6
-"""``(RECALL,)``: answer with `BACK`."""
 STOP = 7
 """``(STOP,)``: finish what stands in the row, then exit."""
 VALUE = 8
@@ -52,13 +50,17 @@ CONSUMED = 12
 DEADLOCK = 13
 """``(DEADLOCK, number, text)``: that wait of the worker can never end."""
 
+PROBE = 19
+"""``(PROBE, number)``: answer with `PROBED`."""
+
 # worker -> hub
 DONE = 20
 """``(DONE, task_id, seconds, [(payload, contained), ...], started)``: `started` by the clock that all processes share."""
 FAILED = 21
 """``(FAILED, task_id, error, error_type, message, started, seconds)``: the encoded exception of the user's code."""
 BACK = 22
-"""``(BACK, [task_id, ...])``: tasks that the worker had not started and never will."""
+"""``(BACK, [(task_id, number), ...])``: tasks that the worker has not started and never will. `number` is the task's place in what
+the worker was sent: the hub may have withdrawn it meanwhile, and sent it again."""
 SUBMIT = 23
 """``(SUBMIT, task_id, function_id, args, dependencies, borrowed, options, parent)``: `options` as a pickle of ours."""
 SUBMIT_CALL = 24
@@ -70,9 +72,9 @@ WANT = 26
 WATCH = 27
 """``(WATCH, object_id)``: tell when it is there."""
 BLOCK = 28
-"""``(BLOCK, [task_id, ...], number, running_id, object_ids, needs_all)``
+"""``(BLOCK, [(task_id, number), ...], number, running_id, object_ids, needs_all, direct)``
 
-A thread waits; these tasks were not started and are handed back. `number` names the wait; `running_id` is what the thread
+A thread waits; these tasks were not started and are handed back, as with `BACK`. `number` names the wait; `running_id` is what the thread
 runs; `object_ids` is what it waits for, and empty if the wait has a time-out."""
 UNBLOCK = 29
 """``(UNBLOCK, number)``"""
@@ -111,10 +113,18 @@ DELIVER = 74
 NOTES = 75
 """``(NOTES, [(task_id, name, started, seconds, error_type, text), ...])``: direct calls that are over; for those who look."""
 
+PAUSED = 90
+"""``(PAUSED, task_id, wanted)``: a generator waits until its reader has taken so many items; the answer is `CONSUMED`."""
+PROBED = 92
+"""``(PROBED, number, is_waiting, sent)``: whether the worker waits for a direct call, or for values of some that it has promised, and how
+many direct calls it has made. Comes behind all that it has said before."""
+LIFT = 91
+"""``(LIFT, task_id)``: the worker waits for the end of a generator, and not for its items."""
+
 # worker -> worker
 DIRECT = 80
 """``(DIRECT, task_id, method, args, num_returns, name, group)``: a call. Answered by `DONE` (``(DONE, task_id, payloads)``) or
-`FAILED` (``(FAILED, task_id, error)``)."""
+`FAILED` (``(FAILED, task_id, error, num_returns)``)."""
 HOLD = 81
 """``(HOLD, number)``: what follows has to wait for the `SYNC` of that number."""
 
@@ -123,7 +133,7 @@ METRICS = 60
 
 # hub -> guardian
 SPAWN = 40
-"""``(SPAWN, worker_id)``, and the worker's end of its socket pair."""
+"""``(SPAWN, worker_id)``, the worker's end of its socket pair, and its page."""
 KILL = 41
 """``(KILL, worker_id)``"""
 EXIT = 42

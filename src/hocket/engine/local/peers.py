@@ -17,7 +17,8 @@ comes, or broken by the caller's death. A result with references inside, or in s
 object of the caller's, and the caller is told.
 
 **Death.** The line ends when one of its processes does. The caller then hands its unanswered calls to the hub, which fails
-them with what it knows, or will know, of the actor's death. A caller keeps the actor alive while an answer is due.
+them with what it knows, or will know, of the actor's death. Those that the actor had answered are not among them: the answers lie in
+its page (`journal`), from where the hub delivers them. A caller keeps the actor alive while an answer is due.
 
 What does not take this way: calls of actors that are built again or count their pending calls, calls that are tried
 again, generators, and whatever has references among its arguments.
@@ -30,7 +31,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from hocket.engine.local import channel, messages, payloads
+from hocket.engine.local import channel, journal, messages, payloads
 
 INTRODUCE_AFTER = 3
 """Calls on one actor before it gets a line. A guess: a line costs about as much as ten calls, and two descriptors."""
@@ -90,7 +91,7 @@ Message = channel.Message
 class Owner(Protocol):
     """What the switchboard needs of the worker's client. The client's lock is held in every call of a method here."""
 
-    channel: channel.Channel
+    channel: journal.JournalChannel
     #: Takes the work that came by a line.
     on_work: Callable[[Message], None]
 
@@ -102,9 +103,6 @@ class Owner(Protocol):
 
     def give_to_hub(self, object_ids: Iterable[int]) -> None:
         """The hub knows these objects from now on, and will bring them."""
-
-    def flush_hub(self) -> None:
-        """Send what the hub is to get."""
 
     def watch_line(self, fd: int) -> None:
         """Handle what arrives on this descriptor."""
@@ -127,6 +125,10 @@ class Switchboard:
         self._extensions_by_fd: dict[int, Extension] = {}
         self._calls: dict[int, int] = {}
         self._dirty: set[channel.Channel] = set()
+        #: Those whose socket would not take everything.
+        self._clogged: set[channel.Channel] = set()
+        #: How many direct calls were made here.
+        self.sent = 0
         #: Whether anybody has ever called here directly.
         self.is_called = False
         #: Which line will bring an object, by the task that makes it.
@@ -149,8 +151,8 @@ class Switchboard:
         if line.is_bypassed:
             line.is_bypassed = False
             line.number += 1
-            self._owner.channel.outbox.append((messages.SYNC, actor_id, line.number))
-            line.channel.outbox.append((messages.HOLD, line.number))
+            self._owner.channel.post((messages.SYNC, actor_id, line.number))
+            line.channel.post((messages.HOLD, line.number))
         return line
 
     def _introduce(self, actor_id: int) -> Line | None:
@@ -162,9 +164,8 @@ class Switchboard:
         self._lines_by_fd[line.channel.fd] = line
         self._owner.watch_line(line.channel.fd)
         hub = self._owner.channel
-        hub.outbox.append((messages.INTRODUCE, actor_id))
         hub.outbox_fds.append(theirs.fileno())
-        self._owner.flush_hub()
+        hub.post((messages.INTRODUCE, actor_id))
         theirs.close()
         return line
 
@@ -178,7 +179,7 @@ class Switchboard:
         if (
             line.channel.has_unsent()
         ):  # what is before the call does not fit into the socket: the actor has to wait for it
-            self._owner.channel.outbox.append((messages.AWAIT, actor_id, line.sent))
+            self._owner.channel.post((messages.AWAIT, actor_id, line.sent))
 
     def send_call(self, line: Line, actor: object, message: channel.Message, name: str, returns: int) -> None:
         """Put a call on a line. The first one goes at once, those behind it in company."""
@@ -187,10 +188,11 @@ class Switchboard:
         line.actor = actor
         line.pending[task_id] = (name, returns)
         line.sent += 1
+        self.sent += 1
         self.by_task[task_id] = line
         for further in range(task_id + 1, task_id + returns):
             self._first_ids[further] = task_id
-        line.channel.outbox.append(message)
+        line.channel.post(message)
         self._dirty.add(line.channel)
         if is_first or len(line.channel.outbox) >= BATCH:
             self._flush(line.channel)
@@ -201,7 +203,7 @@ class Switchboard:
         line = self.by_task.get(task_id)
         if line is None:
             return False
-        line.channel.outbox.append((messages.CANCEL, task_id))
+        line.channel.post((messages.CANCEL, task_id))
         self._flush(line.channel)
         return True
 
@@ -209,6 +211,10 @@ class Switchboard:
         """Return the actor and the name of a direct call that is unanswered."""
         line = self.by_task.get(task_id)
         return None if line is None else (line.actor_id, line.pending[task_id][0])
+
+    def is_waiting(self) -> bool:
+        """Tell whether a direct call is unanswered."""
+        return bool(self.by_task)
 
     def settle(self, task_id: int) -> int:
         """A direct call is answered; return its number of returns, 0 if it was answered before."""
@@ -274,9 +280,17 @@ class Switchboard:
         extension = self._extensions.get(caller_id)
         return None if extension is None else extension.channel
 
-    def note_reply(self, reply: channel.Channel) -> None:
-        """There is an answer in its outbox."""
+    def send_reply(self, reply: channel.Channel, message: Message) -> bool:
+        """Answer a direct call; the answer outlives this process. False if there is no room for that."""
+        data = channel.encode(message)
+        hub = self._owner.channel
+        if not hub.keep_reply(data):
+            self.flush()
+            if not hub.keep_reply(data):
+                return False
+        reply.outbox.append(data)
         self._dirty.add(reply)
+        return True
 
     # --- sockets ------------------------------------------------------------------------------------------------------
 
@@ -341,14 +355,19 @@ class Switchboard:
         """Send what is unsent; what a socket does not take is sent when it does."""
         for end in list(self._dirty):
             self._flush(end)
+        if not self._clogged:
+            self._owner.channel.forget_replies()
 
     def _flush(self, end: channel.Channel) -> None:
         self._dirty.discard(end)
+        self._clogged.discard(end)
         try:
             is_sent = end.flush()
         except OSError:  # the other process is dying; the end of the stream will tell
             end.outbox.clear()
             return
+        if not is_sent:
+            self._clogged.add(end)
         if end.fd in self._lines_by_fd or end.fd in self._extensions_by_fd:
             self._owner.watch_line_writable(end.fd, not is_sent)
 
@@ -364,23 +383,26 @@ class Switchboard:
         del self._lines[line.actor_id]
         self._calls.pop(line.actor_id, None)
         self._owner.unwatch_line(line.channel.fd)
-        self._dirty.discard(line.channel)
-        line.channel.close()
+        self._forget(line.channel)
         for task_id, (name, returns) in list(line.pending.items()):
             del self.by_task[task_id]
             for further in range(task_id + 1, task_id + returns):
                 self._first_ids.pop(further, None)
             object_ids = tuple(range(task_id, task_id + max(1, returns)))
-            self._owner.channel.outbox.append((messages.LOST, line.actor_id, object_ids, name))
+            self._owner.channel.post((messages.LOST, line.actor_id, object_ids, name))
             self._owner.give_to_hub(object_ids)
         line.pending.clear()
         line.actor = None
+
+    def _forget(self, end: channel.Channel) -> None:
+        self._dirty.discard(end)
+        self._clogged.discard(end)
+        end.close()
 
     def _hang_up_extension(self, extension: Extension) -> None:
         del self._extensions_by_fd[extension.channel.fd]
         if self._extensions.get(extension.caller_id) is extension:
             del self._extensions[extension.caller_id]
         self._owner.unwatch_line(extension.channel.fd)
-        self._dirty.discard(extension.channel)
-        extension.channel.close()
+        self._forget(extension.channel)
         self._release_late(extension, float("inf"))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from hocket import exceptions
-from hocket.engine.local import channel, late, messages
+from hocket.engine.local import channel, journal, late, messages
 
 END_SECONDS = 10.0
 """How long the guardian may take to end everything; it takes milliseconds unless a process cannot be killed."""
@@ -66,21 +66,22 @@ class GuardianProcess:
         self.pid = self._process.pid
         self.fd = self._channel.fd
 
-    def spawn(self, worker_id: int, sock: socket.socket) -> None:
-        """Have a worker forked; its end of the socket pair is handed over."""
-        self._channel.outbox.append((messages.SPAWN, worker_id))
-        self._channel.outbox_fds.append(sock.fileno())
+    def spawn(self, worker_id: int, sock: socket.socket, page: journal.Page) -> None:
+        """Have a worker forked; its end of the socket pair, and its page, are handed over."""
+        self._channel.outbox_fds += [sock.fileno(), page.fd]
+        self._channel.post((messages.SPAWN, worker_id))
         self._send()
         sock.close()
+        page.hand_over()
 
     def load(self, modules: Sequence[str]) -> None:
         """Have it import modules from where this process would."""
-        self._channel.outbox.append((messages.LOAD, list(modules), list(sys.path)))
+        self._channel.post((messages.LOAD, list(modules), list(sys.path)))
         self._send()
 
     def kill(self, worker_id: int) -> None:
         """Have a worker killed."""
-        self._channel.outbox.append((messages.KILL, worker_id))
+        self._channel.post((messages.KILL, worker_id))
         self._send()
 
     def _send(self) -> None:
@@ -107,7 +108,7 @@ class GuardianProcess:
 
     def end(self) -> None:
         """Have every process of the session ended, and wait for it."""
-        self._channel.outbox.append((messages.EXIT,))
+        self._channel.post((messages.EXIT,))
         self._send()
         try:
             self._process.wait(END_SECONDS)

@@ -27,6 +27,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from hocket.engine.local import bell
+
 TICK_SECONDS = 0.01
 """How long the role must be free before the steward takes it. A guess between a wait that a person notices and a wake-up
 rate that a profiler would."""
@@ -42,6 +44,10 @@ CALM_SECONDS = 0.05
 PARK_TICKS = 100
 """After so many ticks in which another thread held the role without a message, the steward stops ticking."""
 
+DROP_SECONDS = 0.1
+"""How soon after it was woken for a dropped handle the steward may be woken for the next one: a program that drops thousands while it
+computes is not to be held up by a wake-up for each. A guess: nobody minds that an actor ends so much later."""
+
 READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 
 
@@ -50,6 +56,7 @@ class Pump:
 
     def __init__(
         self,
+        owner: bell.Owner,
         lock: threading.RLock,
         *,
         handle: Callable[[int, int], None],
@@ -60,6 +67,7 @@ class Pump:
         """Build a pump.
 
         Args:
+            owner: The engine, whose dropped handles end a wait.
             lock: Held around `handle` and `before_wait`.
             handle: Called with a descriptor and its epoll events.
             before_wait: Called before each wait: sends what is unsent, and returns how long to wait at most (seconds).
@@ -84,6 +92,8 @@ class Pump:
         self._steward = threading.Thread(target=self._run_steward, name=name, daemon=True)
         self._steward_id: int | None = None
         self._is_retired = False
+        #: Hangs while somebody waits.
+        self.bell = bell.Bell(owner, self._wake)
         #: What is to be called without the lock after the round of messages that brought it about; must be quick.
         self.due: deque[Callable[[], None]] = deque()
 
@@ -187,11 +197,19 @@ class Pump:
             self._sleepers -= 1
 
     def _wait_and_handle(self, timeout_s: float | None) -> bool:
-        """Wait for messages and handle them; tell whether any came."""
-        events = self._epoll.poll(timeout_s)
+        """Wait for messages, or for handles to be dropped, and handle the messages; tell whether any came."""
+        try:
+            events = self._epoll.poll(timeout_s if self.bell.hang() else 0)
+        finally:
+            self.bell.take_down()
         with self._lock:
             self._handle_all(events)
         return bool(events)
+
+    def _wake(self) -> None:
+        """End a wait. Called by finalizers."""
+        if not self._closed:
+            os.eventfd_write(self._wake_fd, 1)
 
     def _handle_all(self, events: list[tuple[int, int]]) -> None:
         self._rounds += 1
@@ -247,7 +265,7 @@ class Pump:
                     limit_s = self._before_wait()
                 if is_hurried:
                     limit_s = CALM_SECONDS if limit_s is None else min(limit_s, CALM_SECONDS)
-                has_come = self._wait_and_handle(limit_s)
+                has_come = self._wait_patiently(limit_s)
                 if has_come != is_hurried:
                     is_hurried = has_come
                     sys.setswitchinterval(min(HURRY_SECONDS, usual_s) if is_hurried else usual_s)
@@ -257,6 +275,18 @@ class Pump:
             if is_hurried:
                 sys.setswitchinterval(usual_s)
             self._pass_on()
+
+    def _wait_patiently(self, limit_s: float | None) -> bool:
+        """Wait for messages and handle them; tell whether any came. Handles that are dropped one after another are waited for together."""
+        if self.bell.has_rung:
+            self.bell.has_rung = False
+            limit_s = DROP_SECONDS if limit_s is None else min(limit_s, DROP_SECONDS)
+            events = self._epoll.poll(limit_s)
+            with self._lock:
+                self._handle_all(events)
+            return bool(events)
+        has_come = self._wait_and_handle(limit_s)
+        return has_come and not self.bell.has_rung
 
     def close(self) -> None:
         """End the steward and close the set. Called without the lock, by any other thread, when no thread waits any more."""

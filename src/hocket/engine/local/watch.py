@@ -1,4 +1,4 @@
-"""What the hub looks after from time to time, while it waits: circles, long waits for resources, idle workers.
+"""What the hub looks after from time to time, while it waits: circles, long waits for resources, idle workers, actors that nobody can reach.
 
 `Watch.look` is called before each wait with the lock held. It does something at most once a second, and says how soon it
 wants to be called again; an idle session is left asleep.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from hocket import texts
-from hocket.engine.local import links, messages
+from hocket.engine.local import ends, links, messages
 from hocket.kernel import deadlock, machine, resources
 from hocket.kernel.records import WorkerState
 
@@ -38,6 +38,9 @@ class Owner(Protocol):
     def send(self, link: Link, message: tuple[object, ...]) -> None:
         """Put a message in a worker's outbox."""
 
+    def carry_out(self) -> None:
+        """Do what the kernel asks."""
+
     def kill_worker(self, worker_id: int) -> None:
         """Have a worker killed."""
 
@@ -47,6 +50,7 @@ class Watch:
 
     def __init__(self, owner: Owner) -> None:
         self._hub = owner
+        self.ends = ends.Ends(owner)
         self._next_look = 0.0
         self._idle_since = 0.0
         self._waiting_since: dict[resources.Shape, float] = {}
@@ -62,10 +66,11 @@ class Watch:
         is_waiting = any(kernel.queues.values())
         is_idle = len(kernel.idle) > 1 and len(kernel.idle) == len(kernel.workers)
         stopping = [worker for worker in kernel.workers.values() if worker.stopped]
+        ends_s = self.ends.look(now)
         if not (is_blocked or is_waiting or is_idle or stopping):
             self._idle_since = 0.0
             self._waiting_since.clear()
-            return None
+            return ends_s
         if is_blocked:
             self._break_circle()
         if is_waiting:
@@ -75,7 +80,8 @@ class Watch:
             link = self._hub.links.get(worker.id)
             if link is not None and now - link.stopped_at > STOP_SECONDS:
                 self._hub.kill_worker(worker.id)
-        return LOOK_SECONDS if is_blocked or is_waiting or stopping else IDLE_SECONDS
+        limit_s = LOOK_SECONDS if is_blocked or is_waiting or stopping else IDLE_SECONDS
+        return limit_s if ends_s is None else min(limit_s, ends_s)
 
     def _break_circle(self) -> None:
         found = deadlock.find_deadlock(self._hub.kernel)

@@ -1,11 +1,12 @@
 """What a worker process runs: take a task from the row, run it, send what it returned.
 
 The main thread runs tasks, and the calls of ordinary actors; an actor with ``max_concurrency > 1`` gets that many threads.
-While the main thread is busy, the steward (see `pump`) reads the socket: it puts new work at the end of the row, hands
-back what the hub recalls, and interrupts a task that is cancelled.
+While the main thread is busy, the steward (see `pump`) reads the socket: it puts new work at the end of the row, and
+interrupts a task that is cancelled.
 
 Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the
-steward. What a task prints is flushed before its result is sent.
+steward. They are safe before the next task starts: see `journal`, and there also how the hub takes back what has not
+started. What a task prints is flushed before its result is sent.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import cloudpickle  # noqa: F401 (most functions come in its form: it is to be h
 
 from hocket import exceptions, texts
 from hocket.engine import callers, contract, faults, rules, values
-from hocket.engine.local import channel, client, debugger, event_loop, messages, payloads, surroundings
+from hocket.engine.local import channel, client, debugger, event_loop, flow, journal, messages, payloads, surroundings
 from hocket.kernel import records
 
 FLUSH_SECONDS = 0.001
@@ -43,7 +44,6 @@ class Work:
 
     __slots__ = (
         "args",
-        "consumed",
         "dependencies",
         "extra",
         "function_id",
@@ -51,6 +51,7 @@ class Work:
         "method",
         "name",
         "num_returns",
+        "number",
         "reply_to",
         "started",
         "task_id",
@@ -61,6 +62,8 @@ class Work:
         self.name = name
         self.num_returns = num_returns
         self.function_id = b""
+        #: Its place in all that the hub has sent; 0 for a direct call.
+        self.number = 0
         #: The worker that called directly; 0 is the hub.
         self.reply_to = 0
         self.method = ""
@@ -68,8 +71,6 @@ class Work:
         self.args: client.Arrived | None = None
         self.dependencies: list[tuple[int, client.Arrived]] = []
         self.held: list[contract.ObjectRef[Any]] = []
-        #: How many items of a generator have been taken; counted only if it is to wait for its reader.
-        self.consumed = 0
         #: When it was started; 0 if it was not.
         self.started = 0.0
 
@@ -88,7 +89,10 @@ class Worker:
         self._status = memoryview(status).cast("Q")
         self._start_times = memoryview(status).cast("d")
         self._slot = slot
+        self._words = engine.channel.words
         self._row: deque[Work] = deque()
+        #: How many tasks and calls the hub has sent.
+        self._taken = 0
         self._codes: dict[bytes, client.Arrived] = {}
         self._functions: dict[bytes, Any] = {}
         self._actor: Any = None
@@ -96,7 +100,9 @@ class Worker:
         self._threads: futures.ThreadPoolExecutor | None = None
         self._groups: dict[str, futures.ThreadPoolExecutor] = {}
         self._loop: event_loop.Loop | None = None
-        self._streams: dict[int, Work] = {}
+        #: Whether several calls may run at once, in threads.
+        self._is_concurrent = False
+        self._flows: dict[int, flow.Flow] = {}
         self._environment = ""
         self._is_stopping = False
         self._interruptible_id = 0
@@ -119,20 +125,9 @@ class Worker:
 
         while True:
             engine.pump.wait_until(has_work)
-            while row:
-                try:
-                    work = row.popleft()
-                except IndexError:  # the steward handed the last one back
-                    break
-                if self._threads is not None:
-                    self._threads.submit(self._run_in_thread, work)
-                    continue
-                code = self._run_work(work)
-                del work
-                if code is not None:
-                    return code
-                if self._loop is not None:
-                    return self._loop.run(row)
+            code = self._run_row()
+            if code is not None:
+                return code
             if self._is_stopping and not row:
                 engine.pump.wait_until(lambda: not engine.owes())
                 for pool in (self._threads, *self._groups.values()):
@@ -140,6 +135,30 @@ class Worker:
                         pool.shutdown()
                 self.finish()
                 return 0
+
+    def _run_row(self) -> int | None:
+        """Run what stands in the row; return an exit code if that ends the process."""
+        row, words = self._row, self._words
+        while row:
+            try:
+                work = row.popleft()
+            except IndexError:  # another thread gave the last one back
+                break
+            if self._threads is not None:
+                self._threads.submit(self._run_in_thread, work)
+                continue
+            if work.number:
+                words[journal.BEGUN] = work.number
+                if work.number <= words[journal.WITHDRAWN]:
+                    self._hand_back(work)
+                    continue
+            code = self._run_work(work)
+            del work
+            if code is not None:
+                return code
+            if self._loop is not None:
+                return self._loop.run(row)
+        return None
 
     @property
     def is_stopping(self) -> bool:
@@ -163,17 +182,19 @@ class Worker:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _take_message(self, message: channel.Message) -> None:  # noqa: C901, PLR0912 (one flat table)
+    def _take_message(self, message: channel.Message) -> None:
         op = message[0]
         if op == messages.RUN:
             _, task_id, function_id, args, dependencies, borrowed, num_returns, name, extra = message
             work = Work(task_id, name, num_returns)
+            self._taken = work.number = self._taken + 1
             work.function_id = function_id
             work.extra = extra
             self._complete(work, args, dependencies, borrowed)
         elif op == messages.CALL:
             _, task_id, method, args, dependencies, borrowed, num_returns, name, extra = message
             work = Work(task_id, name, num_returns)
+            self._taken = work.number = self._taken + 1
             work.method = method
             work.extra = extra
             if self._engine.switchboard.is_called:
@@ -191,15 +212,12 @@ class Worker:
             self._codes[message[1]] = self._arrive(message[2], [])
         elif op == messages.CANCEL:
             self._cancel(message[1])
-        elif op == messages.RECALL:
-            self._engine.channel.outbox.append((messages.BACK, self._take_unstarted()))
-            self._engine.flush()
         elif op == messages.STOP:
             self._is_stopping = True
         elif op == messages.CONSUMED:
-            stream = self._streams.get(message[1])
-            if stream is not None:
-                stream.consumed = message[2] + 1
+            found = self._flows.get(message[1])
+            if found is not None:
+                found.take(message[2] + 1)
         elif op == messages.SETUP:
             self._set_up(message[1])
         else:
@@ -252,11 +270,18 @@ class Worker:
             payload = (*payload, self._engine.channel.take_descriptor())
         return client.Arrived(payload, held)
 
-    def _take_unstarted(self) -> list[int]:
+    def _hand_back(self, work: Work) -> None:
+        """The hub has withdrawn the task. It may not have seen that we were about to start it, so tell it that we did not."""
+        with self._engine.lock:
+            self._engine.cancelled.discard(work.task_id)
+            self._close_unopened(work)
+            self._engine.channel.post((messages.BACK, [(work.task_id, work.number)]))
+
+    def _take_unstarted(self) -> list[tuple[int, int]]:
         """Empty the row; an actor's calls cannot go elsewhere and stay."""
         if self._actor is not None or self._actor_error is not None:
             return []
-        taken: list[int] = []
+        taken: list[tuple[int, int]] = []
         row = self._row
         while row:
             try:
@@ -264,7 +289,7 @@ class Worker:
             except IndexError:
                 break
             if work.function_id and not (work.extra or {}).get("creates_actor"):
-                taken.append(work.task_id)
+                taken.append((work.task_id, work.number))
                 self._close_unopened(work)
             else:
                 row.append(work)
@@ -277,22 +302,22 @@ class Worker:
         for object_id, arrived in ((0, work.args), *work.dependencies):
             if arrived is not None and arrived.payload[0] == payloads.SEGMENT:
                 os.close(arrived.payload[-1])
-                self._engine.channel.outbox.append((messages.UNMAP, object_id or arrived.payload[2]))
+                self._engine.channel.post((messages.UNMAP, object_id or arrived.payload[2]))
+        work.clear()
 
     def _cancel(self, task_id: int) -> None:
         """Called with the lock held, by the steward if the main thread is busy."""
         if self._engine.switchboard.cancel(task_id):  # a call of ours, whose result we have promised to others
             return
         self._engine.cancelled.add(task_id)
+        withdrawn = self._words[journal.WITHDRAWN]
         for work in list(self._row):
-            if work.task_id == task_id:
+            if work.task_id == task_id and not 0 < work.number <= withdrawn:
                 try:
                     self._row.remove(work)
                 except ValueError:
                     break
-                self._close_unopened(work)
-                error = exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled before it started.")
-                self._send_error(work, error)
+                self.report_unstarted(work)
                 self._engine.flush()
                 return
         if self._loop is not None:
@@ -323,20 +348,10 @@ class Worker:
     def _run_in_thread(self, work: Work) -> None:
         """Run it in a thread of a pool. What is raised here would vanish in the pool, and the caller wait for ever: so it ends the process."""
         try:
-            self._run_or_drop(work)
+            code = self._run_work(work)
         except BaseException:  # noqa: BLE001 (our own mistake, whatever it is)
             traceback.print_exc()
             os._exit(1)
-
-    def _run_or_drop(self, work: Work) -> None:
-        if work.task_id in self._engine.cancelled:  # while it stood in the row of the pool
-            self._engine.cancelled.discard(work.task_id)
-            self._send_error(
-                work, exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled before it started.")
-            )
-            code = None
-        else:
-            code = self._run_work(work)
         work.clear()  # the pool holds on to it, and with it to handles
         with self._engine.lock:
             self._engine.before_wait()
@@ -354,10 +369,30 @@ class Worker:
         self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
         return running
 
+    def note_running(self, work: Work) -> int:
+        """Note one of several calls that run at once; its death costs these, and no others."""
+        with self._engine.lock:
+            return self._engine.channel.note_running(work.task_id)
+
+    def report_unstarted(self, work: Work) -> None:
+        """A task or call was cancelled before it started."""
+        kind = "Call" if work.method else "Task"
+        error = exceptions.TaskCancelledError(f"{kind} `{work.name}` was cancelled before it started.")
+        with self._engine.lock:
+            self._engine.cancelled.discard(work.task_id)
+            self._close_unopened(work)
+            self._send_error(work, error)
+
     def _run_work(self, work: Work) -> int | None:
         """Run it and put its results in the outbox; return an exit code if it ends the process."""
         engine = self._engine
+        if (
+            work.method and work.task_id in engine.cancelled
+        ):  # when it was in no row: a plain task looks again in `_call`
+            self.report_unstarted(work)
+            return None
         running = self.note_start(work)
+        place = self.note_running(work) if self._is_concurrent else None
         started = work.started
         if started - engine.last_flush > FLUSH_SECONDS and engine.has_unsent():
             with engine.lock:
@@ -373,6 +408,7 @@ class Worker:
             self.exit_actor()
             return 0
         except SystemExit as request:
+            place = None  # it runs to the end of the process, which is its death
             self._send_exit(request)
             return request.code if isinstance(request.code, int) else 0 if request.code is None else 1
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
@@ -385,6 +421,9 @@ class Worker:
             running.extra = None
             engine.cancelled.discard(work.task_id)
             _flush_streams()
+            if place is not None:
+                with engine.lock:
+                    engine.channel.note_ended(place)
         return None
 
     def find_method(self, work: Work) -> Any:
@@ -409,7 +448,7 @@ class Worker:
     def exit_actor(self) -> None:
         """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
         with self._engine.lock:
-            self._engine.channel.outbox.append((messages.EXITING,))
+            self._engine.channel.post((messages.EXITING,))
         self.finish()
 
     def _call(self, work: Work) -> Any:
@@ -485,14 +524,18 @@ class Worker:
         extra = work.extra or {}
         self._engine.actor_id = work.task_id
         self._engine.actor_extra = {name: value for name, value in extra.items() if name != "creates_actor"}
+        construct = functools.partial(actor_class, *args, **kwargs)
         try:
-            self._actor = actor_class(*args, **kwargs)
+            if extra.get("is_async"):
+                loop = event_loop.Loop(self, self._engine, extra["max_concurrency"], dict(extra["groups"]))
+                self._actor = loop.build(construct)
+                self._loop = loop  # not before: what has come meanwhile stays in the row until the loop serves it
+                return
+            self._actor = construct()
         except BaseException as error:
             self._actor_error = payloads.encode_error(self._explain(work, error))
             raise
-        if extra.get("is_async"):
-            self._loop = event_loop.Loop(self, self._engine, extra["max_concurrency"], dict(extra["groups"]))
-            return
+        self._is_concurrent = bool(extra.get("groups")) or extra.get("max_concurrency", 1) > 1
         for name, size in extra.get("groups", ()):
             self._groups[name] = futures.ThreadPoolExecutor(size, f"hocket-{name}")
         if self._groups:
@@ -516,30 +559,44 @@ class Worker:
         """Run a generator and send what it yields."""
         if hasattr(items, "__aiter__"):
             items = event_loop.iterate(items)
-        limit = (work.extra or {}).get("backpressure", 0)
-        if limit:
-            self._streams[work.task_id] = work
+        ahead = self.open_flow(work)
         try:
             if threading.get_ident() == self._main_id and self._threads is None and not work.method:
                 self._interruptible_id = work.task_id
             for index, item in enumerate(iter(items)):
-                self.send_item(work, index, item)
-                if limit and index + 1 - work.consumed >= limit:
-                    with self._engine.lock:
-                        self._engine.flush()
-                    self._wait_for_reader(work, index, limit)
+                is_full = ahead.add(self.send_item(work, index, item))
+                if is_full:
+                    self.announce_pause(work, ahead)
+                    self._engine.wait_lending(lambda: not ahead.is_full() or work.task_id in self._engine.cancelled)
+                if work.task_id in self._engine.cancelled:
+                    self._interruptible_id = 0
+                    raise exceptions.TaskCancelledError(f"`{work.name}` was cancelled after item {index}.")
         finally:
             self._interruptible_id = 0
-            self._streams.pop(work.task_id, None)
+            self.close_flow(work)
+            if hasattr(items, "close"):
+                items.close()  # now, and not when the last frame that holds it is gone
 
-    def _wait_for_reader(self, work: Work, index: int, limit: int) -> None:
-        cancelled = self._engine.cancelled
-        self._engine.pump.wait_until(lambda: index + 1 - work.consumed < limit or work.task_id in cancelled)
-        if work.task_id in cancelled:
-            raise exceptions.TaskCancelledError(f"`{work.name}` was cancelled while it waited for its reader.")
+    def open_flow(self, work: Work) -> flow.Flow:
+        """Begin to count how far a generator is ahead of its reader."""
+        extra = work.extra or {}
+        found = self._flows[work.task_id] = flow.Flow(extra.get("backpressure", 0), extra.get("consumed", 0))
+        return found
 
-    def send_item(self, work: Work, index: int, item: Any) -> None:
-        """Send one item of a generator."""
+    def close_flow(self, work: Work) -> None:
+        """The generator is over."""
+        self._flows.pop(work.task_id, None)
+
+    def announce_pause(self, work: Work, ahead: flow.Flow) -> None:
+        """A generator waits for its reader: send what it has yielded, and ask to be told."""
+        with self._engine.lock:
+            wanted = ahead.find_wanted()
+            if wanted:
+                self._engine.channel.post((messages.PAUSED, work.task_id, wanted))
+            self._engine.flush()
+
+    def send_item(self, work: Work, index: int, item: Any) -> int:
+        """Send one item of a generator; return how many bytes it takes."""
         encoded = values.encode(item, f"item {index} of `{work.name}`", by_index=True)
         engine = self._engine
         item_id = records.build_item_id(work.task_id, index)
@@ -547,9 +604,10 @@ class Worker:
         with engine.lock:
             contained = tuple([ref._id for ref in encoded.refs])
             engine.publish(encoded.refs)
-            engine.channel.outbox.append((messages.YIELD, work.task_id, index, engine.send_payload(payload), contained))
+            engine.channel.post((messages.YIELD, work.task_id, index, engine.send_payload(payload), contained))
             if time.perf_counter() - engine.last_flush > FLUSH_SECONDS:
                 engine.flush()
+        return payloads.measure(payload)
 
     def _send_result(self, work: Work, result: Any, seconds: float, started: float) -> None:
         count = work.num_returns
@@ -557,7 +615,9 @@ class Worker:
             payload = (payloads.INLINE, values.encode_plain(result))
             engine = self._engine
             with engine.lock:
-                engine.channel.outbox.append((messages.DONE, work.task_id, seconds, [(payload, ())], started))
+                if engine.metrics.families:
+                    engine.post_metrics()
+                engine.channel.post((messages.DONE, work.task_id, seconds, [(payload, ())], started))
             return
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
         encoded = [values.encode(value, f"the result of `{work.name}`", by_index=True) for value in results]
@@ -575,9 +635,11 @@ class Worker:
             if work.reply_to:
                 self._answer(work, sent, started, seconds)
                 return
+            if engine.metrics.families:
+                engine.post_metrics()
             for payload, _ in sent:
                 engine.send_payload(payload)
-            engine.channel.outbox.append((messages.DONE, work.task_id, seconds, sent, started))
+            engine.channel.post((messages.DONE, work.task_id, seconds, sent, started))
         if faults.plan is not None:
             faults.plan.reach("worker.after_result")
 
@@ -589,12 +651,12 @@ class Worker:
         engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
         reply = engine.switchboard.find_reply(work.reply_to)
         if reply is not None and not any(contained or payload[0] == payloads.SEGMENT for payload, contained in sent):
-            reply.outbox.append((messages.DONE, work.task_id, [payload for payload, _ in sent]))
-            engine.switchboard.note_reply(reply)
-            return
+            message = (messages.DONE, work.task_id, [payload for payload, _ in sent])
+            if engine.switchboard.send_reply(reply, message):
+                return
         for position, (payload, contained) in enumerate(sent):
             object_id = work.task_id + position
-            engine.channel.outbox.append((messages.DELIVER, object_id, engine.send_payload(payload), contained))
+            engine.channel.post((messages.DELIVER, object_id, engine.send_payload(payload), contained))
 
     def _store_result(self, work: Work, value: values.Encoded, position: int) -> payloads.Payload:
         """Store a large result, in the name of the function that returned it."""
@@ -644,14 +706,22 @@ class Worker:
             with self._engine.lock:
                 note = (work.task_id, work.name, work.started, seconds, error_type, text)
                 self._engine.notes.append(note)
-                reply = self._engine.switchboard.find_reply(work.reply_to)
-                if reply is not None:
-                    reply.outbox.append((messages.FAILED, work.task_id, payload))
-                    self._engine.switchboard.note_reply(reply)
+                self._answer_error(work, payload)
             return
         message = (messages.FAILED, work.task_id, payload, error_type, text, work.started, seconds)
         with self._engine.lock:
-            self._engine.channel.outbox.append(message)
+            self._engine.channel.post(message)
+
+    def _answer_error(self, work: Work, payload: payloads.Payload) -> None:
+        """Answer a direct call that failed. Called with the lock held."""
+        engine = self._engine
+        reply = engine.switchboard.find_reply(work.reply_to)
+        if reply is not None and engine.switchboard.send_reply(
+            reply, (messages.FAILED, work.task_id, payload, max(1, work.num_returns))
+        ):
+            return
+        for object_id in range(work.task_id, work.task_id + max(1, work.num_returns)):
+            engine.channel.post((messages.DELIVER, object_id, payload, ()))
 
     def _send_exit(self, request: SystemExit) -> None:
         """`sys.exit` in a task ends the process, as it says; the hub learns the code from its parent."""
@@ -697,14 +767,14 @@ def _flush_streams() -> None:
             stream.flush()
 
 
-def main(worker_id: int, sock_fd: int, status_fd: int, stack_fd: int, terminal: str | None) -> int:
+def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: int, terminal: str | None) -> int:
     """Run a worker: the whole life of its process. Returns the exit code."""
     faulthandler.enable(stack_fd, all_threads=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
-    engine = client.Client(worker_id, socket.socket(fileno=sock_fd))
+    engine = client.Client(worker_id, socket.socket(fileno=sock_fd), page_fd)
     contract.set_current_engine(engine)
     # A fork of the worker has no session: the sockets are not its own. `core.session` sees to that too, but may not be loaded.
     os.register_at_fork(after_in_child=functools.partial(contract.set_current_engine, None))

@@ -88,6 +88,8 @@ class RayEngine(contract.Engine):
             "constructor_causes": "The error of a call on an actor whose constructor raised has its traceback, but not the exception itself: its cause is "
             "a HocketError with the last line. Ray keeps the text alone.",
             "told_cancellation": "A cancelled call of a plain actor that runs fails at once for its caller, though the actor goes on with it.",
+            "exact_deaths": "A dead actor takes along answers that had not been sent, the calls that it had been sent and not started, and the "
+            "last items of a generator. Of plain tasks only the one that ran is lost.",
             "idle_deaths": "A worker that dies while it has nothing to do can cost the next task on it a try.",
             "cancel_before_creation": "A call that is cancelled before its actor is built takes those behind it along: Ray waits for it for 30 s, and "
             "then fails them.",
@@ -102,6 +104,9 @@ class RayEngine(contract.Engine):
             "plain_output": "What workers print comes with a worker's name and pid in front of each line, up to a second late.",
             "exact_state": "The state API and the timeline tell what Ray's own do: a second or so late, with Ray's names for errors and causes, and "
             "also of what was there before the session.",
+            "abandoned_generators": "A generator whose reader is gone goes on to its end, or waits for the reader for ever; cancel it.",
+            "unreachable_actors": "Actors that hold their own handles, or each other's, live until they are killed or the session ends.",
+            "lent_cpus_of_generators": "A generator that waits for its reader keeps its CPU.",
             "exact_statistics": "statistics() counts the references of this process, and nothing of others.",
             **outside.LIMITS,
         }

@@ -1,0 +1,78 @@
+"""How far a generator may run ahead of its reader.
+
+With ``_generator_backpressure_num_objects=n`` the reader is heard of after each item, and no more than *n* lie unread. Without it a
+generator that nobody reads would fill the driver's memory, so there is a bound for all: `MOST_BYTES` unread. It is so far away
+that hardly any generator comes to it, and hearing of the reader after each item would cost more than the item. So the generator asks
+when it has come there (`PAUSED`), and is told once its reader has taken half.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import final
+
+MOST_BYTES = 256 << 20
+"""How many bytes of a generator's items may lie unread, unless the user says how many items may, or -1 for no bound. A guess: more than a
+reader that is at work ever has in front of it, and less than what a machine would miss."""
+
+ITEM_BYTES = 1024
+"""What an item takes besides its value: records and ids. Measured with small numbers: 0.8 KB in the driver."""
+
+
+@final
+class Flow:
+    """What one attempt of a generator has yielded and nobody has taken.
+
+    Args:
+        limit: So many items may lie unread; 0 is the bound in bytes, -1 no bound.
+        consumed: How many items the reader has taken already, of an earlier attempt.
+    """
+
+    def __init__(self, limit: int, consumed: int = 0) -> None:
+        self._limit = limit
+        self._produced = 0
+        self._bytes = 0
+        #: Of the items that were not taken as far as we know; only kept where bytes count.
+        self._sizes: deque[int] = deque()
+        #: How many have been taken, as far as we know.
+        self.consumed = consumed
+        #: Called, with the lock held, when the reader has taken more.
+        self.wake: Callable[[], None] = _do_nothing
+
+    def add(self, size: int) -> bool:
+        """Count an item of so many bytes; tell whether the generator has to wait for its reader now."""
+        self._produced += 1
+        if not self._limit and self._produced > self.consumed:
+            self._sizes.append(size + ITEM_BYTES)
+            self._bytes += size + ITEM_BYTES
+        return self.is_full()
+
+    def is_full(self) -> bool:
+        """Tell whether the generator has to wait."""
+        if self._limit:
+            return 0 < self._limit <= self._produced - self.consumed
+        return self._bytes > MOST_BYTES
+
+    def take(self, consumed: int) -> None:
+        """The reader has taken so many items."""
+        self.consumed = consumed
+        while self._sizes and self._produced - len(self._sizes) < consumed:
+            self._bytes -= self._sizes.popleft()
+        self.wake()
+
+    def find_wanted(self) -> int:
+        """Return how many items have to be taken before the generator goes on; 0 if it is told of each anyway."""
+        if self._limit:
+            return 0
+        left, wanted = self._bytes, self._produced - len(self._sizes)
+        for size in self._sizes:
+            if left <= MOST_BYTES // 2:
+                break
+            left -= size
+            wanted += 1
+        return wanted
+
+
+def _do_nothing() -> None:
+    pass

@@ -1,0 +1,89 @@
+"""Actors that nobody can reach any more, though they are counted: those that hold their own handles, or each other's.
+
+A count says that somebody holds a handle, not who. An actor that asked for its own handle, or a ring of actors that know each other, is
+counted for ever. This is the search for them, as a garbage collector for cycles does it: what keeps an actor from being unreachable
+is a count that nothing *inside* explains, where inside are the actors that are at rest and the values that refer to other objects. A
+count is explained by
+
+- the worker of an actor at rest that holds the handle (`ObjectRecord.holders`);
+- a value in whose inside the handle is (`ObjectRecord.contained`);
+- the arguments that an actor's constructor is kept with, to build it again (`ActorRecord.creation`).
+
+All others count as reaching from outside: a handle of the driver, a task's argument, a stream's item, a worker that runs tasks, a detached
+actor's hold on itself. What those reach, directly or through other actors and values, stays.
+
+An actor is at rest if nothing was asked of it that is not answered. What it does by itself, in threads or tasks of its own, does not
+keep it, here no more than when its last handle goes. Nor do we see what workers say to each other directly, or what is on its way to
+us: whoever acts on `find_unreachable` has to ask the workers first (`engine.local.ends` does).
+
+The search takes time in proportion to the number of objects, a glance at each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hocket.kernel import actors
+from hocket.kernel.records import ActorRecord, ActorState, ObjectRecord
+from hocket.kernel.state import State
+
+
+def find_unreachable(kernel: State) -> list[ActorRecord]:
+    """Return the living actors that nothing outside reaches, and that have nothing to do; in the order of their making."""
+    resting = {actor.id: actor for actor in kernel.actors.values() if _is_at_rest(actor) and actor.id in kernel.objects}
+    if not resting:
+        return []
+    inside: dict[int, ObjectRecord] = {actor_id: kernel.objects[actor_id] for actor_id in resting}
+    containers = [record for record in kernel.objects.values() if record.contained]
+    inside.update((record.id, record) for record in containers)
+    links = _list_links(resting, inside)
+    explained: Counter[int] = Counter()
+    for targets in links.values():
+        explained.update(targets)
+    reached = _follow(links, (record.id for record in inside.values() if record.count > explained[record.id]))
+    return [actor for actor_id, actor in resting.items() if actor_id not in reached]
+
+
+def end_unreachable(kernel: State, found: Iterable[ActorRecord]) -> None:
+    """End actors that `find_unreachable` has found, and whose workers have confirmed it."""
+    for actor in found:
+        if actor.state == ActorState.ALIVE:
+            actor.unreachable = True
+            actors.end_now(
+                kernel, actor, "nobody could reach it any more: its handles were held by itself and its like."
+            )
+
+
+def _is_at_rest(actor: ActorRecord) -> bool:
+    if actor.state != ActorState.ALIVE or actor.worker is None or actor.holds_itself or actor.worker.killed:
+        return False
+    is_idle = not (actor.inflight or actor.queues or actor.waiting or actor.worker.inflight)
+    return is_idle and not (actor.worker.promised or actor.markers or actor.mourned)
+
+
+def _list_links(resting: dict[int, ActorRecord], inside: dict[int, ObjectRecord]) -> dict[int, list[int]]:
+    """Return what each actor and value inside refers to, as often as it is counted for that; an actor stands for its worker."""
+    links: dict[int, list[int]] = {object_id: list(record.contained) for object_id, record in inside.items()}
+    by_worker = {actor.worker.id: actor_id for actor_id, actor in resting.items() if actor.worker is not None}
+    for record in inside.values():
+        for worker_id, count in (record.holders or {}).items():
+            holder = by_worker.get(worker_id)
+            if holder is not None:
+                links[holder] += [record.id] * count
+    for actor_id, actor in resting.items():
+        if actor.creation is not None:
+            links[actor_id] += [*actor.creation.dependencies, *actor.creation.borrowed]
+    return links
+
+
+def _follow(links: dict[int, list[int]], roots: Iterable[int]) -> set[int]:
+    """Return all that can be reached from these."""
+    reached = set(roots)
+    row = list(reached)
+    while row:
+        for target in links[row.pop()]:
+            if target not in reached and target in links:
+                reached.add(target)
+                row.append(target)
+    return reached

@@ -1,0 +1,333 @@
+"""A worker that dies costs what it was running, and nothing else: what had finished is there, what had not started runs elsewhere.
+
+Each test kills workers in the middle of many small pieces of work and counts three things exactly: what failed, what came, and how often
+each body ran. ``HOCKET_TEST_DEATHS=20`` runs each that often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hocket
+from hocket.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, WorkerCrashedError
+
+pytestmark = [pytest.mark.slow, pytest.mark.about_local("how its processes die")]
+
+ROUNDS = int(os.environ.get("HOCKET_TEST_DEATHS", "1"))
+
+MANY = 400
+EVERY = 50
+"""Every so manieth piece of work ends its process."""
+
+SECONDS = 50
+"""A wait that does not end is a failure."""
+
+GUILTY = [number for number in range(MANY) if number % EVERY == EVERY - 1]
+
+rounds = pytest.mark.parametrize("turn", range(ROUNDS))
+
+
+def end_process(way: str) -> None:
+    if way == "exit":
+        os._exit(3)
+    if way == "segfault":
+        ctypes.string_at(1)
+    os.kill(os.getpid(), getattr(signal, way))
+
+
+WAYS = {
+    "exit": "exited with code 3",
+    "SIGKILL": "killed by signal 9",
+    "segfault": "killed by signal 11",
+    "SIGTERM": "killed by signal 15",
+}
+
+
+def note(file: Path, number: int) -> None:
+    """Leave a trace of the run: one write, so that lines of several processes do not mix."""
+    fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, b"%d\n" % number)
+    os.close(fd)
+
+
+def count_runs(file: Path) -> Counter[int]:
+    return Counter(map(int, file.read_text().split()))
+
+
+def work(file: Path, number: int, way: str) -> int:
+    note(file, number)
+    if number % EVERY == EVERY - 1:
+        end_process(way)
+    return number
+
+
+def split_outcomes(refs: list[Any], kind: type[Exception], text: str) -> tuple[list[int], dict[int, Any]]:
+    """Return the places of those that failed, and the values of the others."""
+    failed, values, texts = [], {}, []
+    for place, ref in enumerate(refs):
+        try:
+            values[place] = hocket.get(ref, timeout=SECONDS)
+        except kind as error:
+            failed.append(place)
+            texts.append(str(error))
+    assert [one for one in texts if text not in one] == []
+    return failed, values
+
+
+def expect_only_the_guilty(failed: list[int], values: dict[int, Any], file: Path) -> None:
+    assert failed == GUILTY
+    assert values == {number: number for number in range(MANY) if number not in GUILTY}
+    assert count_runs(file) == dict.fromkeys(range(MANY), 1)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    with hocket.init(num_cpus=2):
+        yield tmp_path / "runs"
+
+
+@rounds
+@pytest.mark.parametrize("way", WAYS)
+def test_tasks(file: Path, way: str, turn: int) -> None:
+    task = hocket.remote(max_retries=0)(work)
+    refs = [task.remote(file, number, way) for number in range(MANY)]
+    expect_only_the_guilty(*split_outcomes(refs, WorkerCrashedError, WAYS[way]), file)
+
+
+@rounds
+@pytest.mark.parametrize("retries", [1, 3])
+def test_tasks_that_are_tried_again(file: Path, retries: int, turn: int) -> None:
+    task = hocket.remote(max_retries=retries)(work)
+    refs = [task.remote(file, number, "exit") for number in range(MANY)]
+    failed, _ = split_outcomes(refs, WorkerCrashedError, f"tried {retries + 1} times")
+    assert failed == GUILTY
+    assert count_runs(file) == {number: 1 + retries * (number in GUILTY) for number in range(MANY)}
+
+
+@rounds
+def test_tasks_of_a_task(file: Path, turn: int) -> None:
+    @hocket.remote
+    def run_all() -> tuple[list[int], dict[int, Any]]:
+        task = hocket.remote(max_retries=0)(work)
+        refs = [task.remote(file, number, "SIGKILL") for number in range(MANY)]
+        return split_outcomes(refs, WorkerCrashedError, "killed by signal 9")
+
+    failed, values = hocket.get(run_all.remote(), timeout=SECONDS)
+    expect_only_the_guilty(failed, values, file)
+
+
+class Doer:
+    def work(self, file: Path, number: int, way: str) -> int:
+        return work(file, number, way)
+
+
+@rounds
+@pytest.mark.parametrize("way", WAYS)
+def test_calls_of_an_actor_that_is_built_again(file: Path, way: str, turn: int) -> None:
+    actor = hocket.remote(max_restarts=-1)(Doer).remote()
+    refs = [actor.work.remote(file, number, way) for number in range(MANY)]
+    expect_only_the_guilty(*split_outcomes(refs, ActorUnavailableError, WAYS[way]), file)
+
+
+@rounds
+@pytest.mark.parametrize("caller", ["driver", "worker"])
+def test_calls_that_had_finished_when_their_actor_died(file: Path, caller: str, turn: int) -> None:
+    """From a worker most of them go over a direct line."""
+
+    def call_all() -> tuple[list[int], dict[int, Any]]:
+        actor = hocket.remote(Doer).remote()
+        for number in range(MANY, MANY + 10):  # a line is made after some calls
+            hocket.get(actor.work.remote(file, number, "exit"), timeout=SECONDS)
+        refs = [actor.work.remote(file, number, "exit") for number in range(200)]
+        return split_outcomes(refs, ActorDiedError, "exited with code 3")
+
+    if caller == "driver":
+        failed, values = call_all()
+    else:
+        failed, values = hocket.get(hocket.remote(call_all).remote(), timeout=SECONDS)
+    assert failed == list(range(EVERY - 1, 200))
+    assert values == {number: number for number in range(EVERY - 1)}
+    assert max(count_runs(file).values()) == 1
+
+
+class Crowd:
+    """Runs several calls at once; all of a round are under way when one ends the process."""
+
+    def __init__(self, size: int) -> None:
+        self.barrier = threading.Barrier(size)
+
+    def meet(self, file: Path, number: int, size: int, is_fatal: bool) -> int:
+        note(file, number)
+        self.barrier.wait(SECONDS)
+        if is_fatal:
+            if number % size == 0:
+                end_process("SIGKILL")
+            threading.Event().wait(SECONDS)
+        return number
+
+
+class AsyncCrowd:
+    def __init__(self, size: int) -> None:
+        self.started: set[int] = set()
+        self.news = asyncio.Condition()
+
+    async def meet(self, file: Path, number: int, size: int, is_fatal: bool) -> int:
+        note(file, number)
+        wave = range(number - number % size, number - number % size + size)
+        async with self.news:
+            self.started.add(number)
+            self.news.notify_all()
+            await self.news.wait_for(lambda: self.started.issuperset(wave))
+        if is_fatal:
+            if number % size == 0:
+                end_process("SIGKILL")
+            await asyncio.sleep(SECONDS)
+        return number
+
+
+@rounds
+@pytest.mark.parametrize("crowd", [Crowd, AsyncCrowd], ids=["threads", "coroutines"])
+def test_calls_that_ran_side_by_side_are_charged_and_no_others(file: Path, crowd: Any, turn: int) -> None:
+    size, waves, fatal = 4, 12, 5
+    actor = hocket.remote(max_restarts=1, max_concurrency=size)(crowd).remote(size)
+    refs = [actor.meet.remote(file, number, size, number // size == fatal) for number in range(size * waves)]
+    failed, values = split_outcomes(refs, ActorUnavailableError, "killed by signal 9")
+    assert failed == list(range(size * fatal, size * (fatal + 1)))
+    assert values == {number: number for number in range(size * waves) if number not in failed}
+    assert count_runs(file) == dict.fromkeys(range(size * waves), 1)
+
+
+@rounds
+@pytest.mark.parametrize("way", ["exit", "SIGKILL"])
+@pytest.mark.parametrize("place", ["task", "actor", "asynchronous actor"])
+def test_items_of_a_generator_arrive_before_its_death(file: Path, place: str, way: str, turn: int) -> None:
+    def produce(count: int) -> Iterator[int]:
+        yield from range(count)
+        end_process(way)
+
+    class Producer:
+        def produce(self, count: int) -> Iterator[int]:
+            yield from range(count)
+            end_process(way)
+
+    class AsyncProducer:
+        async def produce(self, count: int) -> Any:
+            for number in range(count):
+                yield number
+            end_process(way)
+
+    if place == "task":
+        stream = hocket.remote(max_retries=0)(produce).remote(100)
+    else:
+        actor = hocket.remote(Producer if place == "actor" else AsyncProducer).remote()
+        stream = actor.produce.options(num_returns="streaming").remote(100)
+    items = iter(stream)
+    assert [hocket.get(next(items), timeout=SECONDS) for _ in range(100)] == list(range(100))
+    last = next(items)
+    with pytest.raises((WorkerCrashedError, ActorDiedError), match=WAYS[way]):
+        hocket.get(last, timeout=SECONDS)
+
+
+@rounds
+def test_what_a_worker_put_before_its_death_is_announced(file: Path, turn: int) -> None:
+    @hocket.remote(max_retries=0)
+    def give(number: int) -> list[Any]:
+        return [hocket.put(number)]
+
+    refs = []
+    for number in range(100):
+        refs.append(give.remote(number))
+        if number % 10 == 9:
+            refs.append(hocket.remote(max_retries=0)(end_process).remote("SIGKILL"))
+    values, deaths = [], 0
+    for ref in refs:
+        try:
+            values.append(hocket.get(ref, timeout=SECONDS))
+        except WorkerCrashedError:
+            deaths += 1
+    assert deaths == 10
+    assert len(values) == 100  # the list has come; the value went with its owner, or is there
+
+
+# --- what is taken back -----------------------------------------------------------------------------------------------
+
+
+def count_for_ever() -> Iterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+        threading.Event().wait(0.01)
+
+
+def hold_the_interpreter(seconds: int) -> None:
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+def stop_itself() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def give(number: int) -> int:
+    return number
+
+
+@rounds
+def test_tasks_do_not_wait_behind_a_generator(file: Path, turn: int) -> None:
+    stream = hocket.remote(count_for_ever).remote()
+    for _ in range(5):
+        hocket.get(next(stream), timeout=SECONDS)
+    task = hocket.remote(give)
+    for _ in range(6):
+        assert hocket.get([task.remote(number) for number in range(10)], timeout=SECONDS) == list(range(10))
+    hocket.cancel(stream)
+
+
+@rounds
+@pytest.mark.parametrize("silence", [hold_the_interpreter, stop_itself], ids=["interpreter held", "stopped"])
+def test_tasks_do_not_wait_behind_a_worker_that_is_silent(file: Path, silence: Any, turn: int) -> None:
+    """Nobody can ask a process that is stopped, or holds its interpreter, to give back what it has not started."""
+    task = hocket.remote(give)
+    assert hocket.get([task.remote(number) for number in range(300)], timeout=SECONDS) == list(range(300))
+
+    @hocket.remote(max_retries=0)
+    def mixed(number: int) -> int:
+        if number == 0:
+            silence(*((600,) if silence is hold_the_interpreter else ()))
+        return number
+
+    hocket.get([mixed.remote(number) for number in range(1, 300)], timeout=SECONDS)  # it is known to be short
+    refs = [mixed.remote(number) for number in range(100)]
+    assert hocket.get(refs[1:], timeout=SECONDS) == list(range(1, 100))
+    with pytest.raises(GetTimeoutError, match="1 of 1 objects were not there"):
+        hocket.get(refs[0], timeout=0.01)
+    hocket.cancel(refs[0], force=True)
+
+
+@rounds
+def test_forced_cancel_hits_no_other_task(file: Path, turn: int) -> None:
+    """Most of them are over when they are cancelled; what runs by then is not theirs."""
+    task = hocket.remote(max_retries=0)(work)
+    cancelled = 0
+    for start in range(0, 400, 20):
+        refs = [task.remote(file, start + place, "none") for place in range(20) if (start + place) not in GUILTY]
+        victim = refs[10]
+        hocket.cancel(victim, force=True)
+        for ref in refs:
+            try:
+                hocket.get(ref, timeout=SECONDS)
+            except hocket.exceptions.TaskCancelledError:
+                assert ref == victim
+                cancelled += 1
+    assert max(count_runs(file).values()) == 1
+    assert cancelled > 0
