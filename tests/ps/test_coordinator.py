@@ -289,6 +289,20 @@ def test_all_errors_are_raised_once(coordinator):
     assert coordinator.join() == 1
 
 
+def stop_with(kind: type[BaseException]) -> None:
+    raise kind("enough")
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_closure_that_would_end_its_process_fails_and_its_worker_lives(coordinator, kind: type[BaseException]):
+    (error,) = join_failing(coordinator, stop_with, (kind,))
+    assert isinstance(error, exceptions.TaskError)
+    assert "enough" in str(error)
+    assert not isinstance(error, kind)
+    assert coordinator.schedule(abs, (-3,)).fetch() == 3
+    assert coordinator.statistics()["recoverable_worker_failure_count"] == 0
+
+
 @pytest.mark.needs("parallelism")
 def test_after_an_error_nothing_runs(coordinator, files: Files):
     """A2 #21, #22: what runs is waited for, what waits is cancelled, and nothing of it comes later."""

@@ -257,3 +257,52 @@ def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
         hocket.exceptions.SerializationError, match=r"train_loop_config\['data'\]\['lock'\] is a _thread.lock"
     ):
         fit(learn, tmp_path, config)
+
+
+class UndescribedError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class UnreachableError(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+def raise_strangely_in_rank_1(config: dict[str, Any]) -> None:
+    if train.get_context().get_world_rank() == 1:
+        raise config["kind"]
+    threading.Event().wait(FAR_SECONDS)
+
+
+@pytest.mark.parametrize("kind", [UndescribedError, UnreachableError])
+def test_an_exception_that_cannot_be_described_names_its_rank_too(tmp_path: Path, kind: type[Exception]) -> None:
+    with pytest.raises(train.WorkerGroupError, match=rf"^Rank 1 of 2 raised .*{kind.__name__}") as caught:
+        fit(raise_strangely_in_rank_1, tmp_path, {"kind": kind})
+    assert "in raise_strangely_in_rank_1" in str(caught.value)
+    wait_until_cpus_are_free()
+
+
+class Mortal:
+    def get(self) -> int:
+        return 1
+
+
+def call_a_dead_actor(config: dict[str, Any]) -> None:
+    if train.get_context().get_world_rank() == 1:
+        mortal = hocket.remote(num_cpus=0)(Mortal).remote()
+        hocket.get(mortal.get.remote())
+        hocket.kill(mortal)
+        hocket.get(mortal.get.remote())
+    threading.Event().wait(FAR_SECONDS)
+
+
+def test_a_rank_that_calls_a_dead_actor_has_raised_and_is_not_dead(tmp_path: Path) -> None:
+    with pytest.raises(
+        train.WorkerGroupError, match=r"^Rank 1 of 2 raised ActorDiedError: Actor `Mortal` is dead"
+    ) as caught:
+        fit(call_a_dead_actor, tmp_path)
+    assert "in call_a_dead_actor" in str(caught.value)
+    assert isinstance(caught.value.worker_failures[1], hocket.exceptions.ActorDiedError)

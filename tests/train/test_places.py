@@ -66,7 +66,7 @@ def test_ranks_of_one_node_know_it(tmp_path: Path, strategy: str) -> None:
         scaling_config=train.ScalingConfig(num_workers=2, placement_strategy=strategy),
         run_config=train.RunConfig(storage_path=tmp_path, callbacks=[collect]),
     ).fit()
-    assert [row["local"] for row in collect.rows[0]] == [(0, 2, 0), (1, 2, 0)]
+    assert [row["local"] for row in collect.rows[0]] == [[0, 2, 0], [1, 2, 0]]
     assert [row["rank"] for row in collect.rows[0]] == [0, 1]
 
 

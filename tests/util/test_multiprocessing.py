@@ -159,6 +159,23 @@ def test_errors_carry_the_traceback_of_the_process(pool: Pool) -> None:
         assert "in fail" in str(caught.value.__cause__)
 
 
+class UndescribedError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def fail_strangely(x: int) -> None:
+    raise UndescribedError
+
+
+def test_errors_that_cannot_be_described_are_raised_too(pool: Pool) -> None:
+    with pytest.raises(UndescribedError) as caught:
+        pool.map(fail_strangely, [1, 2])
+    assert "in fail_strangely" in str(caught.value.__cause__)
+
+
 def test_imap_goes_on_after_an_error(pool: Pool) -> None:
     results = pool.imap(fail_at_three, range(6))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
