@@ -28,7 +28,7 @@ import time
 from collections import deque
 from typing import NoReturn
 
-from hocket.engine import descendants, faults
+from hocket.engine import descendants, faults, values
 from hocket.engine.local import channel, debugger, late, messages, worker
 
 TAIL_LINES = 20
@@ -161,6 +161,7 @@ class Guardian:
         """Load what the next workers may need, for them to share."""
         self._patience = None
         late.finish()
+        values.prepare()  # measured: a worker's first `.remote()` takes 1.3 ms of CPU time with it, and 5.3 without
         gc.collect()
         gc.freeze()
 
