@@ -14,6 +14,7 @@ class Link:
 
     __slots__ = (
         "channel",
+        "exported",
         "functions",
         "heard_at",
         "is_closed",
@@ -29,6 +30,8 @@ class Link:
         self.channel = channel.Channel(sock)
         #: Functions whose code the worker has.
         self.functions: set[bytes] = set()
+        #: Functions whose code the worker has sent.
+        self.exported: set[bytes] = set()
         self.pid = 0
         self.heard_at = time.monotonic()
         #: When it was told to stop.
