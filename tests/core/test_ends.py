@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,3 +99,89 @@ def test_flow_of_a_second_attempt_begins_where_the_reader_is() -> None:
     assert not any(ahead.add(flow.MOST_BYTES) for _ in range(10))
     assert ahead.add(flow.MOST_BYTES)
     assert ahead.find_wanted() == 11
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+def _count_functions() -> tuple[int, int]:
+    engine: Any = hocket.core.session.get_engine()
+    statistics = engine.statistics()
+    return len(engine.kernel.functions), statistics["shared_bytes"]
+
+
+def test_functions_that_nobody_can_call_are_forgotten(session: hocket.SessionContext) -> None:
+    function: Any = None
+    for number in range(50):
+        array = np.full(1 << 20, number % 100, dtype=np.uint8)
+        function = hocket.remote(lambda array=array: int(array[-1]))
+        assert hocket.get([function.remote(), function.remote()]) == [number, number]
+        known, shared_bytes = _count_functions()
+        assert known <= 2
+        assert shared_bytes < 20 << 20, "what a closure refers to goes with it"
+    del function
+    wait_until(lambda: _count_functions() == (0, 0))
+
+
+def test_worker_forgets_functions(session: hocket.SessionContext) -> None:
+    @hocket.remote(num_cpus=2)
+    def count_known() -> int:
+        import gc
+
+        from hocket.engine.local import worker
+
+        return max(len(one._functions) for one in gc.get_objects() if type(one) is worker.Worker)
+
+    for number in range(100):
+        assert hocket.get(hocket.remote(num_cpus=2)(lambda number=number: number).remote()) == number
+    wait_until(lambda: hocket.get(count_known.remote()) < 20)
+
+
+def test_forgotten_function_can_still_be_tried_again_and_waited_for(
+    session: hocket.SessionContext, tmp_path: Path
+) -> None:
+    def wait_for(path: Path) -> str:
+        while not path.exists():
+            time.sleep(0.001)
+        return "there"
+
+    def die_once(text: str, path: Path) -> str:
+        if not path.exists():
+            path.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return text
+
+    array = np.ones(1 << 20, dtype=np.uint8)
+    last = hocket.remote(max_retries=1)(lambda text, path: die_once(text, path) + str(array[0]))
+    ref = last.remote(hocket.remote(wait_for).remote(tmp_path / "go"), tmp_path / "died")
+    same = hocket.remote(lambda: 1)
+    del last
+    assert hocket.get(same.remote()) == 1
+    wait_until(lambda: _count_functions()[0] == 1)
+    (tmp_path / "go").touch()
+    assert hocket.get(ref) == "there1"
+
+
+def test_class_of_an_actor_that_may_be_built_again_is_kept(session: hocket.SessionContext) -> None:
+    class Counter:
+        def get_pid(self) -> int:
+            return os.getpid()
+
+    counter = hocket.remote(max_restarts=1, max_task_retries=-1)(Counter).remote()
+    pid = hocket.get(counter.get_pid.remote())
+    wait_until(lambda: _count_functions()[0] == 0)
+    os.kill(pid, signal.SIGKILL)
+    assert hocket.get(counter.get_pid.remote()) != pid
+
+
+def test_function_that_is_made_again_is_known_again(session: hocket.SessionContext) -> None:
+    def build() -> Any:
+        return hocket.remote(_double)
+
+    for number in range(20):
+        refs = [build().remote(number) for _ in range(10)]
+        assert hocket.get(refs) == [2 * number] * 10
+
+
+def _double(x: int) -> int:
+    return 2 * x

@@ -98,7 +98,9 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
         if train.get_context().get_world_rank() == 0:
             world.get_world("test").barrier()
 
-    with pytest.raises(train.WorkerGroupError, match=r"^Rank 0 of 2 raised RankDiedError: Rank 1 .* has ended: its function returned"):
+    with pytest.raises(
+        train.WorkerGroupError, match=r"^Rank 0 of 2 raised RankDiedError: Rank 1 .* has ended: its function returned"
+    ):
         fit(leave_one_out, tmp_path, 2, timeout_s=1)
 
 

@@ -196,7 +196,7 @@ def rebuild_ref(object_id: int) -> ObjectRef[Any]:
 class RemoteFunction:
     """A function or class in the form that travels: encoded once, known by the digest of its code."""
 
-    __slots__ = ("blob", "buffers", "captured", "id", "name", "value")
+    __slots__ = ("__weakref__", "blob", "buffers", "captured", "id", "name", "value")
 
     def __init__(
         self,

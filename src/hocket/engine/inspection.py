@@ -251,10 +251,10 @@ class Scene:
         for task in self.kernel.closed_tasks:
             has_failed = _has_failed(task)
             counts[_name_function(task), task.kind, "FAILED" if has_failed else "FINISHED"] += 1
-            function = task.function
-            if function is not None and not has_failed:
-                names[function.id] = _name_function(task), task.kind
-                unseen[function.id] = unseen.get(function.id, function.runs) - 1
+            runs = getattr(task, "runs", None)
+            if runs is not None and not has_failed:
+                names[runs.function_id] = _name_function(task), task.kind
+                unseen[runs.function_id] = unseen.get(runs.function_id, runs.count) - 1
         for function_id, count in unseen.items():  # short runs that are not remembered one by one
             counts[*names[function_id], "FINISHED"] += max(0, count)
         for (name, kind, state), count in counts.items():

@@ -68,6 +68,13 @@ def load_pickler() -> type[pickle.Pickler]:
     return Pickler
 
 
+def prepare() -> None:
+    """Load what it takes to encode a function, for the processes that will be forked from this one."""
+    import hashlib  # noqa: F401 (see `encode_function`)
+
+    load_pickler()
+
+
 class Slot:
     """Stands in a task's arguments for a reference whose value will be put there."""
 

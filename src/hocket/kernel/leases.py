@@ -44,9 +44,10 @@ def run(kernel: State, worker: WorkerRecord, task: TaskRecord) -> None:
 
 def learn(function: FunctionRecord, seconds: float) -> None:
     """Set how deep a row of this function's tasks may be. Slow runs count at once, fast ones gradually."""
-    function.runs += 1
+    runs = function.runs
+    runs.count += 1
     mean = function.mean_s
-    function.mean_s = seconds if function.runs == 1 or seconds > 4 * mean else mean + (seconds - mean) * 0.2
+    function.mean_s = seconds if runs.count == 1 or seconds > 4 * mean else mean + (seconds - mean) * 0.2
     function.depth = max(1, min(MAX_DEPTH, int(QUEUE_SECONDS / (function.mean_s + 1e-6))))
 
 

@@ -140,10 +140,20 @@ class ActorOptions:
         return max(ACTOR_WINDOW, 2 * total) if total > 1 else ACTOR_WINDOW
 
 
+class FunctionRuns:
+    """How often a function has run; tasks that are over refer to it, and to nothing that the function needs to run."""
+
+    __slots__ = ("count", "function_id")
+
+    def __init__(self, function_id: bytes) -> None:
+        self.function_id = function_id
+        self.count = 0
+
+
 class FunctionRecord:
     """What is known of a remote function or class, over all its calls."""
 
-    __slots__ = ("blob", "depth", "id", "mean_s", "runs")
+    __slots__ = ("__weakref__", "blob", "depth", "id", "keeps", "mean_s", "runs")
 
     def __init__(self, function_id: bytes, blob: bytes) -> None:
         self.id = function_id
@@ -152,7 +162,9 @@ class FunctionRecord:
         self.mean_s = 0.0
         #: How many of its tasks may stand in one worker's queue; grows when runs are seen to be short.
         self.depth = 1
-        self.runs = 0
+        self.runs = FunctionRuns(function_id)
+        #: What the engine keeps for as long as somebody needs the function; opaque to the kernel.
+        self.keeps: object = None
 
 
 class ObjectRecord:
@@ -202,6 +214,7 @@ class TaskRecord:
         "parent",
         "ran_on",
         "retries_left",
+        "runs",
         "seconds",
         "started",
         "state",
@@ -222,6 +235,8 @@ class TaskRecord:
     """How long it ran there."""
     error_type: str
     """The class of the error that it has failed with for good."""
+    runs: FunctionRuns
+    """Of its function, which may be forgotten by then."""
 
     def __init__(
         self,

@@ -114,8 +114,8 @@ def finish(
     function = task.function
     if function is not None:
         leases.learn(function, seconds)
-    is_kept = function is None or seconds > SHORT_SECONDS or function.runs <= KEPT_RUNS
-    if is_kept or not function.runs % KEPT_EVERY:  # type: ignore[union-attr]
+    is_kept = function is None or seconds > SHORT_SECONDS or function.runs.count <= KEPT_RUNS
+    if is_kept or not function.runs.count % KEPT_EVERY:  # type: ignore[union-attr]
         is_kept = True
         task.ran_on = worker.id
         task.started = started
@@ -205,10 +205,13 @@ def _close_task(kernel: State, task: TaskRecord, is_kept: bool = True) -> None:
     task.state = TaskState.DONE
     kernel.tasks.pop(task.id, None)
     if is_kept:
+        if task.function is not None:
+            task.runs = task.function.runs
         kernel.closed_tasks.append(task)
     actor = task.actor
     if actor is None or actor.creation is not task:  # else its arguments are needed again
         objects.release_arguments(kernel, task)
+        task.function = None  # it may be remembered for longer than anybody can call the function
     if task.kind == TaskKind.CALL and actor is not None:
         objects.release(kernel, actor.id)
 

@@ -78,8 +78,10 @@ class Owner(Protocol):
     def lend(self, link: links.Link, payload: Any) -> payloads.Payload:
         """Prepare a payload for sending."""
 
-    def add_function(self, function_id: bytes, payload: payloads.Payload) -> records.FunctionRecord:
-        """Register the code of a remote function."""
+    def export_function(
+        self, link: links.Link, function_id: bytes, payload: payloads.Payload, *, is_taken: bool
+    ) -> None:
+        """A worker has sent the code of a function, and may call it from now on."""
 
     def record_metrics(self, batch: metrics.Batch) -> None:
         """Add what a worker has counted and measured."""
@@ -263,13 +265,10 @@ class Dispatcher:
         self._hub.store.take(payload, link.channel.take_descriptor(), link.worker.id)
 
     def _export(self, link: links.Link, function_id: bytes, payload: payloads.Payload) -> None:
-        is_known = function_id in self._kernel.functions
-        if payload[0] == payloads.SEGMENT:
+        is_segment = payload[0] == payloads.SEGMENT
+        if is_segment:
             self._take_segment(link, payload)
-            if is_known:  # another process was faster
-                self._hub.store.free(payload)
-        if not is_known:
-            self._hub.add_function(function_id, payload)
+        self._hub.export_function(link, function_id, payload, is_taken=is_segment)
 
     # --- results ------------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ import traceback
 from collections import deque
 from typing import NoReturn
 
-from hocket.engine import descendants, faults, node
+from hocket.engine import descendants, faults, node, values
 from hocket.engine.local import channel, debugger, late, messages, worker
 
 TAIL_LINES = 20
@@ -176,6 +176,7 @@ class Guardian:
         """Load what the next workers may need, for them to share."""
         self._patience = None
         late.finish()
+        values.prepare()  # measured: a worker's first `.remote()` takes 1.3 ms of CPU time with it, and 5.3 without
         gc.collect()
         gc.freeze()
 

@@ -29,6 +29,7 @@ from hocket.engine.local import (
     channel,
     client,
     dispatch,
+    functions,
     hub_store,
     links,
     messages,
@@ -140,6 +141,7 @@ class Hub(contract.Engine):
             send=self.carry_out,
             wait=self.pump.wait_until,
         )
+        self.functions = functions.Functions(self.kernel.functions)
         self._dispatcher = dispatch.Dispatcher(self)
         has_gpus = "GPU" in self.kernel.pool.total
         self._setup = processes.build_setup(self.job_id, self.node_id, self.namespace, has_gpus=has_gpus)
@@ -200,27 +202,43 @@ class Hub(contract.Engine):
 
     def _add_function(self, function: contract.RemoteFunction) -> records.FunctionRecord:
         """Register the code of a remote function; large arrays of its closure are stored once. Called without the lock."""
+        with self.lock:
+            self.functions.watch(function)
+            known = self.functions.find(function.id)
+        if known is not None:
+            return known
         payload: payloads.Payload = (payloads.INLINE, function.blob)
-        holder = None
+        refs = list(function.captured)  # what its closure refers to lives as long as it can be called
         if function.buffers:
             payload, holder = self._store_buffers(values.Encoded(function.blob, list(function.buffers), []))
-        with self.lock:
-            known = self.kernel.functions.get(function.id)
-            if known is not None:  # another thread was faster
-                return known
-            self.pinned += function.captured  # what its closure refers to lives as long as it can be called
-            if holder is not None:
-                self.pinned.append(holder)
-            return self.add_function(function.id, payload)
+            refs += [holder] if holder is not None else []
+        with self.lock:  # another thread may have been faster
+            return self.functions.find(function.id) or self.functions.add(function.id, payload, refs)
 
-    def add_function(self, function_id: bytes, payload: payloads.Payload) -> records.FunctionRecord:
-        """Register the code of a remote function. Called with the lock held."""
-        if payload[0] != payloads.INLINE:
-            self.store.functions[function_id] = payload
-            if payload[0] == payloads.SEGMENT and payload[2] not in self.kernel.objects:
-                self.kernel.put(payload[2], payload, (), DRIVER)  # lives as long as the session
-        record = self.kernel.functions[function_id] = records.FunctionRecord(function_id, payload[1])
-        return record
+    def export_function(
+        self, link: links.Link, function_id: bytes, payload: payloads.Payload, *, is_taken: bool
+    ) -> None:
+        """A worker has sent the code of a function, and may call it from now on. Called with the lock held."""
+        link.exported.add(function_id)
+        self.functions.note_export(function_id, link.worker.id)
+        if self.functions.find(function_id) is not None:
+            if is_taken:
+                self.store.free(payload)
+            return
+        refs: list[contract.ObjectRef[Any]] = []
+        if is_taken:
+            self.kernel.put(payload[2], payload, (), DRIVER)
+            refs.append(contract.ObjectRef(payload[2], self))
+        self.functions.add(function_id, payload, refs)
+
+    def _forget_functions(self) -> None:
+        """Have the workers forget the code that nobody needs."""
+        for function_id in self.functions.drain():
+            for link in self.links.values():
+                if function_id in link.functions:
+                    link.functions.discard(function_id)
+                    link.channel.post((messages.FORGET, function_id))
+                    self._dirty.add(link)
 
     def _make_ids(self, count: int) -> int:
         """Return the first of so many ids in a row: a task's own, and those of its further returns."""
@@ -697,6 +715,7 @@ class Hub(contract.Engine):
         dropped, interned, release = self.pump.bell.usual, self.interned, self.kernel.release
         if self.store.unmapped:
             self.store.drain_unmapped()
+        self._forget_functions()
         objects = self.kernel.objects
         while dropped:
             object_id = dropped.popleft()
@@ -799,8 +818,7 @@ class Hub(contract.Engine):
         function = task.function
         if function is not None and function.id not in link.functions:  # first: so are the descriptors
             link.functions.add(function.id)
-            code = self.store.functions.get(function.id) or (payloads.INLINE, function.blob)
-            link.channel.post((messages.FUNCTION, function.id, self.lend(link, code)))
+            link.channel.post((messages.FUNCTION, function.id, self.lend(link, functions.get_payload(function))))
         dependencies: tuple[Any, ...] = ()
         if task.dependencies:
             dependencies = tuple([self._lend_object(link, object_id) for object_id in task.dependencies])
@@ -1060,6 +1078,7 @@ class Hub(contract.Engine):
         link.close()
         self._dispatcher.forget_worker(worker_id)
         self.store.lose_worker(worker_id)
+        self.functions.lose_worker(link.exported, worker_id)
         worker = link.worker
         if worker.id in self.kernel.workers:
             self.failures += 1

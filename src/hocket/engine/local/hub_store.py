@@ -100,8 +100,6 @@ class HubStore(store.Store):
         self.entries: dict[int, Entry] = {}
         #: Objects whose mapping in this process is gone; a finalizer may append at any moment.
         self.unmapped: deque[int] = deque()
-        #: Functions whose closures hold large arrays, as payloads.
-        self.functions: dict[bytes, payloads.Payload] = {}
         self._folder = folder
         self._tell = tell
         self._send = send

@@ -16,6 +16,7 @@ class Link:
         "begun",
         "begun_at",
         "channel",
+        "exported",
         "fetching",
         "functions",
         "is_closed",
@@ -34,6 +35,8 @@ class Link:
         self.functions: set[bytes] = set()
         #: Waits that are none, because what they wait for is there and only has to be sent; by the worker's number.
         self.fetching: set[int] = set()
+        #: Functions whose code the worker has sent.
+        self.exported: set[bytes] = set()
         self.pid = 0
         #: What the worker says and does, in memory that outlives it.
         self.page = journal.Page()

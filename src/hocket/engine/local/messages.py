@@ -50,6 +50,8 @@ CONSUMED = 12
 DEADLOCK = 13
 """``(DEADLOCK, number, text)``: that wait of the worker can never end."""
 
+FORGET = 18
+"""``(FORGET, function_id)``: nobody will call that function any more."""
 PROBE = 19
 """``(PROBE, number)``: answer with `PROBED`."""
 

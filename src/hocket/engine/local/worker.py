@@ -211,7 +211,7 @@ class Worker:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _take_message(self, message: channel.Message) -> None:
+    def _take_message(self, message: channel.Message) -> None:  # noqa: C901, PLR0912, PLR0915 (one flat table)
         op = message[0]
         if op == messages.RUN:
             _, task_id, function_id, args, dependencies, borrowed, num_returns, name, extra = message
@@ -247,10 +247,20 @@ class Worker:
             found = self._flows.get(message[1])
             if found is not None:
                 found.take(message[2] + 1)
+        elif op == messages.FORGET:
+            self._forget(message[1])
         elif op == messages.SETUP:
             self._set_up(message[1])
         else:
             raise channel.FrameError(f"a worker cannot handle message {op}")
+
+    def _forget(self, function_id: bytes) -> None:
+        """Let the code of a function go; it may not even have been loaded."""
+        self._functions.pop(function_id, None)
+        code = self._codes.pop(function_id, None)
+        if code is not None and code.payload[0] == payloads.SEGMENT:
+            os.close(code.payload[-1])
+            self._engine.channel.post((messages.UNMAP, code.payload[2]))
 
     def _set_up(self, facts: dict[str, Any]) -> None:
         sys.path[:] = facts["sys_path"]

@@ -1,0 +1,111 @@
+"""The remote functions that somebody can still call: their code, and what it refers to.
+
+A program that makes a remote function for each round of its work would fill the driver with their code, and pin what their closures
+refer to. So a function is forgotten when nobody can call it any more and no task is there that needs its code:
+
+- The driver can call it as long as it has a `RemoteFunction`. A finalizer tells when it is gone; a later one with the same code is
+  registered anew.
+- A worker that has sent the code (`EXPORT`) can call it as long as it lives.
+- Tasks hold the `FunctionRecord`, also those that may be tried again, and an actor that may be built again holds the one of its class.
+
+The record holds `Kept`, which is how its own end is noticed: then the workers that have the code are told (`FORGET`). There is one record for
+each function at a time, so none of them can be about to run it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, final
+
+from hocket.engine import contract
+from hocket.engine.local import payloads
+from hocket.kernel.records import FunctionRecord
+
+
+@final
+class Kept:
+    """What lives as long as a function's record does."""
+
+    __slots__ = ("function_id", "payload", "refs", "unused")
+
+    def __init__(
+        self, function_id: bytes, payload: payloads.Payload, refs: list[contract.ObjectRef[Any]], unused: deque[bytes]
+    ) -> None:
+        self.function_id = function_id
+        #: The code.
+        self.payload = payload
+        #: What its closure refers to, and the segment of its large arrays.
+        self.refs = refs
+        self.unused = unused
+
+    def __del__(self) -> None:
+        self.unused.append(self.function_id)  # no lock: it may run in any thread at any moment
+
+
+@final
+class Functions:
+    """The driver's table of functions. Called with the hub's lock held.
+
+    Args:
+        table: The kernel's, of those that can be called.
+    """
+
+    def __init__(self, table: dict[bytes, FunctionRecord]) -> None:
+        self._table = table
+        self._alive: weakref.WeakValueDictionary[bytes, FunctionRecord] = weakref.WeakValueDictionary()
+        #: Functions that the driver can no longer call; finalizers append.
+        self._dropped: deque[bytes] = deque()
+        #: Functions whose record is gone.
+        self._unused: deque[bytes] = deque()
+        self._exporters: dict[bytes, set[int]] = {}
+
+    def find(self, function_id: bytes) -> FunctionRecord | None:
+        """Return the record of a function that somebody is about to call, if there is one."""
+        record = self._table.get(function_id) or self._alive.get(function_id)
+        if record is not None:
+            self._table[function_id] = record
+        return record
+
+    def add(self, function_id: bytes, payload: payloads.Payload, refs: list[contract.ObjectRef[Any]]) -> FunctionRecord:
+        """Register a function that is not known."""
+        record = self._table[function_id] = self._alive[function_id] = FunctionRecord(function_id, payload[1])
+        record.keeps = Kept(function_id, payload, refs, self._unused)
+        return record
+
+    def watch(self, function: contract.RemoteFunction) -> None:
+        """Learn when the driver can no longer call a function."""
+        weakref.finalize(function, self._dropped.append, function.id).atexit = False
+
+    def note_export(self, function_id: bytes, worker_id: int) -> None:
+        """A worker has sent the code, and may call the function as long as it lives."""
+        self._exporters.setdefault(function_id, set()).add(worker_id)
+
+    def lose_worker(self, exported: Iterable[bytes], worker_id: int) -> None:
+        """A worker that has sent the code of these is dead. If the driver can call one, it registers it again."""
+        for function_id in exported:
+            exporters = self._exporters.get(function_id, set())
+            exporters.discard(worker_id)
+            if not exporters:
+                self._exporters.pop(function_id, None)
+                self._table.pop(function_id, None)
+
+    def drain(self) -> list[bytes]:
+        """Forget what nobody can call; return the functions that no task needs any more."""
+        while self._dropped:
+            function_id = self._dropped.popleft()
+            if function_id not in self._exporters:
+                self._table.pop(function_id, None)
+        unused = []
+        while self._unused:
+            function_id = self._unused.popleft()
+            if function_id not in self._alive:
+                unused.append(function_id)
+        return unused
+
+
+def get_payload(record: FunctionRecord) -> payloads.Payload:
+    """Return the code of a function, as it travels."""
+    assert isinstance(record.keeps, Kept)
+    return record.keeps.payload
