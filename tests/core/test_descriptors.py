@@ -43,6 +43,7 @@ EXPECTED = repr([list(range(1, 21)), b"x", 3_000_000])
 CLOSED = [set_ for size in (1, 2, 3) for set_ in itertools.combinations(("<&-", ">&-", "2>&-"), size)]
 
 
+@pytest.mark.about_local("its sockets and processes")
 @pytest.mark.parametrize("closed", CLOSED, ids=" ".join)
 def test_standard_descriptors_may_be_closed(closed: tuple[str, ...], tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -51,6 +52,7 @@ def test_standard_descriptors_may_be_closed(closed: tuple[str, ...], tmp_path: P
     assert (ended.returncode, out.read_text() if out.exists() else "") == (0, EXPECTED), ended.stderr
 
 
+@pytest.mark.about_local("its sockets and processes")
 def test_program_may_close_them_after_init(tmp_path: Path) -> None:
     out = tmp_path / "out"
     source = PROGRAM.format(before="os.closerange(0, 3)")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import random
 import signal
+import threading
 import time
 from typing import Any
 
@@ -80,7 +83,8 @@ def test_stopped_guardian_is_continued_for_a_death(guardian_pid: int, caplog: py
 def test_stopped_guardian_is_continued_for_a_birth(guardian_pid: int, caplog: pytest.LogCaptureFixture) -> None:
     stop(guardian_pid)
     with caplog.at_level(logging.WARNING, "hocket"):
-        assert hocket.get(hocket.remote(Counter).remote().add.remote(), timeout=30) == 1
+        counters = [hocket.remote(Counter).remote() for _ in range(4)]  # more than there are idle workers
+        assert hocket.get([counter.add.remote() for counter in counters], timeout=30) == [1] * 4
     assert "The guardian" in caplog.text
     assert "was stopped; it has been continued" in caplog.text
 
@@ -154,3 +158,55 @@ def test_stopped_actor_holds_up_its_callers_only(guardian_pid: int) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     assert hocket.get(calls, timeout=30) == [1, 2, 3, 4, 5]
+
+
+# --- at random --------------------------------------------------------------------------------------------------------
+
+SECONDS = float(os.environ.get("HOCKET_TEST_STOP_SECONDS", "3"))
+
+
+class Stopper(threading.Thread):
+    """Stops and continues random processes of the session."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.chance = random.Random(seed)
+        self.pids: list[int] = []
+        self.count = 0
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        while not self.is_over.wait(self.chance.uniform(0, 0.01)):
+            pid = self.chance.choice(self.pids)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                self.count += 1
+                self.is_over.wait(self.chance.uniform(0, 0.05))
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_random_programs_with_stopped_processes(session: hocket.SessionContext) -> None:
+    seed = random.randrange(10**6)
+    print("seed", seed)
+    chance = random.Random(seed)
+    counter = hocket.remote(Counter).remote()
+    assert hocket.get(counter.add.remote(), timeout=30) == 1
+    stopper = Stopper(seed)
+    stopper.pids = [look("guardian_pid"), *look("worker_pids")]
+    stopper.start()
+    until = time.monotonic() + SECONDS
+    added = 1
+    while time.monotonic() < until:
+        refs = [one.remote(x) for x in range(chance.randrange(1, 100))]
+        calls = [counter.add.remote() for _ in range(chance.randrange(10))]
+        assert hocket.get(refs, timeout=40) == [*range(len(refs))]
+        assert hocket.get(calls, timeout=40) == [added + place for place in range(1, len(calls) + 1)]
+        added += len(calls)
+        if chance.random() < 0.2:
+            with pytest.raises(hocket.exceptions.WorkerCrashedError, match="exited with code 3"):
+                hocket.get(die.remote(3), timeout=40)
+        stopper.pids = [look("guardian_pid"), *look("worker_pids")]
+    stopper.is_over.set()
+    stopper.join()
+    assert stopper.count > 10
+    assert hocket.get([one.remote(x) for x in range(20)], timeout=40) == [*range(20)]

@@ -1135,8 +1135,7 @@ class Hub(contract.Engine):
         guardian = self._open_guardian()
         node.reserve_standard_descriptors()  # the program may have become a daemon since
         try:
-            ours, theirs = socket.socketpair()
-            link = links.Link(worker, ours)
+            link, theirs = links.Link.open(worker)
         except OSError as error:
             death = exceptions.Death(
                 pid=0, explanation=f"could not be started: the driver: {node.explain_os_error(error)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import time
 
@@ -50,6 +52,25 @@ class Link:
         self.is_closed = False
         #: Whether it said what makes no sense, and is being ended for it.
         self.is_refused = False
+
+    @classmethod
+    def open(cls, worker: records.WorkerRecord) -> tuple[Link, socket.socket]:
+        """Return a new link and the worker's end of its socket.
+
+        Raises:
+            OSError: There are too few descriptors, those that sending takes included; none is left open.
+        """
+        with contextlib.ExitStack() as opened:
+            ours, theirs = socket.socketpair()
+            opened.callback(ours.close)
+            opened.callback(theirs.close)
+            link = cls(worker, ours)
+            opened.callback(link.close)
+            with contextlib.ExitStack() as spare:
+                for fd in (theirs.fileno(), link.page.fd):  # as `Channel.flush` will
+                    spare.callback(os.close, os.dup(fd))
+            opened.pop_all()
+        return link, theirs
 
     def close(self) -> None:
         """Close the socket and let go of the page."""
