@@ -71,6 +71,28 @@ def test_descriptors_come_in_order(pair: tuple[channel.Channel, channel.Channel]
         os.close(fd)
 
 
+@pytest.mark.slow
+def test_messages_that_are_long_together_go_in_several_frames(pair: tuple[channel.Channel, channel.Channel]) -> None:
+    first, second = pair
+    fd = os.memfd_create("hocket-test")
+    long = bytes(channel.FRAME_BYTES // 3)
+    for number in range(5):
+        first.post((number, long))
+    first.outbox_fds.append(fd)
+    assert [message[0] for message in receive_all(second, first)] == [0, 1, 2, 3, 4]
+    os.close(second.take_descriptor())
+    os.close(fd)
+
+
+@pytest.mark.slow
+def test_message_that_is_too_long_is_refused(pair: tuple[channel.Channel, channel.Channel]) -> None:
+    with pytest.raises(
+        channel.MessageError, match=r"message 7 has 1,073,741,8\d\d bytes, and the most is 1,073,741,824"
+    ):
+        pair[0].post((7, bytes(channel.MAX_MESSAGE_BYTES)))
+    assert pair[0].outbox == []
+
+
 @pytest.mark.parametrize("part", [object(), {1: object()}, [lambda: None]], ids=["object", "in a dict", "in a list"])
 def test_what_cannot_be_built_never_enters_the_outbox(
     pair: tuple[channel.Channel, channel.Channel], part: object

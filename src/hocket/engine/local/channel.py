@@ -45,6 +45,12 @@ RECEIVE_BYTES = 256 * 1024
 MAX_FRAME_BYTES = 1 << 31
 """A longer frame cannot be meant."""
 
+MAX_MESSAGE_BYTES = 1 << 30
+"""A longer message is refused where it is made. Large values lie in shared memory, so this is a call with thousands of values beside it."""
+
+FRAME_BYTES = 1 << 26
+"""Messages that are longer together go in several frames."""
+
 MAX_DESCRIPTORS = 128
 """Descriptors beside one frame; the kernel's limit is 253."""
 
@@ -92,12 +98,12 @@ def encode(message: Message) -> bytes:
         MessageError: It cannot be built.
     """
     try:
-        return marshal.dumps(message, FORMAT)
+        data = marshal.dumps(message, FORMAT)
     except ValueError as error:
-        size = sum(len(part) for part in message if isinstance(part, bytes | str | tuple))
-        raise MessageError(
-            f"message {message[0]} cannot be built ({error}); its parts have {size} bytes or parts"
-        ) from error
+        raise MessageError(f"message {message[0]} cannot be built: {error}") from error
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise MessageError(f"message {message[0]} has {len(data):,} bytes, and the most is {MAX_MESSAGE_BYTES:,}")
+    return data
 
 
 class Channel:
@@ -151,8 +157,8 @@ class Channel:
     def flush(self) -> bool:
         """Send what is in the outbox without blocking; tell whether all of it is on its way."""
         if self.outbox:
-            frame = build_frame(self.outbox)
             fds = self.outbox_fds
+            frame, *others = build_frames(self.outbox)
             self.outbox = []
             if fds:
                 self.outbox_fds = []
@@ -163,7 +169,7 @@ class Channel:
                     sent = self.sock.send(frame)
                 except BlockingIOError:
                     sent = 0
-                if sent == len(frame):
+                if sent == len(frame) and not others:
                     return True
                 self._unsent.append((memoryview(frame)[sent:], []))
             else:
@@ -172,6 +178,7 @@ class Channel:
                     self._unsent.append((memoryview(_EMPTY_FRAME), fds[:MAX_DESCRIPTORS]))
                     fds = fds[MAX_DESCRIPTORS:]
                 self._unsent.append((memoryview(frame), list(fds)))  # its own list: the outbox goes on with the other
+            self._unsent += [(memoryview(other), []) for other in others]
         return self._send_rest()
 
     def _send_rest(self) -> bool:
@@ -266,8 +273,21 @@ class Channel:
         self.sock.close()
 
 
-def build_frame(encoded: list[bytes]) -> bytes:
-    """Return the frame of these messages."""
+def build_frames(encoded: list[bytes]) -> list[bytes]:
+    """Return the frame of these messages; several, if they are long."""
+    if sum(map(len, encoded)) <= FRAME_BYTES:
+        return [_build_frame(encoded)]
+    frames, part, size = [], list[bytes](), 0
+    for data in encoded:
+        if part and size + len(data) > FRAME_BYTES:
+            frames.append(_build_frame(part))
+            part, size = [], 0
+        part.append(data)
+        size += len(data)
+    return [*frames, _build_frame(part)]
+
+
+def _build_frame(encoded: list[bytes]) -> bytes:
     body = b"".join(encoded)
     return HEAD.pack(len(body) + LIST_BYTES, LIST, len(encoded)) + body
 
@@ -335,4 +355,4 @@ _FIRST = struct.Struct("<5xBxBH")
 """Of the first message: its type, and the three upper bytes of the number of its parts."""
 _SHORT_TUPLES = frozenset({(ord("("), 0, 0)})
 
-_EMPTY_FRAME = build_frame([])
+_EMPTY_FRAME = _build_frame([])
