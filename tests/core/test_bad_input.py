@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hocket
-from hocket.exceptions import SerializationError, SessionClosedError
+from hocket.exceptions import SerializationError, SessionClosedError, WorkerCrashedError
 
 
 def add(x: int, y: int = 1) -> int:
@@ -287,3 +289,34 @@ def test_wait_counts_whole_objects(session: hocket.SessionContext) -> None:
         hocket.get(ref, timeout="1")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="timeout must be 0 or more seconds"):
         hocket.wait([ref], timeout=float("nan"))
+
+
+@pytest.mark.about_local("the messages between its processes")
+def test_call_with_more_values_than_a_message_holds_is_refused_and_the_rest_goes_on(
+    session: hocket.SessionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hocket.engine.local.channel.MAX_MESSAGE_BYTES", 200_000)
+    values = [hocket.put(bytes([number]) * 50_000) for number in range(10)]
+    large = hocket.put(np.ones(200_000))
+
+    @hocket.remote(max_retries=0)
+    def count(*values: Any) -> int:
+        return len(values)
+
+    @hocket.remote(max_retries=0)
+    def end() -> None:
+        os._exit(3)
+
+    before = [count.remote() for _ in range(5)]
+    refused = count.remote(*values, large)
+    after = [count.remote(large) for _ in range(5)]
+    dying = end.remote()
+    with pytest.raises(SerializationError, match=r"message 3 has 50\d,\d\d\d bytes, and the most is 200,000"):
+        hocket.get(refused, timeout=20)
+    with pytest.raises(WorkerCrashedError, match="`end` exited with code 3"):
+        hocket.get(dying, timeout=20)
+    assert hocket.get(before + after, timeout=20) == [0] * 5 + [1] * 5
+    actor = hocket.remote(max_restarts=1)(type("Counter", (), {"count": lambda self, *values: len(values)})).remote()
+    with pytest.raises(SerializationError, match="Put the references into a list and pass that"):
+        hocket.get(actor.count.remote(*values), timeout=20)
+    assert hocket.get(actor.count.remote(*values[:3]), timeout=20) == 3

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import Any
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.engine import contract, methods
 
 
@@ -203,9 +202,7 @@ async def _put_all_async(found: AsyncIterable[Any], name: str, *, is_retried: bo
 
 
 def _put_error(engine: contract.Engine, name: str, error: Exception) -> contract.ObjectRef[Any]:
-    frames = error.__traceback__.tb_next if error.__traceback__ is not None else None  # without our own
-    text = "".join(traceback.format_exception(type(error), error, frames))
-    return engine.put_error(exceptions.TaskError(name, text, error))
+    return engine.put_error(exceptions.TaskError(name, texts.format_error(error), exceptions.get_cause(error)))
 
 
 def wrap(refs: list[contract.ObjectRef[Any]], num_returns: int) -> Any:

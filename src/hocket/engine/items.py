@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 _log = logging.getLogger("hocket")
 
-_KINDS = frozenset({types.GeneratorType, types.AsyncGeneratorType})
+KINDS = frozenset({types.GeneratorType, types.AsyncGeneratorType})
 
 
 class Failure(NamedTuple):
@@ -31,7 +31,7 @@ def is_to_be_taken(result: Any, num_returns: int, function: Any) -> bool:
         num_returns: How many results it has; below 0 for one that streams.
         function: What was called. With one return an ordinary function is not taken for a generator: it returns what cannot travel.
     """
-    if type(result) not in _KINDS or num_returns < 1:
+    if type(result) not in KINDS or num_returns < 1:
         return False
     return num_returns > 1 or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from hocket import exceptions
 from hocket.engine import contract, faults, forks, interrupts, rules, values
@@ -51,20 +51,38 @@ class Arrived:
         self.held = held
 
 
+class Work(Protocol):
+    """A task or call, as far as it matters here."""
+
+    name: str
+    #: Which function; empty for a method.
+    function_id: bytes
+    method: str
+    extra: dict[str, Any] | None
+
+
 class Running:
     """What a thread, or a coroutine of an asynchronous actor, runs."""
 
-    __slots__ = ("extra", "function_id", "is_exiting", "method", "name", "task_id")
+    __slots__ = ("is_exiting", "task_id", "work")
 
     def __init__(self) -> None:
+        #: 0 if it runs nothing.
         self.task_id = 0
-        self.name = ""
-        #: Which function; empty for a method.
-        self.function_id = b""
-        self.method = ""
-        self.extra: dict[str, Any] | None = None
+        #: What it runs, or has run last.
+        self.work: Work | None = None
         #: Whether it has asked for the end of its actor: then it has no result, whatever becomes of the exception.
         self.is_exiting = False
+
+    @property
+    def name(self) -> str:
+        """What runs, for messages."""
+        return self.work.name if self.work is not None else ""
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What only some tasks have; nothing if none runs."""
+        return (self.work.extra or {}) if self.task_id and self.work is not None else {}
 
 
 class _ThreadState(threading.local):
@@ -856,7 +874,7 @@ class Client(contract.Engine):
 
     def get_context(self) -> contract.WorkContext:
         running = self.running
-        extra = {**self.actor_extra, **(running.extra or {})}
+        extra = {**self.actor_extra, **running.extra}
         task_id = running.task_id
         group_id = extra.get("group_id", 0)
         return contract.WorkContext(

@@ -58,8 +58,8 @@ def _is_retryable(task: TaskRecord, payload: payloads.Payload) -> bool:
     if not asked or not task.retries_left or task.cancelled:
         return False
     error = _decode_foreign(payload)
-    cause = error.cause if isinstance(error, exceptions.TaskError) else error
-    return asked is True or (asked is not False and isinstance(cause, asked))
+    cause = error if error is None else exceptions.get_cause(error)
+    return asked is True or (asked is not False and issubclass(type(cause), asked))
 
 
 class Owner(Protocol):
@@ -105,7 +105,10 @@ class Dispatcher:
         worker = link.worker
         for message in received:
             op = message[0]
-            if op == messages.DONE:
+            if op == messages.PLAIN:
+                _, task_id, data, seconds, started = message
+                kernel.finish(worker, task_id, seconds, [((payloads.INLINE, data), ())], started)
+            elif op == messages.DONE:
                 _, task_id, seconds, results, started = message
                 failure = None
                 for payload, _ in results:
@@ -300,11 +303,11 @@ class Dispatcher:
         if task is None:
             return False
         self._hub.failures += 1
-        error = _decode_foreign(failure)
-        cause = error.cause if isinstance(error, exceptions.TaskError) else error
         if not _is_retryable(task, failure):
-            task.error_type = type(cause).__name__
-            self._note(task_id, task.options.name, task.error_type, str(cause)[:1000])
+            error = _decode_foreign(failure)
+            cause = error if error is None else exceptions.get_cause(error)
+            task.error_type = texts.name_class(type(cause))
+            self._note(task_id, task.options.name, task.error_type, texts.safe_text(cause, 1000))
             return False
         for position, (payload, _) in enumerate(results):
             self._kernel.instructions.append((Op.FREE, task_id + position, payload))

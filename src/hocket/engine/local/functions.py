@@ -91,6 +91,11 @@ class Functions:
                 self._exporters.pop(function_id, None)
                 self._table.pop(function_id, None)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether `drain` has something to do."""
+        return bool(self._dropped or self._unused)
+
     def drain(self) -> list[bytes]:
         """Forget what nobody can call; return the functions that no task needs any more."""
         while self._dropped:

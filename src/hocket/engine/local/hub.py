@@ -715,7 +715,8 @@ class Hub(contract.Engine):
         dropped, interned, release = self.pump.bell.usual, self.interned, self.kernel.release
         if self.store.unmapped:
             self.store.drain_unmapped()
-        self._forget_functions()
+        if self.functions.has_news:
+            self._forget_functions()
         objects = self.kernel.objects
         while dropped:
             object_id = dropped.popleft()
@@ -743,10 +744,7 @@ class Hub(contract.Engine):
                     _, worker, task = instruction
                     link = self.links.get(worker.id)  # type: ignore[attr-defined]
                     if link is not None:
-                        try:
-                            self._send_task(link, task)  # type: ignore[arg-type]
-                        except channel.MessageError as error:
-                            self._refuse(link, task, error)  # type: ignore[arg-type]
+                        self._send_task(link, task)  # type: ignore[arg-type]
                         dirty.add(link)
                 elif op == Op.FREE:
                     self._free(instruction[1], instruction[2])  # type: ignore[arg-type]
@@ -801,25 +799,13 @@ class Hub(contract.Engine):
             worker.killed = True
             self.kill_worker(worker.id)
 
-    def _refuse(self, link: links.Link, task: TaskRecord, error: channel.MessageError) -> None:
-        """The message that would start a task cannot be built."""
-        link.channel.outbox_fds.clear()
-        refused = exceptions.SerializationError(
-            f"`{task.options.name}` cannot be sent to a worker: {error}. Pass large values as references (hocket.put) inside a "
-            "list rather than as arguments by the thousand."
-        )
-        link.worker.inflight.pop(task.id, None)
-        task.worker = None
-        self.failures += 1
-        self.kernel.fail_exception(task, refused)
-
     def _send_task(self, link: links.Link, task: TaskRecord) -> None:
-        outbox = link.channel.outbox
         function = task.function
         if function is not None and function.id not in link.functions:  # first: so are the descriptors
             link.functions.add(function.id)
             link.channel.post((messages.FUNCTION, function.id, self.lend(link, functions.get_payload(function))))
         dependencies: tuple[Any, ...] = ()
+        descriptors = len(link.channel.outbox_fds) if task.dependencies else 0
         if task.dependencies:
             dependencies = tuple([self._lend_object(link, object_id) for object_id in task.dependencies])
         if task.borrowed:
@@ -829,42 +815,41 @@ class Hub(contract.Engine):
         if args is not None and args[0] == payloads.SEGMENT:
             self.lend(link, args)
         options = task.options
+        returns, name, borrowed = options.num_returns, options.name, task.borrowed
+        message: channel.Message
         if task.kind == TaskKind.CALL:
-            outbox.append(
-                channel.encode(
-                    (
-                        messages.CALL,
-                        task.id,
-                        task.method,
-                        args,
-                        dependencies,
-                        task.borrowed,
-                        options.num_returns,
-                        options.name,
-                        dispatch.build_call_extra(task) if task.attempt or not options.is_simple else None,
-                    )
-                )
+            extra = dispatch.build_call_extra(task) if task.attempt or not options.is_simple else None
+            message = (messages.CALL, task.id, task.method, args, dependencies, borrowed, returns, name, extra)
+        else:
+            assert function is not None
+            extra = None
+            if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt or options.backpressure:
+                extra = self._dispatcher.build_extra(link.worker, task)
+            message = (messages.RUN, task.id, function.id, args, dependencies, borrowed, returns, name, extra)
+        if dependencies:
+            self._post_long(link, task, message, descriptors)
+        else:
+            link.channel.outbox.append(channel.encode_short(message))
+
+    def _post_long(self, link: links.Link, task: TaskRecord, message: channel.Message, descriptors: int) -> None:
+        """Post a message with values beside the arguments. If these are too many for one, the task has failed."""
+        try:
+            link.channel.post(message)
+        except channel.MessageError as error:
+            del link.channel.outbox_fds[descriptors:]
+            link.channel.post((messages.SKIP,))
+            refused = exceptions.SerializationError(
+                f"`{task.options.name}` cannot be sent to a worker: {error}. Put the references into a list and pass that: then the "
+                "function gets references, and fetches the values itself."
             )
-            return
-        assert function is not None
-        extra = None
-        if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt or options.backpressure:
-            extra = self._dispatcher.build_extra(link.worker, task)
-        outbox.append(
-            channel.encode(
-                (
-                    messages.RUN,
-                    task.id,
-                    function.id,
-                    args,
-                    dependencies,
-                    task.borrowed,
-                    options.num_returns,
-                    options.name,
-                    extra,
-                )
+            self.failures += 1
+            self.kernel.fail(
+                link.worker,
+                task.id,
+                payloads.encode_error(refused),
+                retryable=False,
+                error_type=type(refused).__name__,
             )
-        )
 
     def _lend_object(self, link: links.Link, object_id: int) -> tuple[int, payloads.Payload, tuple[int, ...]]:
         """Prepare an argument for sending, with the references inside it."""
@@ -981,9 +966,9 @@ class Hub(contract.Engine):
     def _look_for_progress(self, link: links.Link, now: float) -> None:
         """Take back what stands behind a task that takes long, or in a worker that is silent."""
         begun = link.page.read_begun()
-        if begun != link.begun:
+        if begun != link.begun or now - link.looked_at > 4 * STALL_SECONDS:  # it has had nothing to do meanwhile
             link.begun, link.begun_at = begun, now
-            return
+        link.looked_at = now
         worker = link.worker
         is_running = next(iter(worker.inflight.values())).number <= begun
         if now - link.begun_at > (STALL_SECONDS if is_running else SILENT_SECONDS):

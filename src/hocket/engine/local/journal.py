@@ -175,14 +175,15 @@ class JournalChannel(channel.Channel):
 
     def post(self, message: channel.Message) -> None:
         data = channel.encode(message)
-        if self.outbox_fds or len(data) > BODY_BYTES:
-            self._send_alone(data)
-            return
-        end = self._end + len(data)
-        if end > BODY_BYTES:
+        start = self._end
+        end = start + len(data)
+        if end > BODY_BYTES or self.outbox_fds:
+            if self.outbox_fds or len(data) > BODY_BYTES:
+                self._send_alone(data)
+                return
             self.flush()
-            end = len(data)
-        self._map[_BODY + self._end : _BODY + end] = data
+            start, end = 0, len(data)
+        self._map[_BODY + start : _BODY + end] = data
         self._end = self.words[END] = end
         self._count += 1
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
 
 from hocket.engine.local import channel, journal
 from hocket.kernel import records
@@ -24,6 +23,7 @@ class Link:
         "is_closed",
         "is_refused",
         "is_writable_watched",
+        "looked_at",
         "page",
         "pid",
         "stopped_at",
@@ -44,7 +44,9 @@ class Link:
         self.page = journal.Page()
         #: The number of the task that it was seen to have started last, and when that was seen first.
         self.begun = 0
-        self.begun_at = time.monotonic()
+        self.begun_at = 0.0
+        #: When it was looked at last.
+        self.looked_at = 0.0
         #: When it was told to stop.
         self.stopped_at = 0.0
         self.is_writable_watched = False

@@ -26,6 +26,8 @@ CALL = 4
 """``(CALL, task_id, method, args, dependencies, borrowed, num_returns, name, extra)``"""
 CANCEL = 5
 """``(CANCEL, task_id, recursive)``: also what it has submitted, if `recursive`."""
+SKIP = 77
+"""``(SKIP,)``: stands for a task or call that could not be sent; it has a number as those have."""
 STOP = 7
 """``(STOP,)``: finish what stands in the row, then exit."""
 VALUE = 8
@@ -56,6 +58,8 @@ PROBE = 19
 """``(PROBE, number)``: answer with `PROBED`."""
 
 # worker -> hub
+PLAIN = 39
+"""``(PLAIN, task_id, pickle, seconds, started)``: the usual `DONE`, of one small value without references."""
 DONE = 20
 """``(DONE, task_id, seconds, [(payload, contained), ...], started)``: `started` by the clock that all processes share."""
 FAILED = 21

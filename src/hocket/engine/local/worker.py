@@ -12,7 +12,6 @@ started. What a task prints is flushed before its result is sent.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import faulthandler
 import functools
 import inspect
@@ -243,6 +242,8 @@ class Worker:
             self._cancel(message[1], recursive=message[2])
         elif op == messages.STOP:
             self._is_stopping = True
+        elif op == messages.SKIP:
+            self._taken += 1
         elif op == messages.CONSUMED:
             found = self._flows.get(message[1])
             if found is not None:
@@ -403,10 +404,7 @@ class Worker:
         """Write down, for ourselves and for whoever has to explain our death, what runs now."""
         running = self._engine.running
         running.task_id = work.task_id
-        running.name = work.name
-        running.function_id = work.function_id
-        running.method = work.method
-        running.extra = work.extra
+        running.work = work
         running.is_exiting = False
         self._status[self._slot] = work.task_id
         self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
@@ -478,8 +476,9 @@ class Worker:
     def _note_end(self, work: Work, running: client.Running, place: int | None) -> None:
         """What ran has been answered, unless it ends the process."""
         running.task_id = 0
-        running.extra = None
-        self._engine.cancelled.discard(work.task_id)
+        cancelled = self._engine.cancelled
+        if cancelled:
+            cancelled.discard(work.task_id)
         _flush_streams()
         if place is not None:
             with self._engine.lock:
@@ -494,9 +493,12 @@ class Worker:
         return methods.get_method(self._actor, work.method)
 
     def _name_function(self, running: client.Running) -> str:
-        if running.method:
-            return callers.name_function(type(self._actor), running.method)
-        function = self._functions.get(running.function_id)
+        work = running.work
+        if work is None:
+            return ""
+        if work.method:
+            return callers.name_function(type(self._actor), work.method)
+        function = self._functions.get(work.function_id)
         return callers.name_function(function, "__init__" if isinstance(function, type) else "")
 
     def _note_exit(self) -> None:
@@ -553,7 +555,7 @@ class Worker:
                 self._cancelling_id = work.task_id
                 raise KeyboardInterrupt
             result = function(*args, **kwargs)
-            if items.is_to_be_taken(result, work.num_returns, function):
+            if type(result) in items.KINDS and items.is_to_be_taken(result, work.num_returns, function):
                 result = items.take(
                     event_loop.iterate(result) if hasattr(result, "__aiter__") else result, work.num_returns, work.name
                 )
@@ -694,7 +696,11 @@ class Worker:
         if count == 1 and not work.reply_to and values.is_plain(result) and faults.plan is None:  # the usual case
             data = values.encode_plain(result)
             if len(data) < values.BESIDE_BYTES:
-                self._post_done(work, [((payloads.INLINE, data), ())], started, seconds)
+                engine = self._engine
+                with engine.lock:
+                    if engine.metrics.families:
+                        engine.post_metrics()
+                    engine.channel.post((messages.PLAIN, work.task_id, data, seconds, started))
                 return
             del data  # it goes to shared memory, below
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
@@ -862,8 +868,10 @@ def _split(work: Work, result: Any, count: int) -> tuple[Any, ...]:
 
 def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed by the user, or nobody reads it
+        try:  # not `suppress`, which costs a microsecond a task
             stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
 
 
 def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: int, terminal: str | None) -> int:
