@@ -48,7 +48,8 @@ def learn(function: FunctionRecord, seconds: float) -> None:
     runs.count += 1
     mean = function.mean_s
     function.mean_s = seconds if runs.count == 1 or seconds > 4 * mean else mean + (seconds - mean) * 0.2
-    function.depth = max(1, min(MAX_DEPTH, int(QUEUE_SECONDS / (function.mean_s + 1e-6))))
+    depth = int(QUEUE_SECONDS / (function.mean_s + 1e-6))
+    function.depth = MAX_DEPTH if depth > MAX_DEPTH else depth or 1  # not `min` and `max`: each task pays for this
 
 
 def take_idle(kernel: State, environment: str, gpu_ids: tuple[GpuId, ...] = ()) -> WorkerRecord:

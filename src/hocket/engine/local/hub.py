@@ -192,8 +192,9 @@ class Hub(contract.Engine):
         with self.lock:
             if self.end is not None:
                 raise self.end
-            if options.shape not in self._feasible:
-                self.check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
+            shape = options.shape
+            if shape is not records.DEFAULT_SHAPE and shape not in self._feasible:
+                self.check_feasible(shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
             task_id = next(self._ids) if options.num_returns == 1 else self._make_ids(options.num_returns)
             arguments = _NO_ARGUMENTS if encoded is None else self._register(encoded, top, stored)
             refs = self._submit(TaskRecord(task_id, record, *arguments, options))

@@ -112,6 +112,8 @@ class Worker:
         self._interruptible_id = 0
         self._cancelling_id = 0
         self._main_id = threading.get_ident()
+        #: What the main thread runs.
+        self._own_running = engine.running
         engine.on_work = self._take_message
         engine.on_late = self._enqueue
         engine.on_exit = self._note_exit
@@ -402,7 +404,8 @@ class Worker:
 
     def note_start(self, work: Work) -> client.Running:
         """Write down, for ourselves and for whoever has to explain our death, what runs now."""
-        running = self._engine.running
+        # Only where several run at once does it depend on who asks.
+        running = self._engine.running if self._is_concurrent or self._loop is not None else self._own_running
         running.task_id = work.task_id
         running.work = work
         running.is_exiting = False
