@@ -1,0 +1,239 @@
+"""What the driver's engine knows, and how it talks to one worker.
+
+The classes of this package are one object in layers, as the kernel is: each calls what is below it by its name, and what is above it
+through the abstract methods here, which are few.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from hocket import exceptions
+from hocket.engine import contract, faults, inspection, interrupts, node
+from hocket.engine.local import (
+    dispatch,
+    functions,
+    hub_store,
+    links,
+    payloads,
+    processes,
+    pump,
+    watch,
+    window,
+)
+from hocket.kernel import machine, records, resources, state
+
+
+class HubState(contract.Engine):
+    """The tables, the sockets and the lock.
+
+    Args:
+        node_demand: What the machine has.
+        namespace: Where actors' names live unless said otherwise.
+        labels: What `hocket.init` says about the machine, for options that choose among nodes.
+        memory_limit: How many bytes large values may take in memory; what is more goes to disk. None: a part of what this
+            process may use.
+        spill_folder: Where they go. Empty: the system's folder for temporary files.
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        node_demand: resources.Demand,
+        *,
+        namespace: str,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        memory_limit: int | None = None,
+        spill_folder: str = "",
+    ) -> None:
+        super().__init__()
+        node.reserve_standard_descriptors()
+        self.lock = threading.RLock()
+        self.guard = interrupts.InterruptGuard(self.lock)
+        node.raise_descriptor_limit()
+        node.check_descriptors()
+        self.guard.install()
+        try:
+            self._build(node_demand, namespace, labels, memory_limit, spill_folder)
+        except BaseException:  # no descriptors, for example
+            self.guard.remove()
+            raise
+
+    def _build(
+        self,
+        node_demand: resources.Demand,
+        namespace: str,
+        labels: Mapping[str, str],
+        memory_limit: int | None,
+        spill_folder: str,
+    ) -> None:
+        self.namespace = namespace
+        self.labels = dict(labels)
+        self.job_id = os.urandom(4).hex()
+        self.node_id = os.urandom(16).hex()
+        cpus = dict(node_demand).get("CPU", 0) // resources.UNIT
+        self.kernel = machine.Kernel(
+            node_demand,
+            max_idle_workers=max(1, cpus),
+            gpu_ids=node.name_gpus(node_demand),
+            encode_error=payloads.encode_error,
+            error_mark=payloads.ERROR,
+            none_value=payloads.NONE,
+            end_value=payloads.STREAM_END,
+        )
+        self.links: dict[int, links.Link] = {}
+        self.errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
+        #: Why the session is over, if it is.
+        self.end: exceptions.HocketError | None = None
+        self.failures = 0
+        self._callbacks: dict[int, list[Callable[[], None]]] = {}
+        self._ids = itertools.count(1)
+        self._since_pump = 0
+        self._dirty: set[links.Link] = set()
+        self._by_fd: dict[int, links.Link] = {}
+        self.pump = pump.Pump(
+            self,
+            self.lock,
+            handle=self._handle,
+            before_wait=self._before_wait,
+            guard=self.guard,
+            check=self.guard.check,
+            name="hocket-steward",
+        )
+        self.store = hub_store.HubStore(
+            self.lock,
+            limit=node.choose_store_bytes() if memory_limit is None else memory_limit,
+            folder=spill_folder,
+            tell=self._tell,
+            send=self.carry_out,
+            wait=self.pump.wait_until,
+        )
+        self.functions = functions.Functions(self.kernel.functions)
+        self._dispatcher = dispatch.Dispatcher(self)
+        has_gpus = "GPU" in self.kernel.pool.total
+        self._setup = processes.build_setup(self.job_id, self.node_id, self.namespace, has_gpus=has_gpus)
+        #: Shapes that have been found feasible; the answer does not change during a session.
+        self._feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
+        self.guardian: processes.GuardianProcess | None = None
+        #: The modules that it was told to load.
+        self._loaded: set[str] = set()
+        self.watch = watch.Watch(self)
+        #: Pids of workers, also of dead ones, as far as they are remembered.
+        self.pids: dict[int, int] = {}
+        self.lost: deque[inspection.LostWorker] = deque(maxlen=1000)
+        self.spans: deque[inspection.OwnSpan] = deque(maxlen=state.KEPT_TASKS)
+        self._window: window.Window | None = None
+        self._scene = inspection.Scene(
+            kernel=self.kernel,
+            job_id=self.job_id,
+            node_id=self.node_id,
+            namespace=namespace,
+            labels=self.labels,
+            driver_pid=os.getpid(),
+            entrypoint=" ".join(sys.orig_argv),
+            opened_at=time.time(),
+            get_pid=lambda worker_id: self.pids.get(worker_id, 0),
+            find_running=self._find_running,
+            measure=payloads.measure,
+            locate=payloads.get_source_line,
+            errors=self.errors,
+            lost=self.lost,
+            spans=self.spans,
+        )
+
+    # --- of the layers above ------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def carry_out(self, *, urgent: bool = True) -> None:
+        """Do what the kernel asks, then send. Called with the lock held."""
+
+    @abc.abstractmethod
+    def _before_wait(self) -> float | None:
+        """Send what is unsent and look after what is due; return how long to wait at most. Called with the lock held."""
+
+    @abc.abstractmethod
+    def _handle(self, fd: int, mask: int) -> None:
+        """Handle what has come on a descriptor. Called with the lock held."""
+
+    @abc.abstractmethod
+    def export_function(
+        self, link: links.Link, function_id: bytes, payload: payloads.Payload, *, is_taken: bool
+    ) -> None:
+        """A worker has sent the code of a function, and may call it from now on. Called with the lock held."""
+
+    @abc.abstractmethod
+    def introduce(self, caller: int, actor_id: int, fd: int) -> None:
+        """Pass one end of a line on to an actor's worker, behind what the caller has sent it through us."""
+
+    @abc.abstractmethod
+    def lend(self, link: links.Link, payload: Any) -> payloads.Payload:
+        """Prepare a payload for sending; a mapping of a segment will hold a count on its object."""
+
+    @abc.abstractmethod
+    def bury_unreported(self, link: links.Link) -> None:
+        """A worker is dead, and the guardian does not say why. Called with the lock held."""
+
+    # --- one worker ---------------------------------------------------------------------------------------------------
+
+    def _tell(self, worker_id: int, message: tuple[Any, ...]) -> bool:
+        """Put a message into a worker's outbox; False if it is dead."""
+        link = self.links.get(worker_id)
+        if link is not None:
+            link.channel.post(message)
+            self._dirty.add(link)
+        return link is not None
+
+    def send(self, link: links.Link, message: tuple[Any, ...]) -> None:
+        """Put a message in a worker's outbox, to be sent before the next wait."""
+        link.channel.post(message)
+        self._dirty.add(link)
+        self.flush(link)
+
+    def flush(self, link: links.Link) -> None:
+        """Send what a worker is to get; what its socket does not take is sent when it does."""
+        if faults.plan is not None:
+            faults.plan.reach("hub.before_flush")
+        try:
+            is_sent = link.channel.flush()
+        except OSError as error:  # it is dying; its parent will tell why
+            link.channel.outbox.clear()
+            is_sent = True
+            if not isinstance(error, BrokenPipeError | ConnectionResetError):  # it would wait for ever
+                self.kill_worker(link.worker.id)
+        if is_sent == link.is_writable_watched and not link.is_closed:
+            link.is_writable_watched = not is_sent
+            self.pump.watch_writable(link.channel.fd, link.is_writable_watched)
+        self._dirty.discard(link)
+
+    def kill_worker(self, worker_id: int) -> None:
+        """Have a worker killed."""
+        if self.guardian is not None:
+            self.guardian.kill(worker_id)
+
+    def _find_running(self, worker: records.WorkerRecord) -> tuple[int, float]:
+        if self.guardian is None:
+            return 0, 0.0
+        return self.guardian.read_status(worker.id), self.guardian.read_start(worker.id)
+
+    def _make_ids(self, count: int) -> int:
+        """Return the first of so many ids in a row: a task's own, and those of its further returns."""
+        first = next(self._ids)
+        for _ in range(count - 1):
+            next(self._ids)
+        return first
+
+    def _call_back_all(self) -> None:
+        """The session is over: whoever waits for a future is to learn it."""
+        for callbacks in self._callbacks.values():
+            self.pump.due.extend(callbacks)
+        self._callbacks.clear()
