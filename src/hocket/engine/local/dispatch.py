@@ -238,7 +238,9 @@ class Dispatcher:
                 raise channel.FrameError(f"message {message[0]!r} is unknown, or is not for the hub")
 
     def _are_there(self, object_ids: tuple[int, ...], needed: int) -> bool:
-        """Tell whether so many of these objects have values; 0 is all of them, or one error."""
+        """Tell whether so many of these objects have values; 0 is all of them, or one error. A wait for no object is for something else."""
+        if not object_ids:
+            return False
         known = self._kernel.objects
         found = [record for record in map(known.get, object_ids) if record is not None and record.value is not None]
         return len(found) >= (needed or len(object_ids)) or (not needed and any(record.failed for record in found))
