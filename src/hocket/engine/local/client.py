@@ -69,7 +69,7 @@ class Running:
     def __init__(self) -> None:
         #: 0 if it runs nothing.
         self.task_id = 0
-        #: What it runs, or has run last.
+        #: What it runs; None in between.
         self.work: Work | None = None
         #: Whether it has asked for the end of its actor: then it has no result, whatever becomes of the exception.
         self.is_exiting = False
@@ -82,7 +82,7 @@ class Running:
     @property
     def extra(self) -> dict[str, Any]:
         """What only some tasks have; nothing if none runs."""
-        return (self.work.extra or {}) if self.task_id and self.work is not None else {}
+        return (self.work.extra or {}) if self.work is not None else {}
 
 
 class _ThreadState(threading.local):

@@ -479,6 +479,7 @@ class Worker:
     def _note_end(self, work: Work, running: client.Running, place: int | None) -> None:
         """What ran has been answered, unless it ends the process."""
         running.task_id = 0
+        running.work = None  # it holds handles
         cancelled = self._engine.cancelled
         if cancelled:
             cancelled.discard(work.task_id)

@@ -37,7 +37,9 @@ class Reactor(worker_pool.WorkerPool):
         if not stalled:
             return limit_s
         for worker in stalled:
-            self._look_for_progress(self.links[worker.id], now)
+            link = self.links.get(worker.id)
+            if link is not None:  # else it could not be started, which is about to be told
+                self._look_for_progress(link, now)
         if self.kernel.instructions:
             self.carry_out()
         return STALL_SECONDS
