@@ -143,10 +143,11 @@ def test_random_programs_end_and_leave_nothing_held(session: hocket.SessionConte
     programs = [Program(seed + number) for number in range(3)]
     until = time.monotonic() + SECONDS
     errors: list[BaseException] = []
+    done = [program.done for program in programs]
 
     def is_over() -> bool:
         """For so many seconds, and as long after that as few kinds of steps have been taken: the machine may be busy."""
-        kinds = set[str]().union(*(program.done for program in programs))
+        kinds = set[str]().union(*done)
         return bool(errors) or (time.monotonic() > until and len(kinds) >= KINDS)
 
     def run(program: Program) -> None:
