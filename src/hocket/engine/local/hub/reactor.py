@@ -37,9 +37,9 @@ class Reactor(worker_pool.WorkerPool):
         if not stalled:
             return limit_s
         for worker in stalled:
-            link = self.links.get(worker.id)
-            if link is not None:  # else it could not be started, which is about to be told
-                self._look_for_progress(link, now)
+            silent = self.links.get(worker.id)
+            if silent is not None:  # else it could not be started, which is about to be told
+                self._look_for_progress(silent, now)
         if self.kernel.instructions:
             self.carry_out()
         return STALL_SECONDS
