@@ -8,6 +8,7 @@ import pathlib
 import resource
 import select
 import socket
+from collections import Counter
 from collections.abc import Iterator
 
 import hypothesis
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 from hocket.engine.local import channel
+from hocket.engine.local import messages as numbers
 
 
 @pytest.fixture
@@ -166,3 +168,8 @@ def test_fuzzed_frames_end_in_messages_or_in_an_error(frame: bytes, cut: int, fl
         finally:
             left.close()
             receiver.close()
+
+
+def test_no_number_stands_for_two_messages() -> None:
+    names = Counter(value for name, value in vars(numbers).items() if name.isupper() and not name.startswith("STATUS"))
+    assert [number for number, count in names.items() if count > 1] == []

@@ -58,7 +58,7 @@ PROBE = 19
 """``(PROBE, number)``: answer with `PROBED`."""
 
 # worker -> hub
-PLAIN = 39
+PLAIN = 78
 """``(PLAIN, task_id, pickle, seconds, started)``: the usual `DONE`, of one small value without references."""
 DONE = 20
 """``(DONE, task_id, seconds, [(payload, contained), ...], started)``: `started` by the clock that all processes share."""
