@@ -254,9 +254,10 @@ def _fork_worker() -> tuple[int, socket.socket]:
     ours, theirs = socket.socketpair()
     program = f"""
 import os
-from hocket.engine.local import messages, worker
+from hocket.engine.local import journal, messages, worker
 status = os.memfd_create("status"); os.ftruncate(status, messages.STATUS_BYTES)
-os._exit(worker.main(1, {theirs.fileno()}, status, os.memfd_create("stack"), None))
+page = os.memfd_create("page"); os.ftruncate(page, journal.PAGE_BYTES)
+os._exit(worker.main(1, {theirs.fileno()}, page, status, os.memfd_create("stack"), None))
 """
     pid = os.posix_spawn(
         sys.executable,
@@ -269,6 +270,14 @@ os._exit(worker.main(1, {theirs.fileno()}, status, os.memfd_create("stack"), Non
     )
     theirs.close()
     return pid, ours
+
+
+@pytest.mark.slow
+def test_worker_that_hears_no_junk_ends_in_peace() -> None:
+    """Else the test above would be content with a worker that never came up."""
+    pid, ours = _fork_worker()
+    ours.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 @pytest.mark.slow

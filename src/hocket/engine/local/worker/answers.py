@@ -1,0 +1,226 @@
+"""What a task returned, raised or yielded, on its way.
+
+Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the steward. They are safe
+before the next task starts: see `journal`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
+
+from hocket import exceptions, texts
+from hocket.engine import callers, faults, items, methods, rules, values
+from hocket.engine.local import flow, messages, payloads, surroundings
+from hocket.engine.local.worker import state
+from hocket.kernel import records
+
+
+class Answers(state.WorkerState):
+    """Publishes results."""
+
+    def send_result(self, work: state.Work, result: Any, started: float) -> None:
+        """Put the result in the outbox; one that cannot travel is the task's error."""
+        try:
+            self._send_result(work, result, time.perf_counter() - started, started)
+        except BaseException as error:  # noqa: BLE001 (a user's __reduce__, or handler of a signal, may raise anything)
+            self.report(work, error)
+
+    def _send_result(self, work: state.Work, result: Any, seconds: float, started: float) -> None:
+        count = work.num_returns
+        if count == 1 and not work.reply_to and values.is_plain(result) and faults.plan is None:  # the usual case
+            data = values.encode_plain(result)
+            if len(data) < values.BESIDE_BYTES:
+                engine = self._engine
+                with engine.lock:
+                    if engine.metrics.families:
+                        engine.post_metrics()
+                    engine.channel.post((messages.PLAIN, work.task_id, data, seconds, started))
+                return
+            del data  # it goes to shared memory, below
+        results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
+        encoded = [
+            self._encode_failure(work, value)
+            if type(value) is items.Failure
+            else values.encode(value, f"the result of `{work.name}`", by_index=True)
+            for value in results
+        ]
+        if faults.plan is not None:
+            faults.plan.reach("worker.before_result")
+        sent = []
+        for position, value in enumerate(encoded):
+            payload = self._store_result(work, value, position) if value.buffers else (payloads.INLINE, value.data)
+            if type(results[position]) is items.Failure:
+                payload = (payloads.ERROR, value.data)
+            sent.append((payload, tuple([ref._id for ref in value.refs])))
+        self._post_results(work, encoded, sent, started, seconds)
+        if faults.plan is not None:
+            faults.plan.reach("worker.after_result")
+
+    def _post_results(
+        self, work: state.Work, encoded: list[values.Encoded], sent: list[state.Sent], started: float, seconds: float
+    ) -> None:
+        engine = self._engine
+        with engine.lock:
+            for value in encoded:
+                if value.refs:
+                    engine.publish(value.refs)
+            if work.reply_to:
+                self._answer(work, sent, started, seconds)
+                return
+            self._post_done(work, sent, started, seconds)
+
+    def _post_done(self, work: state.Work, sent: list[state.Sent], started: float, seconds: float) -> None:
+        """Publish the results: from here on they are safe."""
+        engine = self._engine
+        with engine.lock:
+            if engine.metrics.families:
+                engine.post_metrics()
+            for payload, _ in sent:
+                if payload[0] == payloads.SEGMENT:
+                    engine.send_payload(payload)
+            engine.channel.post((messages.DONE, work.task_id, seconds, sent, started))
+
+    def _answer(self, work: state.Work, sent: list[state.Sent], started: float, seconds: float) -> None:
+        """Answer a direct call: by its line, or through the hub if the hub has to count something. With the lock held."""
+        engine = self._engine
+        engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
+        reply = engine.switchboard.find_reply(work.reply_to)
+        if reply is not None and not any(contained or payload[0] == payloads.SEGMENT for payload, contained in sent):
+            message = (messages.DONE, work.task_id, [payload for payload, _ in sent])
+            if engine.switchboard.send_reply(reply, message):
+                return
+        for position, (payload, contained) in enumerate(sent):
+            object_id = work.task_id + position
+            engine.channel.post((messages.DELIVER, object_id, engine.send_payload(payload), contained))
+
+    def _encode_failure(self, work: state.Work, failure: items.Failure) -> values.Encoded:
+        """Encode the error that stands for one of several results."""
+        return values.Encoded(values.encode_error(self._explain(work, failure.error)), [], [])
+
+    def _store_result(self, work: state.Work, value: values.Encoded, position: int) -> payloads.Payload:
+        """Store a large result, in the name of the function that returned it."""
+        engine = self._engine
+
+        try:
+            return engine.store.build_payload(value, work.task_id + position, lambda: self._describe_maker(work))
+        except BaseException:
+            with engine.lock:  # none of the results before it will be sent
+                for earlier in range(work.task_id, work.task_id + position):
+                    engine.store.pool.recycle(earlier)
+            raise
+
+    def _describe_maker(self, work: state.Work) -> str:
+        function = methods.get_method(self._actor, work.method) if work.method else self._functions[work.function_id]
+        return f"{callers.describe_function(function)} (returned by `{work.name}`)"
+
+    # --- errors --------------------------------------------------------------------------------------------------------
+
+    def report(self, work: state.Work, error: BaseException) -> None:
+        """Send the error of a task."""
+        try:
+            self._send_error(work, self._explain(work, error))
+        except BaseException as failure:  # noqa: BLE001 (whatever it is, the caller has to be told something)
+            text = f"{texts.describe(error)}\n(it could not be sent as it is: {texts.describe(failure)})"
+            self._send_error(work, exceptions.TaskError(work.name, f"{text}\n", exceptions.HocketError(text)))
+
+    def report_unstarted(self, work: state.Work) -> None:
+        """A task or call was cancelled before it started."""
+        kind = "Call" if work.method else "Task"
+        error = exceptions.TaskCancelledError(f"{kind} `{work.name}` was cancelled before it started.")
+        with self._engine.lock:
+            self._engine.cancelled.discard(work.task_id)
+            self._close_unopened(work)
+            self._send_error(work, error)
+
+    def _explain(self, work: state.Work, error: BaseException) -> BaseException:
+        """Return what the caller shall see.
+
+        What came out of the user's code is a `TaskError`, with what it was on the innermost level; what the engine says of the task itself stays what it is.
+        """
+        kind = type(error)
+        if issubclass(kind, KeyboardInterrupt):
+            if self._cancelling_id == work.task_id:
+                return exceptions.TaskCancelledError(f"Task `{work.name}` was cancelled while it ran.")
+            return rules.build_interrupted(work.name, error)
+        if issubclass(kind, exceptions.TaskCancelledError) and work.task_id in self._engine.cancelled:
+            return error
+        surroundings.add_hint(error, work.extra or self._engine.actor_extra)
+        return rules.wrap_error(work.name, error)
+
+    def _send_error(self, work: state.Work, error: BaseException) -> None:
+        payload = payloads.encode_error(error)
+        cause = exceptions.get_cause(error)
+        error_type, text = texts.name_class(type(cause)), texts.safe_text(cause, 1000)
+        seconds = time.perf_counter() - work.started if work.started else 0.0
+        if work.reply_to:
+            with self._engine.lock:
+                note = (work.task_id, work.name, work.started, seconds, error_type, text)
+                self._engine.notes.append(note)
+                self._answer_error(work, payload)
+            return
+        message = (messages.FAILED, work.task_id, payload, error_type, text, work.started, seconds)
+        with self._engine.lock:
+            self._engine.channel.post(message)
+
+    def _answer_error(self, work: state.Work, payload: payloads.Payload) -> None:
+        """Answer a direct call that failed. Called with the lock held."""
+        engine = self._engine
+        reply = engine.switchboard.find_reply(work.reply_to)
+        if reply is not None and engine.switchboard.send_reply(
+            reply, (messages.FAILED, work.task_id, payload, max(1, work.num_returns))
+        ):
+            return
+        for object_id in range(work.task_id, work.task_id + max(1, work.num_returns)):
+            engine.channel.post((messages.DELIVER, object_id, payload, ()))
+
+    # --- items of generators -------------------------------------------------------------------------------------------
+
+    def open_flow(self, work: state.Work) -> flow.Flow:
+        """Begin to count how far a generator is ahead of its reader."""
+        extra = work.extra or {}
+        found = self._flows[work.task_id] = flow.Flow(extra.get("backpressure", 0), extra.get("consumed", 0))
+        return found
+
+    def close_flow(self, work: state.Work) -> None:
+        """The generator is over."""
+        self._flows.pop(work.task_id, None)
+
+    def announce_pause(self, work: state.Work, ahead: flow.Flow) -> None:
+        """A generator waits for its reader: send what it has yielded, and ask to be told."""
+        with self._engine.lock:
+            wanted = ahead.find_wanted()
+            if wanted:
+                self._engine.channel.post((messages.PAUSED, work.task_id, wanted))
+            self._engine.flush()
+
+    def send_item(self, work: state.Work, index: int, item: Any) -> int:
+        """Send one item of a generator; return how many bytes it takes."""
+        encoded = values.encode(item, f"item {index} of `{work.name}`", by_index=True)
+        engine = self._engine
+        item_id = records.build_item_id(work.task_id, index)
+        payload = engine.store.build_payload(encoded, item_id, lambda: self._describe_maker(work))
+        with engine.lock:
+            contained = tuple([ref._id for ref in encoded.refs])
+            engine.publish(encoded.refs)
+            engine.channel.post((messages.YIELD, work.task_id, index, engine.send_payload(payload), contained))
+            if time.perf_counter() - engine.last_flush > state.FLUSH_SECONDS:
+                engine.flush()
+        return payloads.measure(payload)
+
+
+def _split(work: state.Work, result: Any, count: int) -> tuple[Any, ...]:
+    try:
+        results = tuple(result)
+    except TypeError:
+        raise ValueError(
+            f"Task `{work.name}` has num_returns={count} but returned a {type(result).__name__}, which cannot be taken apart. "
+            f"Return a tuple of {count} values."
+        ) from None
+    if len(results) != count:
+        raise ValueError(
+            f"Task `{work.name}` has num_returns={count} but returned {len(results)} values. Return exactly {count}."
+        )
+    return results

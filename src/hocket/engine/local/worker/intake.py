@@ -1,0 +1,191 @@
+"""What the hub and other workers want done: messages become work in the row, and leave it again.
+
+While the main thread is busy, the steward (see `pump`) reads the socket: it puts new work at the end of the row, and interrupts a task that is
+cancelled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
+
+from hocket.engine import contract
+from hocket.engine.local import channel, client, journal, messages, payloads, surroundings
+from hocket.engine.local.worker import answers, state
+
+
+class Intake(answers.Answers):
+    """Takes work."""
+
+    def _take_message(self, message: channel.Message) -> None:  # noqa: C901, PLR0912, PLR0915 (one flat table)
+        op = message[0]
+        if op == messages.RUN:
+            _, task_id, function_id, args, dependencies, borrowed, num_returns, name, extra = message
+            work = state.Work(task_id, name, num_returns)
+            self._taken = work.number = self._taken + 1
+            work.function_id = function_id
+            work.extra = extra
+            self._complete(work, args, dependencies, borrowed)
+        elif op == messages.CALL:
+            _, task_id, method, args, dependencies, borrowed, num_returns, name, extra = message
+            work = state.Work(task_id, name, num_returns)
+            self._taken = work.number = self._taken + 1
+            work.method = method
+            work.extra = extra
+            if self._engine.switchboard.is_called:
+                self._engine.switchboard.read_first(task_id >> 40)
+            self._complete(work, args, dependencies, borrowed)
+        elif op == messages.DIRECT:
+            _, task_id, method, args, num_returns, name, group = message
+            work = state.Work(task_id, name, num_returns)
+            work.method = method
+            work.reply_to = task_id >> 40
+            if group:
+                work.extra = {"group": group}
+            self._complete(work, args, (), ())
+        elif op == messages.FUNCTION:
+            self._codes[message[1]] = self._arrive(message[2], [])
+        elif op == messages.CANCEL:
+            self._cancel(message[1], recursive=message[2])
+        elif op == messages.STOP:
+            self._is_stopping = True
+        elif op == messages.SKIP:
+            self._taken += 1
+        elif op == messages.CONSUMED:
+            found = self._flows.get(message[1])
+            if found is not None:
+                found.take(message[2] + 1)
+        elif op == messages.FORGET:
+            self._forget(message[1])
+        elif op == messages.SETUP:
+            self._set_up(message[1])
+        else:
+            raise channel.FrameError(f"a worker cannot handle message {op}")
+
+    def _forget(self, function_id: bytes) -> None:
+        """Let the code of a function go; it may not even have been loaded."""
+        self._functions.pop(function_id, None)
+        code = self._codes.pop(function_id, None)
+        if code is not None and code.payload[0] == payloads.SEGMENT:
+            os.close(code.payload[-1])
+            self._engine.channel.post((messages.UNMAP, code.payload[2]))
+
+    def _set_up(self, facts: dict[str, Any]) -> None:
+        sys.path[:] = facts["sys_path"]
+        if facts["cwd"]:
+            os.chdir(facts["cwd"])
+        self._engine.setup.update(facts)
+        surroundings.set_threads(1.0)
+        if facts["has_gpus"]:
+            surroundings.set_gpus(())
+
+    def _complete(self, work: state.Work, args: Any, dependencies: Any, borrowed: Any) -> None:
+        engine = self._engine
+        work.held = engine.hold(borrowed) if borrowed else []
+        # Dependencies first: their descriptors were sent before that of the arguments.
+        if dependencies:
+            work.dependencies = [
+                (object_id, self._arrive(payload, engine.hold(contained)))
+                for object_id, payload, contained in dependencies
+            ]
+        if args is not None:
+            work.args = self._arrive(args, work.held)
+        switchboard = engine.switchboard
+        is_behind = switchboard.is_called and work.method and not work.reply_to
+        if is_behind and switchboard.keep_if_early(work.task_id >> 40, work):
+            return
+        self._enqueue(work)
+
+    def _arrive(self, payload: payloads.Payload, held: list[contract.ObjectRef[Any]]) -> client.Arrived:
+        if payload[0] == payloads.SEGMENT:
+            payload = (*payload, self._engine.channel.take_descriptor())
+        return client.Arrived(payload, held)
+
+    def _enqueue(self, work: state.Work) -> None:
+        """Give the work to whoever runs it."""
+        if self._groups and self._give_to_group(work):
+            return
+        self._row.append(work)
+        if self._loop is not None:
+            self._loop.notice()
+
+    def _give_to_group(self, work: state.Work) -> bool:
+        """Give the call to the threads of its concurrency group; False if it belongs to none."""
+        group = (work.extra or {}).get("group")
+        if not group or work.function_id:
+            return False
+        self._groups[group].submit(self._run_in_thread, work)
+        return True
+
+    # --- what is not done here -----------------------------------------------------------------------------------------
+
+    def _hand_back(self, work: state.Work) -> None:
+        """The hub has withdrawn the task. It may not have seen that we were about to start it, so tell it that we did not."""
+        with self._engine.lock:
+            self._engine.cancelled.discard(work.task_id)
+            self._close_unopened(work)
+            self._engine.channel.post((messages.BACK, [(work.task_id, work.number)]))
+
+    def _take_unstarted(self) -> list[tuple[int, int]]:
+        """Empty the row; an actor's calls cannot go elsewhere and stay."""
+        if self._actor is not None or self._actor_error is not None:
+            return []
+        taken: list[tuple[int, int]] = []
+        row = self._row
+        while row:
+            try:
+                work = row.pop()
+            except IndexError:
+                break
+            if work.function_id and not (work.extra or {}).get("creates_actor"):
+                taken.append((work.task_id, work.number))
+                self._close_unopened(work)
+            else:
+                row.append(work)
+                break
+        taken.reverse()
+        return taken
+
+    def _cancel(self, task_id: int, *, recursive: bool) -> None:
+        """Called with the lock held, by the steward if the main thread is busy."""
+        switchboard = self._engine.switchboard
+        if switchboard.cancel(task_id, recursive=recursive):  # a call of ours, whose result we have promised to others
+            return
+        self._engine.cancelled.add(task_id)
+        withdrawn = self._words[journal.WITHDRAWN]
+        if recursive:  # the hub cancels what it knows of; it does not know direct calls, nor that this is one
+            switchboard.cancel_children(task_id)
+            self._engine.channel.post((messages.CANCEL_CHILDREN, task_id))
+        for work in list(self._row):
+            if work.task_id == task_id and not 0 < work.number <= withdrawn:
+                try:
+                    self._row.remove(work)
+                except ValueError:
+                    break
+                self.report_unstarted(work)
+                self._engine.flush()
+                return
+        if self._loop is not None:
+            self._loop.cancel(task_id)
+        if self._interruptible_id == task_id:
+            self._cancelling_id = task_id
+            signal.pthread_kill(self._main_id, signal.SIGINT)
+
+    def _on_interrupt(self, signal_number: int, frame: object) -> None:
+        if self._interruptible_id and self._interruptible_id == self._cancelling_id:
+            self._interruptible_id = 0
+            raise KeyboardInterrupt
+
+    def _check(self) -> None:
+        """Call the handlers of signals that had to wait. What they raise is the running task's; without one, it is printed."""
+        guard = self._engine.guard
+        if not guard.is_pending:
+            return
+        if self._engine.running.task_id:
+            guard.check()
+        else:
+            guard.check_and_print()

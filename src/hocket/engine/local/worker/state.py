@@ -1,0 +1,122 @@
+"""What a worker process knows of its work."""
+
+from __future__ import annotations
+
+import abc
+import mmap
+import os
+import sys
+import threading
+from collections import deque
+from concurrent import futures
+from typing import Any
+
+import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
+
+from hocket.engine import contract
+from hocket.engine.local import client, event_loop, flow, messages, payloads
+
+FLUSH_SECONDS = 0.001
+"""How long a result may wait for company."""
+
+Sent = tuple[payloads.Payload, tuple[int, ...]]
+"""A result, and the ids of the references inside it."""
+
+
+class Work:
+    """One task or call that stands in the row."""
+
+    __slots__ = (
+        "args",
+        "dependencies",
+        "extra",
+        "function_id",
+        "held",
+        "method",
+        "name",
+        "num_returns",
+        "number",
+        "reply_to",
+        "started",
+        "task_id",
+    )
+
+    def __init__(self, task_id: int, name: str, num_returns: int) -> None:
+        self.task_id = task_id
+        self.name = name
+        self.num_returns = num_returns
+        self.function_id = b""
+        #: Its place in all that the hub has sent; 0 for a direct call.
+        self.number = 0
+        #: The worker that called directly; 0 is the hub.
+        self.reply_to = 0
+        self.method = ""
+        self.extra: dict[str, Any] | None = None
+        self.args: client.Arrived | None = None
+        self.dependencies: list[tuple[int, client.Arrived]] = []
+        self.held: list[contract.ObjectRef[Any]] = []
+        #: When it was started; 0 if it was not.
+        self.started = 0.0
+
+    def clear(self) -> None:
+        """Let go of what it holds."""
+        self.args = None
+        self.dependencies = []
+        self.held = []
+
+
+class WorkerState(abc.ABC):
+    """The process's work, and its actor if it has one."""
+
+    def __init__(self, engine: client.Client, status: mmap.mmap, slot: int) -> None:
+        self._engine = engine
+        self._status = memoryview(status).cast("Q")
+        self._start_times = memoryview(status).cast("d")
+        self._slot = slot
+        self._words = engine.channel.words
+        self._row: deque[Work] = deque()
+        #: How many tasks and calls the hub has sent.
+        self._taken = 0
+        self._codes: dict[bytes, client.Arrived] = {}
+        self._functions: dict[bytes, Any] = {}
+        self._actor: Any = None
+        self._actor_error: payloads.Payload | None = None
+        self._threads: futures.ThreadPoolExecutor | None = None
+        self._groups: dict[str, futures.ThreadPoolExecutor] = {}
+        self._loop: event_loop.Loop | None = None
+        #: Whether several calls may run at once, in threads.
+        self._is_concurrent = False
+        self._flows: dict[int, flow.Flow] = {}
+        self._environment = ""
+        self._is_stopping = False
+        self._is_exiting = False
+        self._interruptible_id = 0
+        self._cancelling_id = 0
+        self._main_id = threading.get_ident()
+        #: What the main thread runs.
+        self._own_running = engine.running
+
+    @abc.abstractmethod
+    def _run_in_thread(self, work: Work) -> None:
+        """Run it in a thread of a pool."""
+
+    @abc.abstractmethod
+    def find_method(self, work: Work) -> Any:
+        """Return what the call is to run."""
+
+    def _close_unopened(self, work: Work) -> None:
+        """Give back the descriptors and counts of work that is not done here."""
+        for object_id, arrived in ((0, work.args), *work.dependencies):
+            if arrived is not None and arrived.payload[0] == payloads.SEGMENT:
+                os.close(arrived.payload[-1])
+                self._engine.channel.post((messages.UNMAP, object_id or arrived.payload[2]))
+        work.clear()
+
+
+def flush_streams() -> None:
+    """Flush what the task has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:  # not `suppress`, which costs a microsecond a task
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
