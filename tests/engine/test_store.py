@@ -611,7 +611,10 @@ def test_full_disk_is_explained_and_the_session_goes_on(run_with_tmpfs: Namespac
     assert lines[4] == f"  <string>:28: {2 * MIB:,} bytes in 2 objects"
     assert "dropping references" in lines[5]
     assert "object_store_memory=" in lines[5]
-    assert lines[6:8] == ["OutOfDiskError 1", "TaskError(OutOfDiskError) 1"]  # the second came through the task's own code
+    assert lines[6:8] == [
+        "OutOfDiskError 1",
+        "TaskError(OutOfDiskError) 1",
+    ]  # the second came through the task's own code
     assert lines[8:] == ["42", str(count)]
 
 
