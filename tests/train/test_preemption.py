@@ -65,7 +65,7 @@ def test_nothing_is_lost_and_no_failure_is_counted(tmp_path: Path) -> None:
     assert [metrics["step"] for metrics in history] == list(range(10))
     assert [metrics["first"] for metrics in history] == [0] * 3 + [3] * 4 + [7] * 3, "it goes on where it was told"
     told = [metrics["told"] for metrics in history if metrics["told"]]
-    assert told == [([1], 1, True)] * 2
+    assert told == [[[1], 1, True]] * 2  # metrics are plain data: tuples are lists in them
     assert result.return_value == {"first": 7}
     with pytest.raises(
         train.PreemptionError, match=r"^Rank 1 was told to end \(SIGTERM\)\. The run's folder has"

@@ -180,7 +180,7 @@ class PreparedDataLoader(data.DataLoader[Any]):
         ...     scaling_config=train.ScalingConfig(num_workers=0),
         ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
         ... ).fit().metrics
-        {'epoch': 2, 'last': (2, True)}
+        {'epoch': 2, 'last': [2, True]}
     """
 
     def __init__(
