@@ -239,7 +239,9 @@ def cancel(
         raise TypeError(
             f"hocket.cancel() takes an ObjectRef, but received {ref!r}. To end an actor, use hocket.kill(actor)."
         )
-    session.get_open_engine().cancel(ref, force=force, recursive=recursive)
+    engine = session.get_open_engine()
+    contract.check_current(ref)
+    engine.cancel(ref, force=force, recursive=recursive)
 
 
 def kill(handle: actor.ActorHandle, *, no_restart: bool = True) -> None:
@@ -256,7 +258,9 @@ def kill(handle: actor.ActorHandle, *, no_restart: bool = True) -> None:
         raise ValueError(  # noqa: TRY004 (Ray's class)
             f"hocket.kill() takes an actor handle, but received {handle!r}. To stop a task, use hocket.cancel(ref)."
         )
-    session.get_open_engine().kill_actor(handle._ref, no_restart=no_restart)
+    engine = session.get_open_engine()
+    contract.check_current(handle._ref)
+    engine.kill_actor(handle._ref, no_restart=no_restart)
 
 
 def get_actor(name: str, namespace: str | None = None) -> actor.ActorHandle:

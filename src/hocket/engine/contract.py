@@ -113,9 +113,11 @@ class ObjectRef(Generic[T]):
                 self._settle(future)
 
         def call_settle() -> None:
+            if loop.is_closed():  # nobody waits any more
+                return
             if threading.get_ident() == loop_thread:
                 settle()
-            elif not loop.is_closed():
+            else:
                 loop.call_soon_threadsafe(settle)
 
         self._engine.when_done(self, call_settle)
@@ -572,6 +574,8 @@ class Engine(abc.ABC):
         own pickle) pins it.
         """
         found = encoding.refs
+        if found is not None:
+            check_current(ref)
         self.remember(ref)
         if found is None:
             self.pin(ref)
@@ -587,6 +591,18 @@ class Engine(abc.ABC):
 
 
 _current: Engine | None = None
+
+
+def check_current(ref: ObjectRef[Any]) -> None:
+    """Make sure that a handle belongs to the session that is open: in another one its id may stand for something else.
+
+    Raises:
+        ObjectLostError: Its session is closed.
+    """
+    if ref._engine is not get_optional_current_engine():
+        raise exceptions.ObjectLostError(
+            f"{ref!r} belongs to a session that is closed. Make the value, or the actor, again in the session that is open."
+        )
 
 
 def set_current_engine(engine: Engine | None) -> None:

@@ -12,7 +12,9 @@ from hocket.kernel.records import TaskKind
 
 def build_closed_error(ref: contract.ObjectRef[Any]) -> exceptions.ObjectLostError:
     """Return the error of a handle that has outlived its session."""
-    return exceptions.ObjectLostError(f"{ref!r} belongs to a session that is closed.")
+    return exceptions.ObjectLostError(
+        f"{ref!r} belongs to a session that is closed. Make the value, or the actor, again in the session that is open."
+    )
 
 
 def build_name_error(name: str, namespace: str) -> exceptions.ActorAlreadyExistsError:

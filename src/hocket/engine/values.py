@@ -253,6 +253,7 @@ def encode_arguments(
 
     def replace(argument: Any) -> Any:
         if type(argument) is contract.ObjectRef:
+            contract.check_current(argument)
             top.append(argument)
             return Slot(len(top) - 1)
         return argument

@@ -257,7 +257,7 @@ class Loop:
             self.exit_soon()
         except SystemExit as request:
             place = None  # it runs to the end of the process, which is its death
-            self.stop(request.code if isinstance(request.code, int) else 0 if request.code is None else 1)
+            self.stop(request.code & 0xFF if isinstance(request.code, int) else 0 if request.code is None else 1)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             if running.is_exiting:
                 return

@@ -362,6 +362,7 @@ def main(
     if stderr_fd is not None:
         os.dup2(stderr_fd, 2)
         os.close(stderr_fd)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the driver may hold back SIGCHLD, which tells of deaths here
     descendants.adopt()
     descendants.set_name("hocket:guardian")
     signal.signal(signal.SIGINT, signal.SIG_IGN)

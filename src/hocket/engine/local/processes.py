@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from hocket import exceptions
 from hocket.engine import descendants, node
@@ -127,7 +128,7 @@ class GuardianProcess:
 
     def load(self, modules: Sequence[str]) -> None:
         """Have it import modules from where this process would."""
-        self._channel.post((messages.LOAD, list(modules), list(sys.path)))
+        self._channel.post((messages.LOAD, list(modules), list_paths()))
         self._send()
 
     def kill(self, worker_id: int) -> None:
@@ -207,7 +208,7 @@ class GuardianProcess:
 def build_setup(job_id: str, node_id: str, namespace: str, *, has_gpus: bool) -> channel.Message:
     """Return the first message to a worker: what it must know to import what the driver imports."""
     facts = {
-        "sys_path": list(sys.path),
+        "sys_path": list_paths(),
         "cwd": _get_cwd(),
         "job_id": job_id,
         "node_id": node_id,
@@ -230,6 +231,12 @@ def parse_death(message: channel.Message) -> exceptions.Death:
         stack=stack,
         explanation="" if pid else f"could not be started: {stderr_tail}",
     )
+
+
+def list_paths() -> list[str]:
+    """Return where modules are looked for, as plain text; a program may have put anything there."""
+    entries: list[Any] = list(sys.path)
+    return [os.fspath(entry) for entry in entries if isinstance(entry, str | os.PathLike)]
 
 
 def _get_cwd() -> str:

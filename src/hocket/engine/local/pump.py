@@ -24,6 +24,7 @@ import select
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 
@@ -50,6 +51,9 @@ call and doubled the price of everybody's tasks. Waking the steward again costs 
 DROP_SECONDS = 0.1
 """How soon after it was woken for a dropped handle the steward may be woken for the next one: a program that drops thousands while it
 computes is not to be held up by a wake-up for each. A guess: nobody minds that an actor ends so much later."""
+
+LONGEST_SECONDS = 1e8
+"""A longer time-out is none: three years, and less than the system's clocks overflow at."""
 
 READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 
@@ -126,7 +130,7 @@ class Pump:
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Handle messages until `is_done` (asked with the lock held); False if the time is over first."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None or timeout_s > LONGEST_SECONDS else time.monotonic() + timeout_s
         me = threading.get_ident()
         while True:
             is_mine = False
@@ -177,7 +181,10 @@ class Pump:
                 callback = self.due.popleft()
             except IndexError:  # another thread took the last one
                 return
-            callback()
+            try:
+                callback()
+            except Exception:  # noqa: BLE001 (it is not about what this thread does)
+                traceback.print_exc()
 
     def get_pollable(self) -> int:
         """Return a descriptor that is readable when something has arrived; for an event loop, together with `retire`."""

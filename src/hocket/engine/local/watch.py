@@ -118,7 +118,15 @@ class Watch:
         """Continue a guardian that somebody has stopped. If that is of no use, do without what it would say of the dead."""
         guardian = self._hub.guardian
         assert guardian is not None
-        if not guardian.list_overdue(now, OVERDUE_SECONDS) or not guardian.revive():
+        if not guardian.list_overdue(now, OVERDUE_SECONDS):
+            return
+        if not guardian.revive():
+            for worker_id in guardian.list_overdue(now, OVERDUE_SECONDS):
+                link = self._hub.links.get(worker_id)
+                if (
+                    link is not None and link.is_closed
+                ):  # it lives and has lost its socket: nobody can talk to it any more
+                    self._hub.kill_worker(worker_id)
             return
         import logging  # here, as below
 

@@ -160,12 +160,19 @@ class ObjectAccess(submission.Submission):
         there = [False] * len(refs)
         left = num_ready
         for position, ref in enumerate(refs):  # a row of waits mostly finds what it wants at the head of its list
-            if objects[ref._id].value is not None:
+            record = objects.get(ref._id)
+            if record is None:
+                raise rules.build_closed_error(ref)
+            if record.value is not None:
+                if ref._engine is not self:
+                    raise rules.build_closed_error(ref)
                 there[position] = True
                 left -= 1
                 if not left:
                     self.guard.check()
                     return there
+        if any(ref._engine is not self for ref in refs):
+            raise rules.build_closed_error(next(ref for ref in refs if ref._engine is not self))
         waited = [objects[ref._id] for ref in refs]
 
         def is_done() -> bool:

@@ -63,7 +63,8 @@ class Execution(intake.Intake):
         except SystemExit as request:
             place = None  # it runs to the end of the process, which is its death
             self._send_exit(request)
-            return request.code if isinstance(request.code, int) else 0 if request.code is None else 1
+            # As the system has it: one byte.
+            return request.code & 0xFF if isinstance(request.code, int) else 0 if request.code is None else 1
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             self._interruptible_id = 0
             if running.is_exiting:
@@ -80,14 +81,14 @@ class Execution(intake.Intake):
         """Run it in a thread of a pool. What is raised here would vanish in the pool, and the caller wait for ever: so it ends the process."""
         try:
             code = self._run_work(work)
-        except BaseException:  # noqa: BLE001 (our own mistake, whatever it is)
+            work.clear()  # the pool holds on to it, and with it to handles
+            with self._engine.lock:
+                self._engine.before_wait()
+            if code is not None:
+                os._exit(code)
+        except BaseException:  # noqa: BLE001 (our own mistake, or a process that has lost its descriptors)
             traceback.print_exc()
             os._exit(1)
-        work.clear()  # the pool holds on to it, and with it to handles
-        with self._engine.lock:
-            self._engine.before_wait()
-        if code is not None:
-            os._exit(code)
 
     def note_start(self, work: state.Work) -> client.Running:
         """Write down, for ourselves and for whoever has to explain our death, what runs now."""

@@ -118,5 +118,5 @@ def flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:  # not `suppress`, which costs a microsecond a task
             stream.flush()
-        except (OSError, ValueError, AttributeError):
+        except Exception:  # noqa: BLE001, S110 (closed, read by nobody, or something of the user's that can do anything)
             pass

@@ -166,4 +166,8 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
     debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
     runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS)
     os.register_at_fork(after_in_child=runner.cut_off)
-    return runner.run()
+    try:
+        return runner.run()
+    except BaseException as error:  # noqa: BLE001 (our own mistake, or a process without descriptors: it is told with the death)
+        os.write(2, f"A Hocket worker could not go on:\n{texts.format_error(error)}".encode(errors="replace"))
+        return 1

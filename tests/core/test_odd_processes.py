@@ -1,0 +1,168 @@
+"""Drivers and workers whose surroundings are not as usual: blocked signals, lost sockets, closed loops, sessions of yesterday."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import hocket
+from hocket.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, WorkerCrashedError
+
+pytestmark = pytest.mark.about_local("what its processes inherit and lose")
+
+SECONDS = 40
+"""A wait that does not end is a failure."""
+
+
+@pytest.fixture
+def blocked_signals() -> Iterator[None]:
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGINT])
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+
+
+@pytest.mark.usefixtures("blocked_signals")
+def test_deaths_are_told_where_the_driver_blocks_the_signal_of_deaths() -> None:
+    with hocket.init(num_cpus=1), pytest.raises(WorkerCrashedError, match="exited with code 3"):
+        hocket.get(hocket.remote(max_retries=0)(os._exit).remote(3), timeout=SECONDS)
+
+
+class Careless:
+    def lose_everything(self) -> None:
+        os.closerange(3, 1000)
+
+    def lose_everything_later(self, delay_s: float) -> None:
+        threading.Timer(delay_s, os.closerange, (3, 1000)).start()
+
+    def leave(self, code: int) -> None:
+        sys.exit(code)
+
+    def spoil_stdout(self) -> None:
+        class Spoilt:
+            def write(self, text: str) -> int:
+                return len(text)
+
+            def flush(self) -> None:
+                raise RuntimeError("no flush")
+
+        sys.stdout = Spoilt()
+
+    def get_pid(self) -> int:
+        return os.getpid()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 3])
+def test_process_that_has_lost_its_socket_is_ended(size: int) -> None:
+    with hocket.init(num_cpus=1):
+        actor = hocket.remote(max_concurrency=size)(Careless).remote()
+        pid = hocket.get(actor.get_pid.remote(), timeout=SECONDS)
+        actor.lose_everything.remote()
+        with pytest.raises(ActorDiedError, match=f"pid {pid}"):
+            hocket.get([actor.get_pid.remote() for _ in range(1000)], timeout=SECONDS)
+
+
+@pytest.mark.slow
+def test_idle_process_that_loses_its_socket_is_built_again() -> None:
+    with hocket.init(num_cpus=1):
+        actor = hocket.remote(max_restarts=1)(Careless).remote()
+        first = hocket.get(actor.get_pid.remote(), timeout=SECONDS)
+        hocket.get(actor.lose_everything_later.remote(0.01), timeout=SECONDS)
+        pid = first
+        while pid == first:
+            try:
+                pid = hocket.get(actor.get_pid.remote(), timeout=SECONDS)
+            except ActorUnavailableError:  # it was under way
+                continue
+        assert pid > 0
+
+
+@pytest.mark.parametrize(("code", "told"), [(2**31, 0), (2**40 + 7, 7), (-1, 255)])
+@pytest.mark.parametrize("size", [1, 2])
+def test_exit_codes_are_one_byte(session: hocket.SessionContext, code: int, told: int, size: int) -> None:
+    actor = hocket.remote(max_concurrency=size)(Careless).remote()
+    with pytest.raises(ActorDiedError, match=f"exited with code {told}"):
+        hocket.get(actor.leave.remote(code), timeout=SECONDS)
+
+
+def test_actor_whose_stdout_cannot_be_flushed_goes_on(session: hocket.SessionContext) -> None:
+    actor = hocket.remote(Careless).remote()
+    hocket.get(actor.spoil_stdout.remote(), timeout=SECONDS)
+    assert hocket.get(actor.get_pid.remote(), timeout=SECONDS) > 0
+
+
+def test_paths_that_are_no_text_are_sent_as_text(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setattr(sys, "path", [tmp_path, None, *sys.path])
+    with hocket.init(num_cpus=1):
+        found = hocket.get(hocket.remote(lambda: sys.path).remote(), timeout=SECONDS)
+    assert str(tmp_path) in found
+
+
+def test_event_loop_that_is_closed_breaks_no_other_wait(session: hocket.SessionContext) -> None:
+    @hocket.remote
+    def wait_for(event: Any) -> int:
+        return int(hocket.get(event.wait.remote()))
+
+    class Event:
+        def __init__(self) -> None:
+            self.event = asyncio.Event()
+
+        async def wait(self) -> int:
+            await self.event.wait()
+            return 1
+
+        async def set(self) -> None:
+            self.event.set()
+
+    event = hocket.remote(Event).remote()
+    ref = wait_for.remote(event)
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> asyncio.Future[int]:
+        future: asyncio.Future[int] = ref.as_future()
+        return future
+
+    future = loop.run_until_complete(begin())
+    loop.close()
+    hocket.get(event.set.remote(), timeout=SECONDS)
+    assert hocket.get(ref, timeout=SECONDS) == 1
+    assert not future.done()
+
+
+def test_time_out_of_centuries_is_none(session: hocket.SessionContext) -> None:
+    ref = hocket.remote(os.getpid).remote()
+    assert hocket.wait([ref], timeout=1e300) == ([ref], [])
+    assert hocket.get(ref, timeout=9_223_372_036) > 0
+
+
+def test_handles_of_a_closed_session_stand_for_nothing_in_the_next() -> None:
+    with hocket.init(num_cpus=1):
+        old, old_actor = hocket.put("old"), hocket.remote(Careless).remote()
+    with hocket.init(num_cpus=1):
+        new, new_actor = hocket.put("new"), hocket.remote(Careless).remote()
+        pid = hocket.get(new_actor.get_pid.remote(), timeout=SECONDS)
+        echo = hocket.remote(lambda x: x)
+        uses = [
+            lambda: hocket.get(old),
+            lambda: echo.remote(old),
+            lambda: echo.remote([old]),
+            lambda: hocket.put({"a": old}),
+            lambda: hocket.wait([old]),
+            lambda: hocket.cancel(old),
+            lambda: echo.remote(old_actor),
+            lambda: hocket.kill(old_actor),
+        ]
+        for use in uses:
+            with pytest.raises(ObjectLostError, match="belongs to a session that is closed"):
+                use()
+        assert old != new
+        assert hocket.get(new) == "new"
+        assert hocket.get(new_actor.get_pid.remote(), timeout=SECONDS) == pid
