@@ -93,6 +93,18 @@ def test_exit_codes_are_one_byte(session: hocket.SessionContext, code: int, told
         hocket.get(actor.leave.remote(code), timeout=SECONDS)
 
 
+class AsyncCareless:
+    async def leave(self, code: int) -> None:
+        sys.exit(code)
+
+
+@pytest.mark.parametrize("kind", [Careless, AsyncCareless])
+def test_actor_that_exits_in_peace_is_not_built_again(session: hocket.SessionContext, kind: Any) -> None:
+    actor = hocket.remote(max_restarts=2, max_task_retries=2)(kind).remote()
+    with pytest.raises(ActorDiedError, match="it ended itself"):
+        hocket.get(actor.leave.remote(0), timeout=SECONDS)
+
+
 def test_actor_whose_stdout_cannot_be_flushed_goes_on(session: hocket.SessionContext) -> None:
     actor = hocket.remote(Careless).remote()
     hocket.get(actor.spoil_stdout.remote(), timeout=SECONDS)

@@ -256,8 +256,11 @@ class Loop:
         except exceptions.ActorExit:
             self.exit_soon()
         except SystemExit as request:
+            if not request.code:  # as Ray: an actor that leaves in peace is not built again
+                self.exit_soon()
+                return
             place = None  # it runs to the end of the process, which is its death
-            self.stop(request.code & 0xFF if isinstance(request.code, int) else 0 if request.code is None else 1)
+            self.stop(request.code & 0xFF if isinstance(request.code, int) else 1)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
             if running.is_exiting:
                 return

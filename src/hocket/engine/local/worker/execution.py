@@ -61,6 +61,9 @@ class Execution(intake.Intake):
             self.exit_actor()
             return 0
         except SystemExit as request:
+            if self._actor is not None and not request.code:  # as Ray: an actor that leaves in peace is not built again
+                self.exit_actor()
+                return 0
             place = None  # it runs to the end of the process, which is its death
             self._send_exit(request)
             # As the system has it: one byte.
