@@ -20,7 +20,7 @@ import pytest
 import hocket
 from hocket.exceptions import TaskError
 
-PROGRAMS = int(os.environ.get("HOCKET_TEST_PROGRAMS", "60"))
+PROGRAMS = int(os.environ.get("HOCKET_TEST_PROGRAMS", "25"))
 SEED = os.environ.get("HOCKET_TEST_SEED")
 SECONDS = 50
 """A wait that does not end is a failure."""
