@@ -168,6 +168,7 @@ class Loop:
         import asyncio
 
         self.stop = lambda code=0: forks.end(SystemExit(code))  # type: ignore[method-assign]
+        self.exit_soon = lambda: forks.end(SystemExit(0))  # type: ignore[method-assign]
         for lane in (self._main, *self._groups.values()):
             # The next handle that the loop takes is ours: no other call goes on here, and the sockets are not looked at.
             end = asyncio.Handle(forks.end, (RuntimeError(forks.WAITED),), lane.loop)
