@@ -95,7 +95,9 @@ def test_a_worker_has_its_next_closure_before_it_asks(coordinator, files: Files)
     """A2 #16: two batches are with each worker, one that runs and one that waits there."""
     coordinator.fetch([coordinator.schedule(abs, (-n,)) for n in range(100)])
     with coordinator._desk.condition:  # the workers find all of them at once
-        waiting = [coordinator.schedule(files.wait_for, ("go",)) for _ in range(10)]  # however they are put into batches
+        waiting = [
+            coordinator.schedule(files.wait_for, ("go",)) for _ in range(10)
+        ]  # however they are put into batches
     files.wait_until(lambda: coordinator.statistics()["inflight_closures"] >= 4)
     files.write("go")
     assert len(coordinator.fetch(waiting)) == 10
