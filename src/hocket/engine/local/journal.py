@@ -157,7 +157,7 @@ class JournalChannel(channel.Channel):
         self._map = mmap.mmap(page_fd, PAGE_BYTES)
         os.close(page_fd)
         self._page = memoryview(self._map)
-        #: The page's words, for whoever writes `BEGUN`.
+        #: The page's words; the worker's main loop writes `BEGUN` itself.
         self.words = self._page[: _WORDS * 8].cast("Q")
         self._end = 0
         self._count = 0

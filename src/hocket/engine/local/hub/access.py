@@ -171,8 +171,9 @@ class ObjectAccess(submission.Submission):
                 if not left:
                     self.guard.check()
                     return there
-        if any(ref._engine is not self for ref in refs):
-            raise rules.build_closed_error(next(ref for ref in refs if ref._engine is not self))
+        foreign = next((ref for ref in refs if ref._engine is not self), None)
+        if foreign is not None:
+            raise rules.build_closed_error(foreign)
         waited = [objects[ref._id] for ref in refs]
 
         def is_done() -> bool:
