@@ -46,6 +46,9 @@ TEE_BYTES = 4096
 GRACE_SECONDS = 0.25
 """How long workers may take to exit by themselves at the end of a session. Only busy ones need so long."""
 
+OOM_SECONDS = 1.0
+"""A kill of the kernel's explains the deaths that come so soon after it was seen."""
+
 IDLE_SECONDS = 0.02
 """After so long without anything to do the rest of the package is loaded. A guess: the first task should be over by then."""
 
@@ -110,6 +113,8 @@ class Guardian:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self._oom_kills = descendants.count_oom_kills()
+        #: When the kernel's kills were seen that no death is explained with yet: two may die before the first is reported.
+        self._unexplained_kills: deque[float] = deque()
         self._is_graceful = False
         #: How long to wait for something to do; None is without end.
         self._patience: float | None = IDLE_SECONDS
@@ -306,12 +311,20 @@ class Guardian:
         self._close_stderr(child)
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-        oom_kills = descendants.count_oom_kills()
-        is_oom = signal_number == signal.SIGKILL and oom_kills > self._oom_kills and not child.is_ended_by_us
-        self._oom_kills = oom_kills
+        is_oom = signal_number == signal.SIGKILL and not child.is_ended_by_us and self._take_oom_kill()
         evidence = (child.pid, signal_number, exit_code, peak_rss_bytes, is_oom, child.read_tail(), child.read_stack())
         self._channel.post((messages.DIED, child.worker_id, *evidence))
         os.close(child.stack_fd)
+
+    def _take_oom_kill(self) -> bool:
+        """Whether the kernel has just ended a process for its memory, one that is not taken for another one's death."""
+        now, count = time.monotonic(), descendants.count_oom_kills()
+        self._unexplained_kills.extend([now] * (count - self._oom_kills))
+        self._oom_kills = count
+        while self._unexplained_kills:
+            if now - self._unexplained_kills.popleft() < OOM_SECONDS:
+                return True
+        return False
 
     def _end_all(self) -> None:
         """End every descendant. Workers that were told to stop get a moment; after a driver's death nobody does."""

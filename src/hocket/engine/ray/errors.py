@@ -46,6 +46,8 @@ _UNSENDABLE = re.compile(r"cannot pickle|[Cc]ould not serialize|[Cc]an't pickle"
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _FUNCTION = re.compile(r"ray::([^\s(]+)\(")
 _DETAIL = re.compile(r"Worker exit detail: (.*)", re.DOTALL)
+_FRAME = re.compile(r"^ray::.*\n")
+"""Where Ray says which process ran it, above the traceback."""
 _FIELD = re.compile(r"^\t(\w+): (.*)$", re.MULTILINE)
 
 _NO_EVIDENCE = "Ray keeps no signal, exit code or last lines of a worker; its log files are in the folder of the Ray session on its node."
@@ -106,6 +108,8 @@ def _translate_actor_error(error: Any) -> exceptions.ActorError:
     text = _strip(str(error))
     fields = dict(_FIELD.findall(text))
     name = fields.get("class_name", "")
+    if error.actor_init_failed and not name:
+        name = _find_function(text).removesuffix(".__init__")
     who = f"Actor `{name}`" if name else "The actor"
     if fields.get("name"):
         who += f" (named {fields['name']!r})"
@@ -118,7 +122,8 @@ def _translate_actor_error(error: Any) -> exceptions.ActorError:
         )
     if error.actor_init_failed:
         story = text.removeprefix(_CREATION)
-        story = story.partition(" raised an exception:\n")[2] or story  # what our error says, without Ray's frame
+        story = story.partition(" raised an exception:\n")[2] or story  # what our error says
+        story = _FRAME.sub("", story)
         cause = exceptions.HocketError(story.rstrip().rpartition("\n")[2])  # Ray keeps the text alone
         origin = exceptions.TaskError(f"{name}.__init__", story, cause)
         return exceptions.ActorDiedError(

@@ -185,8 +185,11 @@ def raise_for_caller(name: str, error: BaseException) -> NoReturn:
     has_news = True
     try:
         encoded = values.encode(failure)
-        sent: Any = values.decode(encoded.data, encoded.buffers, encoded.refs)
+        is_sendable = len(encoded.data) + sum(view.nbytes for view in encoded.buffers) <= values.ERROR_BYTES
+        sent: Any = values.decode(encoded.data, encoded.buffers, encoded.refs) if is_sendable else None
     except BaseException:  # noqa: BLE001 (it cannot travel, and is replaced)
+        sent = None
+    if sent is None:
         sent = values.decode(values.encode_error(failure))
     raise sent.as_instanceof_cause() from None
 
