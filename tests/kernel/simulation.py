@@ -362,10 +362,8 @@ class Simulation:
     def _note_cancelled(self, task: TaskRecord, *, recursive: bool) -> None:
         self.book[task.id].is_cancelled = True
         for child in self.kernel.tasks.values() if recursive else ():
-            if child.parent == task.id and child.kind == TaskKind.FUNCTION:
-                record = self.kernel.objects.get(child.id)
-                if record is not None and record.task is not None:
-                    self._note_cancelled(child, recursive=True)
+            if child.parent == task.id and child.kind != TaskKind.CREATION and child.state != records.TaskState.DONE:
+                self._note_cancelled(child, recursive=True)
 
     def kill_actor(self, actor_id: int) -> None:
         """End an actor now."""

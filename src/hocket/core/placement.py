@@ -417,14 +417,14 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
     """
     engine = session.get_engine()
     for group in engine.list_groups():
-        if group["name"] == placement_group_name and placement_group_name:
+        if group["name"] == placement_group_name and placement_group_name and group["state"] != "REMOVED":
             ref = engine.intern(int(group["placement_group_id"], 16))
             return PlacementGroup(ref, list(group["bundles"].values()))
     raise ValueError(f"Failed to look up placement group with name {placement_group_name!r}: there is none.")
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
-    """Return a description of one placement group, or of all by id."""
+    """Return a description of one placement group, or of all by id; of removed ones, whose state is ``"REMOVED"``, the last thousand."""
     table = {group["placement_group_id"]: group for group in session.get_engine().list_groups()}
     if placement_group is None:
         return table

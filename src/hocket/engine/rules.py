@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hocket import exceptions, texts
 from hocket.engine import contract
 from hocket.kernel import calls, machine, records
 from hocket.kernel.records import TaskKind
+
+CLAIM_SECONDS = 10.0
+"""How long to wait for an actor whose creator has its name and says no more: it may be stopped."""
+
+CLAIM_INTERVAL_S = 0.001
 
 
 def build_closed_error(ref: contract.ObjectRef[Any]) -> exceptions.ObjectLostError:
@@ -23,6 +30,16 @@ def build_name_error(name: str, namespace: str) -> exceptions.ActorAlreadyExists
         f"The name {name!r} is taken by another actor in namespace {namespace!r}. Choose another name, or get the existing one "
         f"with hocket.get_actor({name!r})."
     )
+
+
+def await_claim(look_up: Callable[[], tuple[contract.ActorInfo | None, bool]]) -> contract.ActorInfo | None:
+    """Return the actor that `look_up` finds, waiting while it says that one of that name is being created."""
+    deadline = time.monotonic() + CLAIM_SECONDS
+    while True:
+        found, is_coming = look_up()
+        if not is_coming or time.monotonic() > deadline:
+            return found
+        time.sleep(CLAIM_INTERVAL_S)
 
 
 def build_timeout_error(missing: int, wanted: int, timeout_s: float | None) -> exceptions.GetTimeoutError:

@@ -68,6 +68,18 @@ def claim_name(kernel: State, namespace: str, name: str, holder: int) -> bool:
     return True
 
 
+def release_name(kernel: State, namespace: str, name: str, holder: int) -> None:
+    """Take back a promised name: there will be no such actor."""
+    key = (namespace, name)
+    if kernel.name_claims.get(key) == holder:
+        del kernel.name_claims[key]
+
+
+def is_claimed(kernel: State, namespace: str, name: str) -> bool:
+    """Whether somebody is about to create an actor of that name."""
+    return (namespace, name) in kernel.name_claims
+
+
 def find_actor(kernel: State, namespace: str, name: str) -> ActorRecord | None:
     """Return the living actor of that name."""
     return kernel.names.get((namespace, name))

@@ -29,6 +29,7 @@ def remove_group(kernel: State, group_id: int) -> None:
     if group is None:
         return
     group.removed = True
+    kernel.removed_groups.append(group)
     if group in kernel.pending_groups:
         kernel.pending_groups.remove(group)
     message = f"Placement group {group.name or f'{group.id:016x}'!r} was removed."

@@ -54,6 +54,8 @@ class Kernel(State):
 
     # Actors.
     claim_name = actors.claim_name
+    release_name = actors.release_name
+    is_claimed = actors.is_claimed
     find_actor = actors.find_actor
     kill_actor = actors.kill_actor
     exit_actor = actors.exit_actor

@@ -301,7 +301,7 @@ class StreamRecord:
     the end of the stream.
     """
 
-    __slots__ = ("is_unbounded", "produced", "taken", "task_id", "wanted")
+    __slots__ = ("is_unbounded", "produced", "read", "taken", "task_id", "wanted")
 
     def __init__(self, task_id: int) -> None:
         self.task_id = task_id
@@ -312,6 +312,8 @@ class StreamRecord:
         self.is_unbounded = False
         #: The items before this place belong to their reader; the stream holds one count on each of the others.
         self.taken = 0
+        #: How many items the reader has got: those that it took, without the one that it may still wait for.
+        self.read = 0
 
 
 class WorkerState(enum.IntEnum):

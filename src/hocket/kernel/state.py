@@ -46,6 +46,9 @@ from hocket.kernel.records import (
 KEPT_TASKS = 10_000
 """How many tasks that are over are remembered, for those who look. A guess: some 5 MB, a second or so of tiny tasks."""
 
+REMOVED_GROUPS = 1_000
+"""How many removed placement groups are remembered."""
+
 KEPT_ACTORS = 1_000
 """How many dead actors are remembered."""
 
@@ -93,6 +96,8 @@ class State(abc.ABC):
         self.actors: dict[int, ActorRecord] = {}
         #: Placement groups that have not been removed, reserved or not.
         self.groups: dict[int, GroupRecord] = {}
+        #: The last ones that have been.
+        self.removed_groups: deque[GroupRecord] = deque(maxlen=REMOVED_GROUPS)
         #: Living actors by namespace and name.
         self.names: dict[tuple[str, str], ActorRecord] = {}
         #: Names promised to workers that are about to create the actor.

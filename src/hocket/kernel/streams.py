@@ -40,9 +40,10 @@ def yield_item(
 
 
 def take_item(kernel: State, task_id: int, index: int, holder: int = records.DRIVER) -> int:
-    """Hand the stream's count on an item to a reader; items are taken in order. Returns the item's id."""
+    """Hand the stream's count on an item to a reader, who has read those before it. Returns the item's id."""
     stream = kernel.streams[task_id]
     stream.taken = index + 1
+    stream.read = index
     item_id = records.build_item_id(task_id, index)
     record = kernel.objects[item_id]
     if holder:
@@ -50,12 +51,12 @@ def take_item(kernel: State, task_id: int, index: int, holder: int = records.DRI
             record.holders = {}
         record.holders[holder] = record.holders.get(holder, 0) + 1
     task = record.task or (kernel.objects[task_id].task if task_id in kernel.objects else None)
-    if task is not None and task.worker is not None:
+    if index and task is not None and task.worker is not None:
         if task.options.backpressure > 0:
-            kernel.instructions.append((Op.CONSUMED, task.worker, task_id, index))
-        elif 0 < stream.wanted <= index + 1:
+            kernel.instructions.append((Op.CONSUMED, task.worker, task_id, index - 1))
+        elif 0 < stream.wanted <= index:
             stream.wanted = 0
-            kernel.instructions.append((Op.CONSUMED, task.worker, task_id, index))
+            kernel.instructions.append((Op.CONSUMED, task.worker, task_id, index - 1))
     return item_id
 
 
@@ -67,8 +68,8 @@ def pause(kernel: State, worker: WorkerRecord, task_id: int, wanted: int) -> Non
         return
     if stream.is_unbounded:
         kernel.instructions.append((Op.CONSUMED, worker, task_id, records.LAST_INDEX))
-    elif stream.taken >= wanted:
-        kernel.instructions.append((Op.CONSUMED, worker, task_id, stream.taken - 1))
+    elif stream.read >= wanted:
+        kernel.instructions.append((Op.CONSUMED, worker, task_id, stream.read - 1))
     else:
         stream.wanted = wanted
 

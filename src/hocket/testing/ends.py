@@ -289,6 +289,23 @@ class ProcessEndsContract:
             api.get(cancelled)
         assert 1 not in api.get(slow.list_ran.remote())
 
+    def test_what_a_cancelled_coroutine_returns_is_dropped(self, tmp_path: Path) -> None:
+        class Stubborn:
+            async def run(self, path: Path) -> str:
+                try:
+                    path.touch()
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    return "caught"
+                return "not cancelled"
+
+        began = tmp_path / "began"
+        call = api.remote(Stubborn).remote().run.remote(began)
+        wait_until(began.exists)
+        api.cancel(call)
+        with pytest.raises(exceptions.TaskCancelledError):
+            api.get(call)
+
     @pytest.mark.parametrize("method", ["run", "run_aside"])
     @pytest.mark.parametrize("size", [1, 50])
     def test_cancelled_coroutine_that_never_started_did_not_run(self, method: str, size: int) -> None:

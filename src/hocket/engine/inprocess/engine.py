@@ -667,7 +667,7 @@ class InProcessEngine(contract.Engine):
             self._run_all()
 
     def list_groups(self) -> list[dict[str, Any]]:
-        return [node.describe_group(group) for group in self._kernel.groups.values()]
+        return [node.describe_group(group) for group in (*self._kernel.groups.values(), *self._kernel.removed_groups)]
 
     def list_nodes(self) -> list[dict[str, Any]]:
         return [node.describe_node(self._node_id, self.get_total_resources(), self._labels)]

@@ -19,7 +19,8 @@ ASKABLE = frozenset(
         "claim_name",
         "describe_actor",
         "check_feasible",
-        "find_actor",
+        "release_name",
+        "look_up_name",
         "list_named_actors",
         "kill_actor",
         "cancel",
@@ -39,7 +40,7 @@ ASKABLE = frozenset(
 )
 """Methods of the hub that a worker may call with `ASK`."""
 
-ASKED_BY_NAME = frozenset({"claim_name", "check_pending"})
+ASKED_BY_NAME = frozenset({"claim_name", "release_name", "check_pending"})
 """Those of them that want to know which worker asks."""
 
 
@@ -450,7 +451,7 @@ class Dispatcher:
         if task.options.backpressure:
             extra["backpressure"] = task.options.backpressure
         if task.stream is not None:
-            extra["consumed"] = task.stream.taken
+            extra["consumed"] = task.stream.read
         if allocation is not None and allocation.gpu_ids:
             extra["gpu_ids"] = list(allocation.gpu_ids)
         options = task.actor_options
@@ -471,7 +472,7 @@ def build_call_extra(task: TaskRecord) -> dict[str, Any] | None:
     options = task.options
     if not (task.attempt or options.concurrency_group or options.backpressure):
         return None
-    consumed = task.stream.taken if task.stream is not None else 0
+    consumed = task.stream.read if task.stream is not None else 0
     return {
         "attempt": task.attempt,
         "group": options.concurrency_group,

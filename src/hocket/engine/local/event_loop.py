@@ -266,10 +266,13 @@ class Loop:
             if running.is_exiting:
                 return
             if work.task_id in engine.cancelled and type(error).__name__ == "CancelledError":
-                error = exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
+                error = _build_cancelled(work)
             owner.report(work, error)
         else:
-            owner.send_result(work, result, started)
+            if work.task_id in engine.cancelled:  # the user's code caught it; the caller has asked for no result
+                owner.report(work, _build_cancelled(work))
+            else:
+                owner.send_result(work, result, started)
         finally:
             engine.cancelled.discard(work.task_id)
             work.clear()
@@ -310,6 +313,10 @@ class Loop:
                     await has_room.wait()
         finally:
             self._owner.close_flow(work)
+
+
+def _build_cancelled(work: Work) -> exceptions.TaskCancelledError:
+    return exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
 
 
 class Lane:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, values
+from hocket.engine import contract, rules, values
 from hocket.engine.local import messages
 from hocket.engine.local.client import inbox
 from hocket.kernel import metrics, resources
@@ -62,8 +62,7 @@ class Questions(inbox.Inbox):
     # --- actors --------------------------------------------------------------------------------------------------------
 
     def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
-        info: contract.ActorInfo | None = self._ask("find_actor", name, namespace)
-        return info
+        return rules.await_claim(lambda: self._ask("look_up_name", name, namespace))
 
     def list_named_actors(self) -> list[tuple[str, str]]:
         return list(self._ask("list_named_actors"))

@@ -36,7 +36,12 @@ class Submission(questions.Questions):
         )
         if options.name:
             self._ask("claim_name", options.name, options.namespace)
-        ref = self.remember(self._submit(actor_class, args, kwargs, options, 1)[0])
+        try:
+            ref = self.remember(self._submit(actor_class, args, kwargs, options, 1)[0])
+        except BaseException:
+            if options.name:
+                self._ask("release_name", options.name, options.namespace)
+            raise
         return contract.ActorInfo(ref=ref, options=options)
 
     def submit_call(

@@ -41,7 +41,7 @@ class Hub(access.ObjectAccess):
 
     def list_groups(self) -> list[dict[str, Any]]:
         with self.lock:
-            return [node.describe_group(group) for group in self.kernel.groups.values()]
+            return [node.describe_group(group) for group in (*self.kernel.groups.values(), *self.kernel.removed_groups)]
 
     def list_nodes(self) -> list[dict[str, Any]]:
         return [node.describe_node(self.node_id, self.get_total_resources(), self.labels)]

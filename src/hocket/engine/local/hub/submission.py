@@ -221,12 +221,21 @@ class Submission(reactor.Reactor):
             return
         raise kind(node.explain_infeasible(what, shape, self.get_total_resources()))
 
-    def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
+    def release_name(self, name: str, namespace: str, *, caller: int = DRIVER) -> None:
+        """There will be no such actor."""
+        with self.lock:
+            self.kernel.release_name(namespace, name, caller)
+
+    def look_up_name(self, name: str, namespace: str) -> tuple[contract.ActorInfo | None, bool]:
+        """Return the actor of that name, and whether there is none because a worker is just creating it."""
         with self.lock:
             actor = self.kernel.find_actor(namespace, name)
             if actor is None or actor.id not in self.kernel.objects:
-                return None
-            return contract.ActorInfo(ref=self.intern(actor.id), options=actor.options)
+                return None, self.kernel.is_claimed(namespace, name)
+            return contract.ActorInfo(ref=self.intern(actor.id), options=actor.options), False
+
+    def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
+        return rules.await_claim(lambda: self.look_up_name(name, namespace))
 
     def list_named_actors(self) -> list[tuple[str, str]]:
         with self.lock:
