@@ -130,6 +130,34 @@ def test_get_if_exists_needs_a_name(session: hocket.SessionContext) -> None:
         hocket.remote(get_if_exists=True)(Thing).remote(1)
 
 
+def test_namespace_is_text() -> None:
+    with pytest.raises(TypeError, match=r"namespace must be a str, such as 'team', but received \['team'\]"):
+        hocket.init(namespace=["team"])  # type: ignore[arg-type]
+    assert not hocket.is_initialized()
+
+
+@pytest.mark.about_local("what its workers are started with")
+@pytest.mark.parametrize("interpreter", [None, "", "/nowhere/python"])
+def test_interpreter_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, interpreter: str | None) -> None:
+    monkeypatch.setattr("sys.executable", interpreter)
+    with (
+        hocket.init(num_cpus=1),
+        pytest.raises(RuntimeError, match=r"sys.executable, which is .*and no program\. Set it"),
+    ):
+        hocket.get(hocket.remote(add).remote(1))
+
+
+def test_generator_cannot_be_sent(session: hocket.SessionContext) -> None:
+    @hocket.remote
+    def count() -> Any:
+        yield 1
+
+    with pytest.raises(
+        SerializationError, match=r"argument 0 is a .*ObjectRefGenerator, which.*Remedy: take the references"
+    ):
+        hocket.remote(add).remote(count.remote())
+
+
 @pytest.mark.parametrize("refs", [(), {}, 3, "ref"])
 def test_get_of_what_is_no_reference(session: hocket.SessionContext, refs: Any) -> None:
     with pytest.raises(ValueError, match="takes an ObjectRef or a list of them, but received"):

@@ -122,6 +122,8 @@ def init(
         problem = None if amount is None else amounts.explain_amount(name, resource, amount)
         if problem is not None:
             raise ValueError(problem)
+    if namespace is not None and not isinstance(namespace, str):
+        raise TypeError(f"namespace must be a str, such as 'team', but received {namespace!r}.")
     kind, place = _choose_engine(engine, address)
     if runtime_env is not None:
         problem = environments.check_environment("runtime_env", runtime_env)

@@ -421,6 +421,7 @@ _ADVICE: dict[str, str] = {
     "threading.Thread": "start the thread inside the function",
     "_thread._local": "create the thread-local state inside the function",
     "_threading_local.local": "create the thread-local state inside the function",
+    "hocket.core.generators.ObjectRefGenerator": "take the references from it first, and send these as a list",
     "concurrent.futures._base.Executor": "create the pool inside the function, or use remote functions instead of it",
     "concurrent.futures._base.Future": "pass its result(), or an object reference instead",
     "multiprocessing.synchronize.SemLock": _LOCK,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import select
@@ -56,9 +57,19 @@ class GuardianProcess:
                 f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours called like a library? Call it something else, or put "
                 "what it does under `if __name__ == '__main__':`."
             )
+        _check_interpreter()
         node.reserve_standard_descriptors()  # the program may have become a daemon since `init`
         self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
-        os.ftruncate(self._status_fd, messages.STATUS_BYTES)
+        try:
+            os.ftruncate(self._status_fd, messages.STATUS_BYTES)
+        except OSError as error:
+            os.close(self._status_fd)
+            if error.errno != errno.EFBIG:
+                raise
+            raise OSError(
+                error.errno,
+                "This process may not write files, and shared memory is one for the system; raise the limit (ulimit -f)",
+            ) from None
         self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
         #: What the guardian has to say for itself: its own stderr is the workers', and belongs to the user.
         #: Workers of which it should say something, and since when.
@@ -249,3 +260,14 @@ def _get_cwd() -> str:
 def _list_interpreter_flags() -> list[str]:
     """Return the flags that this interpreter was started with and that matter to user code."""
     return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined,no-any-return]
+
+
+def _check_interpreter() -> None:
+    """Raise if there is no program to start the workers with."""
+    given: object = sys.executable
+    is_found = isinstance(given, str) and (os.access(given, os.X_OK) if os.sep in given else bool(given))
+    if not is_found:
+        raise RuntimeError(
+            f"Workers are started with sys.executable, which is {given!r}, and no program. Set it to the path of the Python interpreter "
+            "before the first remote call."
+        )
