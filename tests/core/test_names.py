@@ -32,7 +32,6 @@ class SlowToSend:
         return _build, (7,)
 
 
-@hocket.remote
 class Holder:
     def __init__(self, value: object) -> None:
         self.value = value
@@ -43,7 +42,7 @@ class Holder:
 
 @hocket.remote
 def create(folder: Path) -> None:
-    holder = Holder.options(name="slow", lifetime="detached").remote(SlowToSend(folder))
+    holder = hocket.remote(Holder).options(name="slow", lifetime="detached").remote(SlowToSend(folder))
     hocket.get(holder.get_value.remote())
 
 
@@ -61,7 +60,7 @@ def test_a_name_is_free_again_if_its_actor_could_not_be_sent(session: hocket.Ses
     @hocket.remote(max_retries=0)
     def fail_to_create() -> str:
         try:
-            Holder.options(name="unsendable").remote(threading.Lock())
+            hocket.remote(Holder).options(name="unsendable").remote(threading.Lock())
         except TypeError as error:
             return str(error)
         return ""
@@ -71,5 +70,5 @@ def test_a_name_is_free_again_if_its_actor_could_not_be_sent(session: hocket.Ses
     with pytest.raises(ValueError, match="Failed to look up actor with name 'unsendable'"):
         hocket.get_actor("unsendable")
     assert time.monotonic() - began < 5, "it waited for nobody"
-    holder = Holder.options(name="unsendable").remote(3)
+    holder = hocket.remote(Holder).options(name="unsendable").remote(3)
     assert hocket.get(holder.get_value.remote()) == 3

@@ -252,6 +252,8 @@ class Loop:
         started = work.started
         try:
             result = await self._compute(work)
+            if work.task_id in engine.cancelled:  # the user's code caught it; the caller has asked for no result
+                raise _build_cancelled(work)
             if running.is_exiting:
                 return
         except exceptions.ActorExit:
@@ -269,10 +271,7 @@ class Loop:
                 error = _build_cancelled(work)
             owner.report(work, error)
         else:
-            if work.task_id in engine.cancelled:  # the user's code caught it; the caller has asked for no result
-                owner.report(work, _build_cancelled(work))
-            else:
-                owner.send_result(work, result, started)
+            owner.send_result(work, result, started)
         finally:
             engine.cancelled.discard(work.task_id)
             work.clear()
