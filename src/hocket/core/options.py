@@ -231,6 +231,23 @@ def refuse_decorator_only(given: Mapping[str, Any], what: str) -> None:
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
+def _make_plain(value: Any) -> Any:
+    """Return the same with text and numbers of the plain kinds: members of an enumeration, or NumPy's, do not stand in messages."""
+    if isinstance(value, bool):
+        return value
+    for plain in (str, int, float):
+        if isinstance(value, plain):
+            return value if type(value) is plain else _TO_PLAIN[plain](value)
+    if type(value) is dict:
+        return {_make_plain(key): _make_plain(part) for key, part in value.items()}
+    if type(value) is list:
+        return [_make_plain(part) for part in value]
+    return value
+
+
+_TO_PLAIN: dict[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
+
+
 def is_generator(function: Any) -> bool:
     """Tell whether calling it gives a generator."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
@@ -259,7 +276,8 @@ def _get_backpressure(given: Mapping[str, Any]) -> int:
 
 def build_task_options(given: Mapping[str, Any], function: Any) -> records.TaskOptions:
     """Return the record for a remote function's options."""
-    name = given.get("name") or function.__name__
+    given = _make_plain(dict(given))
+    name = given.get("name") or _make_plain(function.__name__)
     retries = given.get("max_retries")
     max_calls = given.get("max_calls")
     if max_calls is None:  # a library in the process keeps the GPU's memory; only its end gives it back
@@ -280,6 +298,7 @@ def build_task_options(given: Mapping[str, Any], function: Any) -> records.TaskO
 
 def build_method_options(given: Mapping[str, Any], function: Any, name: str) -> records.MethodOptions:
     """Return the record for what `@method` says."""
+    given = _make_plain(dict(given))
     return records.MethodOptions(
         num_returns=_count_returns(given.get("num_returns"), function, name),
         max_task_retries=given.get("max_task_retries"),
@@ -298,6 +317,7 @@ def build_call_options(
     Raises:
         ValueError: The concurrency group does not exist.
     """
+    given = _make_plain(dict(given))
     returns = given.get("num_returns")
     retries = given.get("max_task_retries", method.max_task_retries)
     group = given.get("concurrency_group") or method.concurrency_group
@@ -332,6 +352,7 @@ def build_actor_options(given: Mapping[str, Any], cls: type, namespace: str) -> 
     Raises:
         ValueError: The options contradict each other.
     """
+    given = _make_plain(dict(given))
     names_any = any(
         given.get(key) is not None for key in ("num_cpus", "num_gpus", "resources", "memory", "accelerator_type")
     )

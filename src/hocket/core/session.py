@@ -140,7 +140,7 @@ def init(
                     "open session."
                 )
             return _describe(current)
-        name = namespace or f"anonymous-{os.urandom(4).hex()}"
+        name = str.__str__(namespace) if namespace else f"anonymous-{os.urandom(4).hex()}"
         if kind == "ray":
             opened = engines.open_ray(
                 address=place,

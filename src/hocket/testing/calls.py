@@ -6,6 +6,7 @@ Parts of `EngineContract` and `ProcessEngineContract`.
 from __future__ import annotations
 
 import asyncio
+import enum
 import itertools
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from hocket import exceptions
@@ -119,6 +121,29 @@ def _count_farewells(path: Path) -> int:
 
 class CallContract:
     """Part of `EngineContract`."""
+
+    def test_options_may_be_of_enumerations(self) -> None:
+        class Name(enum.StrEnum):
+            TASK = "task"
+            ACTOR = "actor"
+            SIDE = "side"
+            NAMESPACE = "namespace"
+
+        class Size(enum.IntEnum):
+            TWO = 2
+
+        class Sided:
+            @actor.method(concurrency_group=Name.SIDE)
+            async def double(self, number: int) -> int:
+                return 2 * number
+
+        task = api.remote(name=Name.TASK, num_returns=Size.TWO, max_retries=Size.TWO, num_cpus=np.float64(0.5))
+        assert api.get(task(lambda: (1, 2)).remote()) == [1, 2]
+        sided = api.remote(concurrency_groups={Name.SIDE: Size.TWO})(Sided)
+        made = sided.options(name=Name.ACTOR, namespace=Name.NAMESPACE, max_restarts=Size.TWO).remote()
+        assert api.get(made.double.options(name=np.str_("calls")).remote(4)) == 8
+        found = api.get_actor("actor", namespace="namespace")
+        assert api.get(found.double.options(concurrency_group=Name.SIDE).remote(5)) == 10
 
     def test_an_attribute_does_not_hide_the_method_of_its_name(self) -> None:
         gauge = api.remote(_Gauge).remote()

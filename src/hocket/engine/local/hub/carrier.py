@@ -133,7 +133,7 @@ class Carrier(base.HubState):
         if dependencies:
             self._post_long(link, task, message, descriptors)
         else:
-            link.channel.outbox.append(channel.encode_short(message))
+            link.channel.outbox.append(message)
 
     def _post_long(self, link: links.Link, task: TaskRecord, message: channel.Message, descriptors: int) -> None:
         """Post a message with values beside the arguments. If these are too many for one, the task has failed."""
