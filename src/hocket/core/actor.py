@@ -202,6 +202,7 @@ class ActorHandle:
         methods = self.__dict__.get("_methods")
         if methods is None:
             raise AttributeError(name)
+        name = str.__str__(name)  # `getattr` takes members of an enumeration, too
         if name in methods:
             found = ActorMethod(self._ref, self._cls, name, self._record, methods[name])
         elif name in _SPECIAL_METHODS:

@@ -368,7 +368,7 @@ def build_actor_options(given: Mapping[str, Any], cls: type, namespace: str) -> 
             "in threads or on an event loop, so they have no order. Leave it out, or set max_concurrency=1 and use no coroutines."
         )
     return records.ActorOptions(
-        class_name=cls.__name__,
+        class_name=_make_plain(cls.__name__),
         creation=records.TaskOptions(name=f"{cls.__name__}.__init__", shape=placing),
         lifetime_shape=lifetime_shape,
         name=given.get("name") or "",

@@ -32,6 +32,10 @@ def _square(x: int) -> int:
     return x * x
 
 
+class _Verb(enum.StrEnum):
+    DOUBLE = "double"
+
+
 class _Gauge:
     """Has methods that its attributes hide in Python."""
 
@@ -142,6 +146,7 @@ class CallContract:
         sided = api.remote(concurrency_groups={Name.SIDE: Size.TWO})(Sided)
         made = sided.options(name=Name.ACTOR, namespace=Name.NAMESPACE, max_restarts=Size.TWO).remote()
         assert api.get(made.double.options(name=np.str_("calls")).remote(4)) == 8
+        assert api.get(getattr(made, _Verb.DOUBLE).remote(6)) == 12
         found = api.get_actor("actor", namespace="namespace")
         assert api.get(found.double.options(concurrency_group=Name.SIDE).remote(5)) == 10
 
