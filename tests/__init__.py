@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("hocket.testing.contract")  # a failure in the suite for engines says what it saw
+pytest.register_assert_rewrite("hocket.testing.suites")  # a failure in the suite for engines says what it saw

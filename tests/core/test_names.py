@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hocket
-from hocket.testing.ends import wait_until
+from hocket.testing.suites.programs import wait_until
 
 pytestmark = pytest.mark.about_local("how a worker claims a name")
 

@@ -20,7 +20,7 @@ from hocket import exceptions
 from hocket.core import placement, session
 from hocket.engine.ray import addresses, engine, outside
 from hocket.testing.cluster import Cluster
-from hocket.testing.contract import wait_until
+from hocket.testing.suites.programs import wait_until
 from hocket.util import metrics
 from tests.engine.ray import conftest
 from tests.engine.ray.test_joining import find_free_port

@@ -9,7 +9,7 @@ import pytest
 
 from hocket.engine.ray import connection
 from hocket.testing import ProcessEngineContract
-from hocket.testing.contract import CPUS
+from hocket.testing.suites.programs import CPUS
 
 pytestmark = pytest.mark.timeout(120)  # a worker of Ray's takes a second to start, and a test may need several
 

@@ -17,7 +17,7 @@ import hocket
 from hocket import exceptions, testing
 from hocket.core import engines
 from hocket.engine.ray import adapter, arrays, connection, engine, errors, outside
-from hocket.testing.contract import wait_until
+from hocket.testing.suites.programs import wait_until
 from hocket.util import scheduling_strategies, state
 from tests.engine.ray import conftest
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.testing.contract import wait_until
+from hocket.testing.suites.programs import wait_until
 from hocket.util import state
 from tests.engine.ray.conftest import UNTIDY
 

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,7 @@ import pytest
 
 from hocket import exceptions
 from hocket.core import actor, api
-
-
-def wait_until(is_done: Callable[[], bool], limit_s: float = 20.0) -> None:
-    """Wait for what no reference tells of; fails after `limit_s` seconds."""
-    deadline = time.monotonic() + limit_s
-    while not is_done():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
+from hocket.testing.suites import programs
 
 
 class _Ticker:
@@ -126,7 +119,7 @@ def _is_alive(pid: int) -> bool:
 
 def _wait_for_end(pid: int) -> bool:
     """Tell whether a process ends soon, while this one asks nothing of the engine."""
-    wait_until(lambda: not _is_alive(pid))
+    programs.wait_until(lambda: not _is_alive(pid))
     return True
 
 
@@ -209,7 +202,7 @@ class _Node:
         return [int(api.get(self.others[0].get_pid.remote())) for _ in range(times)][-1]
 
     def wait_for(self, path: Path) -> None:
-        wait_until(path.exists)
+        programs.wait_until(path.exists)
 
     def have_wait(self, path: Path, then: Path) -> None:
         api.get(self.others[0].wait_for.remote(path))
@@ -225,7 +218,7 @@ class EndsContract:
 
     def test_constructor_of_an_asynchronous_actor_runs_on_its_loop(self) -> None:
         ticker = api.remote(_Ticker).remote()
-        wait_until(lambda: bool(api.get(ticker.look.remote())[2] >= 3))
+        programs.wait_until(lambda: bool(api.get(ticker.look.remote())[2] >= 3))
         assert api.get(ticker.look.remote())[:2] == (True, True)
 
     def test_constructor_of_an_asynchronous_actor_that_raises(self) -> None:
@@ -254,10 +247,10 @@ class ProcessEndsContract:
     def test_asynchronous_actor_that_is_built_again_has_its_tasks_again(self) -> None:
         ticker = api.remote(max_restarts=1, max_task_retries=-1)(_Ticker).remote()
         pid = api.get(ticker.get_pid.remote())
-        wait_until(lambda: bool(api.get(ticker.look.remote())[2] >= 3))
+        programs.wait_until(lambda: bool(api.get(ticker.look.remote())[2] >= 3))
         api.kill(ticker, no_restart=False)
-        wait_until(lambda: bool(api.get(ticker.get_pid.remote()) != pid))
-        wait_until(lambda: bool(api.get(ticker.look.remote())[2] >= 3))
+        programs.wait_until(lambda: bool(api.get(ticker.get_pid.remote()) != pid))
+        programs.wait_until(lambda: bool(api.get(ticker.look.remote())[2] >= 3))
 
     def test_calls_that_come_while_a_constructor_runs_on_the_loop(self, tmp_path: Path) -> None:
         class Slow:
@@ -281,7 +274,7 @@ class ProcessEndsContract:
         slow = api.remote(concurrency_groups={"side": 1})(Slow).remote(tmp_path)
         first, cancelled, last = [slow.run.remote(number) for number in range(3)]
         aside = slow.run_aside.remote(7)
-        wait_until((tmp_path / "began").exists)
+        programs.wait_until((tmp_path / "began").exists)
         api.cancel(cancelled)
         (tmp_path / "go").touch()
         assert api.get([first, last, aside]) == [0, 2, 7]
@@ -304,7 +297,7 @@ class ProcessEndsContract:
 
         began = tmp_path / "began"
         call = api.remote(Stubborn).remote().run.remote(began)
-        wait_until(began.exists)
+        programs.wait_until(began.exists)
         api.cancel(call)
         with pytest.raises(exceptions.TaskCancelledError):
             api.get(call)
@@ -389,7 +382,7 @@ class ProcessEndsContract:
         items = getattr(source, method).options(_generator_backpressure_num_objects=limit).remote()
         assert api.get(next(items)) == 0
         del items
-        wait_until(lambda: api.get(source.get_ended.remote()) == 1)
+        programs.wait_until(lambda: api.get(source.get_ended.remote()) == 1)
 
     @pytest.mark.needs("abandoned_generators")
     def test_generator_that_a_task_read_ends_with_its_reader(self) -> None:
@@ -404,10 +397,10 @@ class ProcessEndsContract:
             return read[-1]
 
         assert api.get(read.remote(source, False)) == 4
-        wait_until(lambda: api.get(source.get_ended.remote()) == 1)
+        programs.wait_until(lambda: api.get(source.get_ended.remote()) == 1)
         with pytest.raises(exceptions.WorkerCrashedError, match=r"signal 9|died"):
             api.get(read.remote(source, True))
-        wait_until(lambda: api.get(source.get_ended.remote()) == 2)
+        programs.wait_until(lambda: api.get(source.get_ended.remote()) == 2)
 
     def test_generator_whose_end_is_awaited_goes_on(self) -> None:
         @api.remote
@@ -447,7 +440,7 @@ class ProcessEndsContract:
             pids.append(api.get(node.get_pid.remote()))
             api.get(node.hold.remote([node]) if give else node.hold_itself.remote())
             del node
-        wait_until(lambda: not any(map(_is_alive, pids)))
+        programs.wait_until(lambda: not any(map(_is_alive, pids)))
 
     @pytest.mark.needs("unreachable_actors")
     @pytest.mark.parametrize("is_direct", [False, True])
@@ -461,7 +454,7 @@ class ProcessEndsContract:
         while nodes:
             assert all(map(_is_alive, pids))
             nodes.pop()
-        wait_until(lambda: not any(map(_is_alive, pids)))
+        programs.wait_until(lambda: not any(map(_is_alive, pids)))
 
     @pytest.mark.needs("unreachable_actors")
     def test_ring_that_somebody_can_reach_stays(self) -> None:
@@ -470,7 +463,7 @@ class ProcessEndsContract:
         gone = api.get(third.get_pid.remote())
         kept = api.put({"inside": [second]})
         del first, second, third
-        wait_until(lambda: not _is_alive(gone))  # a search was made, and has not found the others
+        programs.wait_until(lambda: not _is_alive(gone))  # a search was made, and has not found the others
         assert api.get(api.get(kept)["inside"][0].ask_often.remote(3)) > 0
 
     @pytest.mark.needs("unreachable_actors")
@@ -482,8 +475,8 @@ class ProcessEndsContract:
         api.get(first.ask_often.remote(10))  # from now on it calls directly
         first.have_wait.remote(tmp_path / "go", tmp_path / "went")
         del first, second, other
-        wait_until(lambda: not _is_alive(gone))
+        programs.wait_until(lambda: not _is_alive(gone))
         assert all(map(_is_alive, pids))
         (tmp_path / "go").touch()
-        wait_until(lambda: not any(map(_is_alive, pids)))
+        programs.wait_until(lambda: not any(map(_is_alive, pids)))
         assert (tmp_path / "went").exists()

@@ -10,7 +10,7 @@ import enum
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,13 +19,7 @@ import pytest
 
 from hocket import exceptions
 from hocket.core import actor, api
-
-
-def _wait_until(is_done: Callable[[], bool], limit_s: float = 20.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_done():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
+from hocket.testing.suites import programs
 
 
 def _square(x: int) -> int:
@@ -178,7 +172,7 @@ class CallContract:
             api.get(leaver.leave.remote(by_error=by_error))
         with pytest.raises(exceptions.ActorDiedError):
             api.get(leaver.ping.remote())
-        _wait_until(lambda: _count_farewells(tmp_path) > 0)
+        programs.wait_until(lambda: _count_farewells(tmp_path) > 0)
         assert _count_farewells(tmp_path) == 1
 
     def test_reference_becomes_a_future_before_its_loop_runs(self) -> None:
@@ -363,7 +357,7 @@ class ProcessCallContract:
     def test_actor_ends_itself_from_the_background(self, cls: type, tmp_path: Path, capfd: Any) -> None:
         leaver = api.remote(cls).remote(tmp_path)
         assert api.get(leaver.leave_in_background.remote()) == "soon"
-        _wait_until(lambda: _count_farewells(tmp_path) > 0)
+        programs.wait_until(lambda: _count_farewells(tmp_path) > 0)
         with pytest.raises(exceptions.ActorDiedError, match="ended itself with `exit_actor`"):
             api.get(leaver.ping.remote())
         assert _count_farewells(tmp_path) == 1
@@ -395,17 +389,17 @@ class ProcessCallContract:
         """What it returns then does not count; what it raises does."""
         patient = api.remote(_Patient).options(max_concurrency=max_concurrency).remote(tmp_path)
         ref = getattr(patient, method).remote()
-        _wait_until((tmp_path / "started").exists)
+        programs.wait_until((tmp_path / "started").exists)
         api.cancel(ref)
         with pytest.raises(error):
             api.get(ref)
-        _wait_until((tmp_path / "heard").exists)
+        programs.wait_until((tmp_path / "heard").exists)
         assert api.get(patient.ping.remote()) == "pong"
 
     @pytest.mark.needs("told_cancellation")
     def test_cancelled_call_of_a_plain_actor_is_over_when_it_has_returned(self, tmp_path: Path) -> None:
         ref = api.remote(_Patient).remote(tmp_path).work.remote()
-        _wait_until((tmp_path / "started").exists)
+        programs.wait_until((tmp_path / "started").exists)
         api.cancel(ref)
         with pytest.raises(exceptions.TaskCancelledError, match=r"Call `_Patient.work` was cancelled while it ran"):
             api.get(ref)
@@ -422,9 +416,9 @@ class ProcessCallContract:
             return api.get(patient.work.remote())
 
         ref = use.remote(patient)
-        _wait_until((tmp_path / "started").exists)
+        programs.wait_until((tmp_path / "started").exists)
         api.cancel(ref)
-        _wait_until((tmp_path / "heard").exists)
+        programs.wait_until((tmp_path / "heard").exists)
         with pytest.raises(exceptions.TaskCancelledError):
             api.get(ref)
 
@@ -439,9 +433,9 @@ class ProcessCallContract:
             return api.get(middle.pass_on.remote())
 
         ref = use.remote(middle)
-        _wait_until((tmp_path / "started").exists)
+        programs.wait_until((tmp_path / "started").exists)
         api.cancel(ref)
-        _wait_until((tmp_path / "heard").exists)
+        programs.wait_until((tmp_path / "heard").exists)
 
     def test_cancellation_that_is_not_recursive_does_not_reach_them(self, tmp_path: Path) -> None:
         patient = api.remote(_Patient).remote(tmp_path)
@@ -451,7 +445,7 @@ class ProcessCallContract:
             return api.get(patient.work.remote())
 
         ref = use.remote(patient)
-        _wait_until((tmp_path / "started").exists)
+        programs.wait_until((tmp_path / "started").exists)
         api.cancel(ref, recursive=False)
         with pytest.raises(exceptions.TaskCancelledError):
             api.get(ref)

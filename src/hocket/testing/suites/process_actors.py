@@ -1,0 +1,160 @@
+"""What engines with processes of their own must do with actors: restarts, generators, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket import exceptions
+from hocket.core import actor, api
+from hocket.testing.suites import programs
+
+
+class ProcessActorContract:
+    """What engines with processes of their own must do with actors. Part of `ProcessEngineContract`."""
+
+    @pytest.mark.needs("death_evidence")
+    def test_actor_is_built_again_as_often_as_asked(self) -> None:
+        counter = api.remote(programs.Counter).options(max_restarts=2).remote(100)
+        for _ in range(2):
+            assert api.get(counter.add.remote()) == 101
+            os.kill(api.get(counter.get_pid.remote()), signal.SIGKILL)
+            programs.wait_until(lambda: programs.try_add(counter) == 101)
+            api.get(counter.reset.remote(100))
+        os.kill(api.get(counter.get_pid.remote()), signal.SIGKILL)
+        programs.wait_until(lambda: programs.is_dead(counter))
+        with pytest.raises(exceptions.ActorDiedError, match=r"SIGKILL"):
+            api.get(counter.add.remote())
+
+    @pytest.mark.needs("death_evidence")
+    def test_running_call_of_a_restarted_actor_is_lost_or_tried_again_and_the_others_wait(self, tmp_path: Path) -> None:
+        class Fragile:
+            def __init__(self, path: Path) -> None:
+                self.path = path
+
+            def die_once(self) -> str:
+                if not self.path.exists():
+                    self.path.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return "alive"
+
+            def ping(self) -> str:
+                return "pong"
+
+        fragile = api.remote(Fragile).options(max_restarts=1).remote(tmp_path / "once")
+        dying, behind = fragile.die_once.remote(), fragile.ping.remote()
+        with pytest.raises(exceptions.ActorUnavailableError, match=r"was lost: .*SIGKILL(.|\n)*max_task_retries"):
+            api.get(dying)
+        assert api.get(behind) == "pong"
+        (tmp_path / "once").unlink()
+        again = api.remote(Fragile).options(max_restarts=1, max_task_retries=1).remote(tmp_path / "once")
+        assert api.get([again.die_once.remote(), again.ping.remote()]) == ["alive", "pong"]
+
+    def test_restarted_actor_knows_it_and_keeps_its_name_and_arguments(self) -> None:
+        class Phoenix:
+            def __init__(self, array: Any) -> None:
+                self.total = float(array.sum())
+
+            def look(self) -> tuple[float, bool]:
+                return self.total, api.get_runtime_context().was_current_actor_reconstructed
+
+            def die(self) -> None:
+                os._exit(1)
+
+        argument = api.put(np.ones(200_000))
+        phoenix = api.remote(Phoenix).options(max_restarts=-1, max_task_retries=-1, name="phoenix").remote(argument)
+        del argument
+        assert api.get(phoenix.look.remote()) == (200_000.0, False)
+        with pytest.raises(exceptions.ActorUnavailableError):
+            api.get(phoenix.die.options(max_task_retries=0).remote())
+        assert api.get(api.get_actor("phoenix").look.remote()) == (200_000.0, True)
+
+    def test_threads_of_concurrency_groups(self) -> None:
+        class Mixed:
+            def __init__(self) -> None:
+                self.event = threading.Event()
+
+            def wait(self) -> str:
+                self.event.wait()
+                return "through"
+
+            @actor.method(concurrency_group="io")
+            def open(self) -> None:
+                self.event.set()
+
+        mixed = api.remote(concurrency_groups={"io": 2})(Mixed).remote()
+        waiting = mixed.wait.remote()
+        api.get(mixed.open.remote())
+        assert api.get(waiting) == "through"
+
+    def test_cancelled_coroutine_gets_asyncios_error(self) -> None:
+        class Sleeper:
+            def __init__(self) -> None:
+                self.log: list[str] = []
+
+            async def sleep(self) -> None:
+                self.log.append("started")
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    self.log.append("cancelled")
+                    raise
+
+            async def look(self) -> list[str]:
+                return self.log
+
+        sleeper = api.remote(Sleeper).remote()
+        sleeping = sleeper.sleep.remote()
+        programs.wait_until(lambda: bool(api.get(sleeper.look.remote())))
+        api.cancel(sleeping)
+        with pytest.raises(exceptions.TaskCancelledError):
+            api.get(sleeping)
+        assert api.get(sleeper.look.remote()) == ["started", "cancelled"]
+        with pytest.raises(ValueError, match="force=True is not supported"):
+            api.cancel(sleeper.sleep.remote(), force=True)
+
+    def test_generator_pauses_for_its_reader(self) -> None:
+        counter = api.remote(programs.Counter).remote()
+
+        def produce(counter: Any) -> Iterator[int]:
+            for _ in range(20):
+                yield api.get(counter.add.remote())
+
+        items = api.remote(_generator_backpressure_num_objects=3)(produce).remote(counter)
+        assert api.get(next(items)) == 1
+        programs.wait_until(lambda: bool(api.get(counter.get_value.remote()) >= 4))
+        assert api.get(counter.get_value.remote()) == 4
+        assert [api.get(ref) for ref in items] == list(range(2, 21))
+
+    def test_generator_survives_its_worker(self, tmp_path: Path) -> None:
+        def count(path: Path) -> Iterator[int]:
+            for i in range(6):
+                if i == 3 and not path.exists():
+                    path.touch()
+                    time.sleep(0.05)  # so that the first items are on their way
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield i
+
+        assert [api.get(ref) for ref in api.remote(count).remote(tmp_path / "died")] == list(range(6))
+
+    def test_items_can_be_taken_while_the_generator_runs(self) -> None:
+        gate = api.remote(programs.AsyncGate).remote()
+
+        def produce(gate: Any) -> Iterator[str]:
+            yield "early"
+            yield api.get(gate.wait.remote())
+
+        items = api.remote(produce).remote(gate)
+        assert api.get(next(items)) == "early"
+        assert api.wait([items], timeout=0.05) == ([], [items])
+        api.get(gate.open.remote())
+        assert api.get(next(items)) == "through"

@@ -1,0 +1,175 @@
+"""Functions and actors that the suites run, and how they wait for what no reference tells of."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hocket import exceptions
+from hocket.core import api, session
+
+CPUS = 2
+"""How many CPUs the session of each test has."""
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def make_text(size: int) -> str:
+    return "ä" * (size // 2)
+
+
+def make_dict(size: int) -> dict[int, bytes]:
+    return dict.fromkeys(range(size // 100_000), b"x") | {-1: bytes(size)}
+
+
+def make_list(size: int) -> list[int]:
+    return list(range(size // 10))
+
+
+def list_named_actors() -> list[tuple[str, str]]:
+    return sorted(session.get_engine().list_named_actors())
+
+
+def count(amount: float) -> None:
+    session.get_engine().record_metrics((("counter", "tests", "", (), (), (amount,)),))
+
+
+class Counter:
+    def __init__(self, start: int = 0) -> None:
+        self.value = start
+
+    def add(self, amount: int = 1) -> int:
+        self.value += amount
+        return self.value
+
+    def reset(self, value: int) -> None:
+        self.value = value
+
+    def get_value(self) -> int:
+        return self.value
+
+    def fail(self) -> None:
+        raise KeyError("missing")
+
+    def get_pid(self) -> int:
+        return os.getpid()
+
+
+class AsyncGate:
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    async def wait(self) -> str:
+        await self.event.wait()
+        return "through"
+
+    async def open(self) -> None:
+        self.event.set()
+
+    async def wait_again(self) -> str:
+        self.event.clear()
+        return await self.wait()
+
+    async def count(self) -> int:
+        return 1
+
+    async def fail_when_open(self) -> None:
+        await self.event.wait()
+        raise KeyError("opened")
+
+
+class Sleeper:
+    """An asynchronous actor whose calls wait for time, for a thread and for each other."""
+
+    async def sleep(self, seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    async def work_in_thread(self, x: int) -> int:
+        return await asyncio.to_thread(square, x)
+
+    async def add_up(self, other: Any, n: int) -> float:
+        total: float = sum(await asyncio.gather(*[other.sleep.remote(0.01) for _ in range(n)]))
+        return total
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> list[str]:
+        self.notes.append(text)
+        return list(self.notes)
+
+
+def wait_until(is_done: Callable[[], bool], limit_s: float = 20.0) -> None:
+    """Wait for what no reference tells of; fails after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    while not is_done():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def try_add(counter: Any) -> int | None:
+    try:
+        return int(api.get(counter.add.remote()))
+    except exceptions.ActorUnavailableError:
+        return None
+
+
+def is_dead(counter: Any) -> bool:
+    try:
+        api.get(counter.get_value.remote())
+    except exceptions.ActorDiedError:
+        return True
+    return False
+
+
+def note_and_end_some(file: str, number: int, every: int) -> int:
+    """Note the run; every so manieth ends its process."""
+    with open(file, "ab", buffering=0) as trace:
+        trace.write(b"%d\n" % number)
+    if number % every == every - 1:
+        os._exit(3)
+    return number
+
+
+def split_outcomes(refs: list[Any], kind: type[Exception]) -> tuple[list[int], list[Any]]:
+    """Return the places of those that failed with an error of that kind, and the values of the others."""
+    failed, values = [], []
+    for place, ref in enumerate(refs):
+        try:
+            values.append(api.get(ref))
+        except kind:
+            failed.append(place)
+    return failed, values
+
+
+def get_pid() -> int:
+    return os.getpid()
+
+
+class Gate:
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def wait(self) -> str:
+        assert self.event.wait(60)
+        return "open"
+
+    def wait_for(self, value: int) -> int:
+        assert self.event.wait(60)
+        return value
+
+    def open(self) -> None:
+        self.event.set()
+
+
+def pass_on(value: Any) -> Any:
+    return value
