@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping
@@ -68,23 +69,33 @@ class ActorClass:
                 f"`{cls.__name__}.__init__` is a coroutine function, and a constructor cannot be awaited. Write `def __init__`: in an "
                 "asynchronous actor it runs on the event loop and may call asyncio.create_task; await in a method."
             )
+        self._take(cls, given)
+        _ = self._signature, self._record  # what is wrong with them is said here
+        self.__doc__ = cls.__doc__
+
+    def _take(self, cls: type, given: dict[str, Any]) -> None:
         self._cls = cls
         self._given = given
-        self._signature = remote_function.Signature(
-            inspect.getattr_static(cls, "__init__"), cls.__name__, skip_first=True
-        )
         self._names_nodes = placement.names_nodes(given)
         self._needs_ray = environments.check_supported("runtime_env", given.get("runtime_env") or {})
-        self._methods = tuple(
-            (name, options.build_method_options(getattr(function, _METHOD_OPTIONS, {}), function, name))
-            for name, function in inspect.getmembers(cls, callable)
-            if not name.startswith("__") or name == "__call__"
-        )
-        self._record = dataclasses.replace(options.build_actor_options(given, cls, ""), methods=self._methods)
         self._exported: contract.RemoteFunction | None = None
         self.__name__ = cls.__name__
-        self.__doc__ = cls.__doc__
         self.__module__ = cls.__module__
+
+    @functools.cached_property
+    def _signature(self) -> remote_function.Signature:
+        constructor = inspect.getattr_static(self._cls, "__init__")
+        return remote_function.Signature(constructor, self._cls.__name__, skip_first=True)
+
+    @functools.cached_property
+    def _record(self) -> records.ActorOptions:
+        """The options and methods. Made when they are needed: in a worker, a class that refers to itself is empty at first."""
+        methods = tuple(
+            (name, options.build_method_options(getattr(function, _METHOD_OPTIONS, {}), function, name))
+            for name, function in inspect.getmembers(self._cls, callable)
+            if not name.startswith("__") or name == "__call__"
+        )
+        return dataclasses.replace(options.build_actor_options(self._given, self._cls, ""), methods=methods)
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Build an actor and return a handle on it at once.
@@ -167,7 +178,14 @@ class ActorClass:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ActorClass, (self._cls, self._given)
+        return _rebuild_class, (self._cls, self._given)
+
+
+def _rebuild_class(cls: type, given: dict[str, Any]) -> ActorClass:
+    """Return an actor class that has travelled. The class may be still without its methods, which may refer to this very object."""
+    rebuilt = ActorClass.__new__(ActorClass)
+    rebuilt._take(cls, given)
+    return rebuilt
 
 
 def exit_actor() -> NoReturn:

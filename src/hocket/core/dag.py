@@ -215,7 +215,7 @@ class ClassNode(DAGNode):
 
     def __getattr__(self, name: str) -> BindableMethod:
         source = self.__dict__.get("_actor_class")  # missing while a pickle is being opened
-        if source is None or name not in dict(source._methods):
+        if source is None or name not in dict(source._record.methods):
             _refuse(self, name, f"Actor class `{source.__name__}`" if source is not None else "")
         return BindableMethod(self, name, {})
 

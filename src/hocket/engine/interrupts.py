@@ -12,7 +12,8 @@ imported it by name.) What C code sets is not seen.
 
 **When.** A handler that finds the user's code interrupted runs at once, as without us. "The user's code" is judged by the
 innermost frame that is neither the standard library's nor cloudpickle's: a ``time.sleep`` of the user's is the user's, a lock that we
-wait for is ours, a ``__reduce__`` of the user's that we call is the user's. If it is ours, or if the thread holds the engine's lock,
+wait for is ours, a ``__reduce__`` of the user's that we call is the user's. So is what `weakref` does when an object is gone,
+because an exception would be lost there. If it is ours, or if the thread holds the engine's lock,
 the signal is noted, and whatever the engine waits for is woken. The engine then calls the handler in `check`, without the lock.
 
 **The rest of the way.** Between the last `check` of a call and the return to the user lie some bytecodes. A signal that is noted
@@ -44,6 +45,10 @@ _PACKAGE = __name__.partition(".")[0]
 
 _OURS = tuple(f"{_PACKAGE}.{room}" for room in ("engine", "kernel", "core", "exceptions"))
 """The rooms whose code is not to be interrupted."""
+
+_WEAK = frozenset({"weakref", "_weakrefset"})
+_CALLBACKS = frozenset({"__call__", "remove", "_remove"})
+"""What runs when an object is gone. An exception there is printed and lost, and what was to be done is not done."""
 
 _TRANSPARENT = sys.stdlib_module_names | {"cloudpickle"}
 """Whose frames belong to whoever called them."""
@@ -239,7 +244,7 @@ def _is_ours(frame: FrameType | None) -> bool:
     while frame is not None:
         # By the module's name, not by the file: generated methods (of dataclasses, of named tuples) have none.
         name = frame.f_globals.get("__name__") or ""
-        if name.startswith(_OURS):
+        if name.startswith(_OURS) or (name in _WEAK and frame.f_code.co_name in _CALLBACKS):
             return True
         if name.partition(".")[0] not in _TRANSPARENT and not name.startswith("namedtuple_"):
             return False

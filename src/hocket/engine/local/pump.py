@@ -35,6 +35,9 @@ TICK_SECONDS = 0.01
 """How long the role must be free before the steward takes it. A guess between a wait that a person notices and a wake-up
 rate that a profiler would."""
 
+MAX_FAILURES = 3
+"""After so many rounds that failed in a row the steward gives up."""
+
 HURRY_SECONDS = 5e-5
 """The interpreter's switch interval while the steward has something to do. With the usual 5 ms every message waits so long for
 a program that computes in pure Python. Measured, calls between two actors while their driver computes: 7.5 times slower than
@@ -183,7 +186,9 @@ class Pump:
                 return
             try:
                 callback()
-            except Exception:  # noqa: BLE001 (it is not about what this thread does)
+            except BaseException as error:  # noqa: BLE001 (it is not about what this thread does, whatever it is)
+                if interrupts.is_from_handler(error):
+                    raise
                 traceback.print_exc()
 
     def get_pollable(self) -> int:
@@ -259,7 +264,7 @@ class Pump:
     def _run_steward(self) -> None:
         self._steward_id = threading.get_ident()
         seen_rounds = -1
-        quiet_ticks = 0
+        quiet_ticks = failures = 0
         while not (self._closed or self._is_retired):
             with self._lock:
                 is_free = self._holder is None and self._rounds == seen_rounds and not self._sleepers
@@ -272,7 +277,14 @@ class Pump:
                     self._unparked.clear()
                     quiet_ticks = 0
             if is_free:
-                self._steer()
+                try:
+                    self._steer()
+                    failures = 0
+                except Exception:
+                    failures += 1
+                    if self._closed or failures > MAX_FAILURES:
+                        raise
+                    traceback.print_exc()  # a mistake of ours; without a steward all futures would wait for ever
             elif self._is_parked:
                 self._unparked.wait()
             else:
@@ -293,11 +305,12 @@ class Pump:
                 has_come = self._wait_patiently(limit_s)
                 if has_come != is_hurried:
                     is_hurried = has_come
-                    sys.setswitchinterval(min(HURRY_SECONDS, usual_s) if is_hurried else usual_s)
+                    if usual_s > HURRY_SECONDS:
+                        sys.setswitchinterval(HURRY_SECONDS if is_hurried else usual_s)
                 if self.due:
                     self.run_due()
         finally:
-            if is_hurried:
+            if is_hurried and usual_s > HURRY_SECONDS:
                 sys.setswitchinterval(usual_s)
             self._pass_on()
 
@@ -326,7 +339,7 @@ class Pump:
             self._closed = True
             self._unparked.set()
             os.eventfd_write(self._wake_fd, 1)
-        if self._steward.is_alive():
+        if self._steward.is_alive() and threading.current_thread() is not self._steward:  # which may call this in a callback
             self._steward.join(timeout=5)
         self._epoll.close()
         os.close(self._wake_fd)

@@ -75,9 +75,11 @@ class ObjectAccess(submission.Submission):
             if enough > 0:
                 if timeout_s != 0:
                     self._block(number, tuple(unknown) if timeout_s is None else (), tuple(unknown), enough)
-                known = [object_id for object_id in unknown if object_id not in self._expected]
-                for object_id in known:
-                    self.channel.post((messages.WATCH, object_id))
+                for object_id in unknown:
+                    if object_id in self._expected:
+                        self._watched.add(object_id)
+                    else:
+                        self.channel.post((messages.WATCH, object_id))
         if enough > 0 and timeout_s == 0:
             self._ask("ping")  # the answer comes behind the news of what is there
         elif enough > 0:
@@ -244,6 +246,26 @@ class ObjectAccess(submission.Submission):
             finally:
                 os.close(fd)
         return payloads.open_payload(payload, None, _do_nothing, found.held)
+
+    def open_code(self, found: state.Arrived) -> Any:
+        """Return a function that has arrived. If it cannot be loaded, `found` stays as it is, and this may be called again."""
+        payload = found.payload
+        if payload[0] != payloads.SEGMENT:
+            return payloads.open_payload(payload, None, _do_nothing, found.held)
+        is_loaded = is_unmapped = False
+
+        def note_unmapped() -> None:  # the hub hears of it once, and only when the descriptor is closed, too
+            nonlocal is_unmapped
+            is_unmapped = True
+            if is_loaded:
+                self._note_unmapped(payload[2])
+
+        function = payloads.open_payload(payload, payload[-1], note_unmapped, found.held)
+        os.close(payload[-1])
+        is_loaded = True
+        if is_unmapped:
+            self._note_unmapped(payload[2])
+        return function
 
 
 def limit_true(there: list[bool], most: int) -> list[bool]:

@@ -95,6 +95,7 @@ class Inbox(state.ClientState):
     def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
         """A value has come by a line."""
         self._expected.discard(object_id)
+        self._watched.discard(object_id)
         if object_id in self._promised:
             self._promised.discard(object_id)
             self.channel.post((messages.FULFIL, object_id, payload))
@@ -110,8 +111,13 @@ class Inbox(state.ClientState):
             self._promised.discard(object_id)
             self._private.discard(object_id)
             if object_id not in self._receipts:
+                self._watched.discard(object_id)
                 self.channel.post((messages.DROP, object_id, 1))
-            elif object_id in self._callbacks:
+                continue
+            if object_id in self._watched:
+                self._watched.discard(object_id)
+                self.channel.post((messages.WATCH, object_id))
+            if object_id in self._callbacks:
                 self._have_arrived({object_id})
 
     def _take_move(self, object_id: int) -> None:

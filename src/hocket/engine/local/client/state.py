@@ -129,6 +129,8 @@ class ClientState(contract.Engine):
         self.switchboard = peers.Switchboard(self)
         #: Objects that will come by a line.
         self._expected: set[int] = set()
+        #: Those of them that a `wait` waits for: if the line breaks, the hub is asked to tell of them.
+        self._watched: set[int] = set()
         #: Objects of ours that the hub does not know.
         self._private: set[int] = set()
         #: Those of `_expected` that the hub was promised.

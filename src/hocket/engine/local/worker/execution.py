@@ -173,9 +173,8 @@ class Execution(intake.Intake):
     def _load(self, function_id: bytes) -> Any:
         function = self._functions.get(function_id)
         if function is None:
-            code = self._codes.pop(function_id)
-            object_id = code.payload[2] if code.payload[0] == payloads.SEGMENT else 0
-            function = self._functions[function_id] = self._engine.open_payload(object_id, code)
+            function = self._functions[function_id] = self._engine.open_code(self._codes[function_id])
+            del self._codes[function_id]  # not before: what could not be loaded now may be loaded for the next task
         return function
 
     def _prepare(self, extra: dict[str, Any]) -> None:
