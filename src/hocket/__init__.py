@@ -44,7 +44,7 @@ from hocket.version import __version__ as __version__
 ObjectID = ObjectRef
 """Ray's older name."""
 
-_LATER = ("data", "ps", "train")
+_LATER = ("cloudpickle", "data", "ps", "train")
 
 if not _typing.TYPE_CHECKING:  # else no wrong name would be found
 

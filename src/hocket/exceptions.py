@@ -237,6 +237,7 @@ class _DualError:
     The cause's class comes last, but anything that it says of attributes would come before `object`: so that is said here.
     """
 
+    __class__ = property(type)
     __getattribute__ = object.__getattribute__
     __setattr__ = object.__setattr__
     __eq__ = object.__eq__
@@ -266,7 +267,7 @@ def _build_dual_class(cause_class: Any) -> type[BaseException] | None:
     if not issubclass(cause_class, Exception):
         return None  # who catches these expects that they came from the program itself, not from a task
     name = f"TaskError({texts.name_class(cause_class)})"
-    namespace = {"__module__": TaskError.__module__, "__qualname__": name, "__class__": property(type)}
+    namespace = {"__module__": TaskError.__module__, "__qualname__": name}
     try:
         dual_class: type[BaseException] = type(name, (_DualError, TaskError, cause_class), namespace)
         if not issubclass(cause_class, ExceptionGroup):

@@ -142,7 +142,7 @@ def test_interpreter_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, interp
     monkeypatch.setattr("sys.executable", interpreter)
     with (
         hocket.init(num_cpus=1),
-        pytest.raises(RuntimeError, match=r"sys.executable, which is .*and no program\. Set it"),
+        pytest.raises(RuntimeError, match=r"sys.executable, which is .*: .* Set it"),
     ):
         hocket.get(hocket.remote(add).remote(1))
 

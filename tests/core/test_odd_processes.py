@@ -11,10 +11,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hocket
-from hocket.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, WorkerCrashedError
+from hocket.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, TaskError, WorkerCrashedError
+from hocket.testing.suites.programs import wait_until
 
 pytestmark = pytest.mark.about_local("what its processes inherit and lose")
 
@@ -147,6 +149,114 @@ def test_event_loop_that_is_closed_breaks_no_other_wait(session: hocket.SessionC
     hocket.get(event.set.remote(), timeout=SECONDS)
     assert hocket.get(ref, timeout=SECONDS) == 1
     assert not future.done()
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException, ValueError])
+def test_callback_of_a_future_may_raise_anything(
+    session: hocket.SessionContext, capsys: pytest.CaptureFixture[str], error: type[BaseException]
+) -> None:
+    def fail(_: object) -> None:
+        raise error("raised by a callback")
+
+    square = hocket.remote(lambda x: x * x)
+    square.remote(1).future().add_done_callback(fail)
+    assert [square.remote(x).future().result(timeout=SECONDS) for x in range(3)] == [0, 1, 4]
+    assert hocket.get(square.remote(3), timeout=SECONDS) == 9
+    text = capsys.readouterr().err
+    assert "raised by a callback" in text or error is ValueError  # `concurrent.futures` logs it
+
+
+def test_callback_of_a_future_may_close_the_session() -> None:
+    hocket.init(num_cpus=1)
+    closed = threading.Event()
+
+    def close(_: object) -> None:
+        hocket.shutdown()
+        closed.set()
+
+    hocket.remote(os.getpid).remote().future().add_done_callback(close)
+    assert closed.wait(SECONDS)
+    assert not hocket.is_initialized()
+
+
+def test_shortest_switch_interval(session: hocket.SessionContext) -> None:
+    usual = sys.getswitchinterval()
+    square = hocket.remote(lambda x: x * x)
+    sys.setswitchinterval(1e-7)
+    try:
+        futures = [square.remote(x).future() for x in range(200)]
+        assert [future.result(timeout=SECONDS) for future in futures] == [x * x for x in range(200)]
+    finally:
+        sys.setswitchinterval(usual)
+
+
+class Fragile:
+    """Cannot be loaded as long as a file is not there."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    def __setstate__(self, found: dict[str, Any]) -> None:
+        self.__dict__.update(found)
+        if not self.path.exists():
+            raise OSError("the network folder is away")
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_function_that_could_not_be_loaded_is_loaded_again(
+    session: hocket.SessionContext, tmp_path: pathlib.Path, size: int
+) -> None:
+    fragile, table = Fragile(tmp_path / "here"), np.arange(size)
+
+    @hocket.remote(max_retries=0)
+    def use() -> tuple[str, int]:
+        return fragile.path.name, int(table[-1])
+
+    for _ in range(3):
+        with pytest.raises(TaskError, match="the network folder is away"):
+            hocket.get(use.remote(), timeout=SECONDS)
+    (tmp_path / "here").touch()
+    assert hocket.get([use.remote() for _ in range(3)], timeout=SECONDS) == [("here", size - 1)] * 3
+
+
+class Leaving:
+    """Says goodbye for as long as a file is not there."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+
+    def get_pid(self) -> int:
+        return os.getpid()
+
+    def note(self, number: int) -> None:
+        (self.folder / f"began-{number}").touch()
+        wait_until((self.folder / "leaving").exists)
+
+    def leave(self) -> None:
+        hocket.actor.exit_actor()
+
+    def __ray_shutdown__(self) -> None:
+        (self.folder / "leaving").touch()
+        wait_until((self.folder / "go").exists)
+
+
+@pytest.mark.parametrize("options", [{"max_concurrency": 2}, {"concurrency_groups": {"side": 1}}])
+def test_what_had_not_begun_when_an_actor_left_never_begins(
+    session: hocket.SessionContext, tmp_path: pathlib.Path, options: dict[str, Any]
+) -> None:
+    leaving = hocket.remote(**options)(Leaving).remote(tmp_path)
+    pid = hocket.get(leaving.get_pid.remote())
+    group = "side" if "concurrency_groups" in options else None
+    first = leaving.note.options(concurrency_group=group).remote(0)
+    wait_until((tmp_path / "began-0").exists)
+    end = leaving.leave.remote()
+    others = [leaving.note.options(concurrency_group=group).remote(number) for number in range(1, 20)]
+    for ref in [first, end, *others]:
+        with pytest.raises(ActorDiedError, match="ended itself"):
+            hocket.get(ref, timeout=SECONDS)
+    (tmp_path / "go").touch()
+    wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists())
+    assert sorted(path.name for path in tmp_path.glob("began-*")) == ["began-0"]
 
 
 def test_time_out_of_centuries_is_none(session: hocket.SessionContext) -> None:

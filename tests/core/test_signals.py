@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from signal import getsignal as early_getsignal
 from signal import signal as early_signal
@@ -307,6 +308,22 @@ def test_handler_that_had_to_wait_is_called_soon() -> None:
     with pytest.raises(AlarmError, match="signal"):
         hold_lock_in_signal()
     assert time.monotonic() - started < 20, "the alarm was heard"
+
+
+@pytest.mark.usefixtures("any_session", "alarm")
+def test_handler_is_not_lost_in_a_finalizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    held = [threading.Event()]
+    weakref.finalize(held[0], os.kill, os.getpid(), signal.SIGALRM)
+
+    def drop() -> None:
+        held.clear()
+        time.sleep(30)
+
+    with pytest.raises(AlarmError, match="signal"):
+        drop()
+    assert lost == []
 
 
 def test_program_sees_its_own_handlers(any_session: hocket.SessionContext) -> None:

@@ -114,7 +114,7 @@ def test_ranks_are_spread_and_their_checkpoints_reach_the_driver(cluster: Any, r
     result = fit(save_and_tell, runs, {"size": size, "runs": str(runs)}, name="spread", callbacks=[collect])
     row = collect.rows[1]
     assert len({metrics["node"] for metrics in row}) == 3
-    assert [metrics["place"] for metrics in row] == [(node, local, 2) for node in range(3) for local in range(2)]
+    assert [metrics["place"] for metrics in row] == [[node, local, 2] for node in range(3) for local in range(2)]
     head = cluster.nodes[0].node_id
     for metrics in row:
         assert metrics["sees"] == (["spread"] if metrics["node"] == head else [])

@@ -109,7 +109,9 @@ def exit_actor(kernel: State, worker: WorkerRecord) -> None:
     actor = worker.actor
     if actor is not None:
         worker.killed = True
-        _bury(kernel, actor, exceptions.Death(pid=0, expected=True), "it ended itself with `exit_actor`.")
+        _bury(
+            kernel, actor, exceptions.Death(pid=0, expected=True), "it ended itself with `exit_actor` or `sys.exit(0)`."
+        )
 
 
 def kill_actor(

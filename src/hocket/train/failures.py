@@ -105,8 +105,8 @@ def _describe(who: str, error: Exception) -> str:
     if isinstance(error, exceptions.NodeDiedError):
         return f"{who} died with its node: {error}"
     if isinstance(error, exceptions.ActorDiedError):
-        if error.death is None:
-            return f"{who} died: {error}"
+        if error.death is None or not error.death.pid:  # it ended itself, or was ended: the error says which
+            return f"{who} died: {str(error).partition(' is dead: ')[2] or error}"
         return f"{who} died: its process (pid {error.death.pid}) {error.death.describe()}"
     return f"{who} failed with {texts.describe(error)}"
 

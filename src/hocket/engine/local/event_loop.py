@@ -238,13 +238,20 @@ class Loop:
         self._owner.report_unstarted(work)
         self.flush_soon()
 
+    def _may_begin(self, work: Work) -> bool:
+        if self._is_exiting:  # its caller has been told that the actor is dead
+            return False
+        if work.task_id in self._engine.cancelled:  # while it waited for its turn, on its way from one row to the next
+            self.report_cancelled(work)
+            return False
+        return True
+
     # --- one call -----------------------------------------------------------------------------------------------------
 
     async def run_call(self, work: Work) -> None:
         """Run a call to its end."""
         owner, engine = self._owner, self._engine
-        if work.task_id in engine.cancelled:  # while it waited for its turn, on its way from one row to the next
-            self.report_cancelled(work)
+        if not self._may_begin(work):
             return
         client.current.set(client.Running())
         running = owner.note_start(work)

@@ -32,6 +32,7 @@ same; the journal leaves the hub's way as it was.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import select
@@ -84,8 +85,9 @@ class Page:
 
     def __init__(self) -> None:
         #: To be handed to the worker, and then closed with `hand_over`.
-        self.fd = os.memfd_create("hocket-page", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("hocket-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, PAGE_BYTES)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # who reads beyond its end is killed
         self._map = mmap.mmap(self.fd, PAGE_BYTES)
         self._words = memoryview(self._map)[: _WORDS * 8].cast("Q")
 

@@ -57,7 +57,6 @@ class GuardianProcess:
                 f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours called like a library? Call it something else, or put "
                 "what it does under `if __name__ == '__main__':`."
             )
-        _check_interpreter()
         node.reserve_standard_descriptors()  # the program may have become a daemon since `init`
         self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
         try:
@@ -95,7 +94,13 @@ class GuardianProcess:
                 stderr=self._words_fd,  # until it has loaded what it needs: an interpreter that cannot start says why
                 start_new_session=True,
             )
-        except OSError:  # no memory for a process, or the interpreter is gone: the session goes on without workers
+        except (FileNotFoundError, PermissionError, TypeError) as error:
+            self._close()
+            raise RuntimeError(
+                f"Workers are started with sys.executable, which is {sys.executable!r}: {error}. Set it to the path of the Python "
+                "interpreter before the first remote call."
+            ) from None
+        except OSError:  # no memory for a process: the session goes on without workers
             self._close()
             raise
         finally:
@@ -260,14 +265,3 @@ def _get_cwd() -> str:
 def _list_interpreter_flags() -> list[str]:
     """Return the flags that this interpreter was started with and that matter to user code."""
     return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined,no-any-return]
-
-
-def _check_interpreter() -> None:
-    """Raise if there is no program to start the workers with."""
-    given: object = sys.executable
-    is_found = isinstance(given, str) and (os.access(given, os.X_OK) if os.sep in given else bool(given))
-    if not is_found:
-        raise RuntimeError(
-            f"Workers are started with sys.executable, which is {given!r}, and no program. Set it to the path of the Python interpreter "
-            "before the first remote call."
-        )

@@ -186,7 +186,7 @@ class Pump:
                 return
             try:
                 callback()
-            except BaseException as error:  # noqa: BLE001 (it is not about what this thread does, whatever it is)
+            except BaseException as error:  # it is not about what this thread does, whatever it is
                 if interrupts.is_from_handler(error):
                     raise
                 traceback.print_exc()
@@ -277,18 +277,22 @@ class Pump:
                     self._unparked.clear()
                     quiet_ticks = 0
             if is_free:
-                try:
-                    self._steer()
-                    failures = 0
-                except Exception:
-                    failures += 1
-                    if self._closed or failures > MAX_FAILURES:
-                        raise
-                    traceback.print_exc()  # a mistake of ours; without a steward all futures would wait for ever
+                failures = self._try_to_steer(failures)
             elif self._is_parked:
                 self._unparked.wait()
             else:
                 time.sleep(TICK_SECONDS)
+
+    def _try_to_steer(self, failures: int) -> int:
+        """Steer, and return how many rounds in a row have failed: without a steward, futures would wait for ever."""
+        try:
+            self._steer()
+        except Exception:  # a mistake of ours
+            if self._closed or failures == MAX_FAILURES:
+                raise
+            traceback.print_exc()
+            return failures + 1
+        return 0
 
     def _steer(self) -> None:
         """Hold the role until a thread that waits asks for it."""
@@ -339,7 +343,9 @@ class Pump:
             self._closed = True
             self._unparked.set()
             os.eventfd_write(self._wake_fd, 1)
-        if self._steward.is_alive() and threading.current_thread() is not self._steward:  # which may call this in a callback
+        if (
+            self._steward.is_alive() and threading.current_thread() is not self._steward
+        ):  # which may call this in a callback
             self._steward.join(timeout=5)
         self._epoll.close()
         os.close(self._wake_fd)

@@ -23,6 +23,30 @@ class ActorContract:
         counter = api.remote(programs.Counter).remote(10)
         assert api.get([counter.add.remote() for _ in range(100)]) == list(range(11, 111))
 
+    @pytest.mark.parametrize("methods", ["plain", "async"])
+    def test_actor_builds_actors_of_its_own_class(self, methods: str) -> None:
+        class Node:
+            def __init__(self, depth: int) -> None:
+                self.children = [remote.remote(depth - 1) for _ in range(2)] if depth else []
+
+            def count(self) -> int:
+                counts: list[int] = api.get([child.count.remote() for child in self.children])
+                return 1 + sum(counts)
+
+            def list_children(self) -> list[Any]:
+                return self.children
+
+        class AsyncNode(Node):
+            async def count(self) -> int:  # type: ignore[override]
+                counts: list[int] = [await child.count.remote() for child in self.children]
+                return 1 + sum(counts)
+
+        remote = api.remote(num_cpus=0)(Node if methods == "plain" else AsyncNode)
+        root = remote.remote(2)
+        assert api.get(root.count.remote()) == 7
+        child = api.get(root.list_children.remote())[0]
+        assert api.get(child.count.remote()) == 3
+
     def test_actor_method_errors_leave_it_alive(self) -> None:
         counter = api.remote(programs.Counter).remote()
         with pytest.raises(KeyError, match="missing"):

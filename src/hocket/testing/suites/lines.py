@@ -300,6 +300,28 @@ class LineContract:
         with pytest.raises(exceptions.TaskCancelledError):
             api.get(waiting)
 
+    @pytest.mark.parametrize("end", ["exit", "kill", "exit_actor"])
+    def test_wait_is_told_of_the_death_of_an_actor_that_is_called_directly(self, end: str) -> None:
+        class Mortal:
+            def ping(self) -> int:
+                return os.getpid()
+
+            def end(self, end: str) -> None:
+                if end == "exit_actor":
+                    actor.exit_actor()
+                elif end == "exit":
+                    os._exit(3)
+                else:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        def watch(mortal: Any, end: str) -> list[int]:
+            for _ in range(8):
+                api.get(mortal.ping.remote())
+            row = [mortal.end.remote(end), mortal.ping.remote()]
+            return [len(part) for part in api.wait(row, num_returns=2, timeout=30)]
+
+        assert api.get(api.remote(watch).remote(api.remote(Mortal).remote(), end)) == [2, 0]
+
     @pytest.mark.needs("cancel_before_creation")
     def test_line_begins_behind_a_call_that_is_cancelled(self) -> None:
         def use() -> int:

@@ -83,7 +83,7 @@ class Execution(intake.Intake):
     def _run_in_thread(self, work: state.Work) -> None:
         """Run it in a thread of a pool. What is raised here would vanish in the pool, and the caller wait for ever: so it ends the process."""
         try:
-            code = self._run_work(work)
+            code = None if self._has_left else self._run_work(work)
             work.clear()  # the pool holds on to it, and with it to handles
             with self._engine.lock:
                 self._engine.before_wait()

@@ -90,6 +90,8 @@ class WorkerState(abc.ABC):
         self._environment = ""
         self._is_stopping = False
         self._is_exiting = False
+        #: Whether the hub has been told that the actor ends: the callers of what has not begun have been, too.
+        self._has_left = False
         self._interruptible_id = 0
         self._cancelling_id = 0
         self._main_id = threading.get_ident()

@@ -143,6 +143,7 @@ class Worker(execution.Execution):
     def exit_actor(self) -> None:
         """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
         with self._engine.lock:
+            self._has_left = True
             self._engine.channel.post((messages.EXITING,))
         if self._loop is None:  # else the loop says goodbye when it has stopped
             self.finish()
