@@ -140,7 +140,10 @@ def encode(
         SerializationError: Some part of it cannot travel.
     """
     if is_plain(value):
-        return _build_plain(pickle.dumps(value, PROTOCOL))
+        data = pickle.dumps(value, PROTOCOL)
+        if len(data) < BESIDE_BYTES:
+            return Encoded(data, _NO_BUFFERS, _NO_REFS)
+        return Encoded(b"", [memoryview(data)], _NO_REFS)
     buffers: list[memoryview] = []
 
     def take_buffer(buffer: pickle.PickleBuffer) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import types
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -53,11 +54,8 @@ class Owner(Protocol):
     def open_arguments(self, work: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the call."""
 
-    def note_start(self, work: Any) -> client.Running:
+    def note_start(self, work: Any, running: client.Running) -> None:
         """Write down what runs now."""
-
-    def note_running(self, work: Any) -> int:
-        """Note one of several calls that run at once."""
 
     def send_result(self, work: Any, result: Any, started: float) -> None:
         """Put the result in the outbox."""
@@ -238,62 +236,68 @@ class Loop:
         self._owner.report_unstarted(work)
         self.flush_soon()
 
-    def _may_begin(self, work: Work) -> bool:
-        if self._is_exiting:  # its caller has been told that the actor is dead
-            return False
-        if work.task_id in self._engine.cancelled:  # while it waited for its turn, on its way from one row to the next
+    def _refuse(self, work: Work) -> None:
+        """It was cancelled while it waited for its turn, on its way from one row to the next; or its caller has been told that the actor is dead."""
+        if not self._is_exiting:
             self.report_cancelled(work)
-            return False
-        return True
 
     # --- one call -----------------------------------------------------------------------------------------------------
 
     async def run_call(self, work: Work) -> None:
         """Run a call to its end."""
         owner, engine = self._owner, self._engine
-        if not self._may_begin(work):
+        if self._is_exiting or work.task_id in engine.cancelled:
+            self._refuse(work)
             return
-        client.current.set(client.Running())
-        running = owner.note_start(work)
-        place: int | None = owner.note_running(work)
+        running = client.Running()
+        client.current.set(running)
+        owner.note_start(work, running)
+        place: int | None = engine.channel.note_running(work.task_id)
         started = work.started
         try:
-            result = await self._compute(work)
+            method = owner.find_method(work)
+            args, kwargs = owner.open_arguments(work)
+            result = method(*args, **kwargs)
+            if _is_to_be_awaited(result):
+                result = await result
+            if work.num_returns < 0 or type(result) in items.KINDS:
+                result = await self._take_items(work, method, result)
             if work.task_id in engine.cancelled:  # the user's code caught it; the caller has asked for no result
                 raise _build_cancelled(work)
             if running.is_exiting:
                 return
-        except exceptions.ActorExit:
-            self.exit_soon()
         except SystemExit as request:
-            if not request.code:  # as Ray: an actor that leaves in peace is not built again
-                self.exit_soon()
-                return
-            place = None  # it runs to the end of the process, which is its death
-            self.stop(request.code & 0xFF if isinstance(request.code, int) else 1)
+            place = self._leave(request, place)
         except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
-            if running.is_exiting:
-                return
-            if work.task_id in engine.cancelled and type(error).__name__ == "CancelledError":
-                error = _build_cancelled(work)
-            owner.report(work, error)
+            self._report(work, running, error)
         else:
             owner.send_result(work, result, started)
         finally:
             engine.cancelled.discard(work.task_id)
             work.clear()
             if place is not None:
-                with engine.lock:
-                    engine.channel.note_ended(place)
+                engine.channel.note_ended(place)
             self.flush_soon()
 
-    async def _compute(self, work: Work) -> Any:
-        """Run the user's method; return its result."""
-        method = self._owner.find_method(work)
-        args, kwargs = self._owner.open_arguments(work)
-        result = method(*args, **kwargs)
-        if inspect.isawaitable(result) and not isinstance(result, contract.ObjectRef):
-            result = await result
+    def _leave(self, request: SystemExit, place: int | None) -> int | None:
+        """The user's code has called `sys.exit`; return the call's place if it is over by that."""
+        if not request.code:  # as Ray: an actor that leaves in peace is not built again
+            self.exit_soon()
+            return place
+        self.stop(request.code & 0xFF if isinstance(request.code, int) else 1)
+        return None  # it runs to the end of the process, which is its death
+
+    def _report(self, work: Work, running: client.Running, error: BaseException) -> None:
+        """The user's code has raised: that is the caller's to see, unless the actor ends."""
+        if issubclass(type(error), exceptions.ActorExit):
+            self.exit_soon()
+        elif not running.is_exiting:
+            if work.task_id in self._engine.cancelled and type(error).__name__ == "CancelledError":
+                error = _build_cancelled(work)
+            self._owner.report(work, error)
+
+    async def _take_items(self, work: Work, method: Any, result: Any) -> Any:
+        """Go through the generator that a method may have returned; return the call's result."""
         if work.num_returns < 0:
             await self._send_items(work, result)
             return None
@@ -319,6 +323,13 @@ class Loop:
                     await has_room.wait()
         finally:
             self._owner.close_flow(work)
+
+
+def _is_to_be_awaited(result: Any) -> bool:
+    """Tell whether a method has returned what its result is to come from. A reference that it returned is the result."""
+    return type(result) is types.CoroutineType or (
+        inspect.isawaitable(result) and not isinstance(result, contract.ObjectRef)
+    )
 
 
 def _build_cancelled(work: Work) -> exceptions.TaskCancelledError:

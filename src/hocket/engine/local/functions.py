@@ -56,9 +56,9 @@ class Functions:
         self._table = table
         self._alive: weakref.WeakValueDictionary[bytes, FunctionRecord] = weakref.WeakValueDictionary()
         #: Functions that the driver can no longer call; finalizers append.
-        self._dropped: deque[bytes] = deque()
+        self.dropped: deque[bytes] = deque()
         #: Functions whose record is gone.
-        self._unused: deque[bytes] = deque()
+        self.unused: deque[bytes] = deque()
         self._exporters: dict[bytes, set[int]] = {}
 
     def find(self, function_id: bytes) -> FunctionRecord | None:
@@ -71,12 +71,12 @@ class Functions:
     def add(self, function_id: bytes, payload: payloads.Payload, refs: list[contract.ObjectRef[Any]]) -> FunctionRecord:
         """Register a function that is not known."""
         record = self._table[function_id] = self._alive[function_id] = FunctionRecord(function_id, payload[1])
-        record.keeps = Kept(function_id, payload, refs, self._unused)
+        record.keeps = Kept(function_id, payload, refs, self.unused)
         return record
 
     def watch(self, function: contract.RemoteFunction) -> None:
         """Learn when the driver can no longer call a function."""
-        weakref.finalize(function, self._dropped.append, function.id).atexit = False
+        weakref.finalize(function, self.dropped.append, function.id).atexit = False
 
     def note_export(self, function_id: bytes, worker_id: int) -> None:
         """A worker has sent the code, and may call the function as long as it lives."""
@@ -91,20 +91,15 @@ class Functions:
                 self._exporters.pop(function_id, None)
                 self._table.pop(function_id, None)
 
-    @property
-    def has_news(self) -> bool:
-        """Whether `drain` has something to do."""
-        return bool(self._dropped or self._unused)
-
     def drain(self) -> list[bytes]:
         """Forget what nobody can call; return the functions that no task needs any more."""
-        while self._dropped:
-            function_id = self._dropped.popleft()
+        while self.dropped:
+            function_id = self.dropped.popleft()
             if function_id not in self._exporters:
                 self._table.pop(function_id, None)
         unused = []
-        while self._unused:
-            function_id = self._unused.popleft()
+        while self.unused:
+            function_id = self.unused.popleft()
             if function_id not in self._alive:
                 unused.append(function_id)
         return unused

@@ -76,7 +76,7 @@ class Reactor(worker_pool.WorkerPool):
         dropped, interned, release = self.pump.bell.usual, self.interned, self.kernel.release
         if self.store.unmapped:
             self.store.drain_unmapped()
-        if self.functions.has_news:
+        if self.functions.dropped or self.functions.unused:
             self._forget_functions()
         objects = self.kernel.objects
         while dropped:

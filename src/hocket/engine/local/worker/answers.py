@@ -30,14 +30,17 @@ class Answers(state.WorkerState):
 
     def _send_result(self, work: state.Work, result: Any, seconds: float, started: float) -> None:
         count = work.num_returns
-        if count == 1 and not work.reply_to and values.is_plain(result) and faults.plan is None:  # the usual case
+        if count == 1 and values.is_plain(result) and faults.plan is None:  # the usual case
             data = values.encode_plain(result)
             if len(data) < values.BESIDE_BYTES:
                 engine = self._engine
                 with engine.lock:
+                    if work.reply_to:
+                        self._answer_plain(work, data, started, seconds)
+                        return
                     if engine.metrics.families:
                         engine.post_metrics()
-                    engine.channel.post((messages.PLAIN, work.task_id, data, seconds, started))
+                    engine.channel.post_short((messages.PLAIN, work.task_id, data, seconds, started))
                 return
             del data  # it goes to shared memory, below
         results = (result,) if abs(count) == 1 else () if count == 0 else _split(work, result, count)
@@ -95,6 +98,15 @@ class Answers(state.WorkerState):
         for position, (payload, contained) in enumerate(sent):
             object_id = work.task_id + position
             engine.channel.post((messages.DELIVER, object_id, engine.send_payload(payload), contained))
+
+    def _answer_plain(self, work: state.Work, data: bytes, started: float, seconds: float) -> None:
+        """Do the same with one short result."""
+        engine = self._engine
+        engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
+        reply = engine.switchboard.find_reply(work.reply_to)
+        payload = (payloads.INLINE, data)
+        if reply is None or not engine.switchboard.send_reply(reply, (messages.DONE, work.task_id, [payload])):
+            engine.channel.post((messages.DELIVER, work.task_id, payload, ()))
 
     def _encode_failure(self, work: state.Work, failure: items.Failure) -> values.Encoded:
         """Encode the error that stands for one of several results."""

@@ -47,8 +47,10 @@ class Execution(intake.Intake):
         ):  # when it was in no row; a plain task looks again in `_call`
             self.report_unstarted(work)
             return None
-        running = self.note_start(work)
-        place = self.note_running(work) if self._is_concurrent else None
+        # Only where several run at once does it depend on who asks.
+        running = engine.running if self._is_concurrent or self._loop is not None else self._own_running
+        self.note_start(work, running)
+        place = engine.channel.note_running(work.task_id) if self._is_concurrent else None
         started = work.started
         if started - engine.last_flush > state.FLUSH_SECONDS and engine.has_unsent():
             with engine.lock:
@@ -93,21 +95,13 @@ class Execution(intake.Intake):
             traceback.print_exc()
             os._exit(1)
 
-    def note_start(self, work: state.Work) -> client.Running:
+    def note_start(self, work: state.Work, running: client.Running) -> None:
         """Write down, for ourselves and for whoever has to explain our death, what runs now."""
-        # Only where several run at once does it depend on who asks.
-        running = self._engine.running if self._is_concurrent or self._loop is not None else self._own_running
         running.task_id = work.task_id
         running.work = work
         running.is_exiting = False
         self._status[self._slot] = work.task_id
         self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
-        return running
-
-    def note_running(self, work: state.Work) -> int:
-        """Note one of several calls that run at once; its death costs these, and no others."""
-        with self._engine.lock:
-            return self._engine.channel.note_running(work.task_id)
 
     def _compute(self, work: state.Work, running: client.Running) -> Any:
         """Run the user's code; return its result."""
@@ -130,8 +124,7 @@ class Execution(intake.Intake):
             cancelled.discard(work.task_id)
         state.flush_streams()
         if place is not None:
-            with self._engine.lock:
-                self._engine.channel.note_ended(place)
+            self._engine.channel.note_ended(place)
 
     # --- one call ------------------------------------------------------------------------------------------------------
 
