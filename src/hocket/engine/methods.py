@@ -11,7 +11,10 @@ def get_method(actor: Any, name: str) -> Any:
 
     As in Ray, whose handles know the class and not the object: an attribute of the actor that has the same name does not hide the method.
     """
-    if name not in getattr(actor, "__dict__", ()):
+    try:
+        if name not in actor.__dict__:
+            return getattr(actor, name)
+    except AttributeError:  # it has slots
         return getattr(actor, name)
     found = inspect.getattr_static(type(actor), name)
     return found.__get__(actor, type(actor)) if hasattr(found, "__get__") else found

@@ -121,11 +121,25 @@ class Dispatcher:
                     kernel.finish(worker, task_id, seconds, results, started)
             elif op == messages.DROP:
                 kernel.release(message[1], worker.id, message[2])
+            elif op == messages.PUT:
+                _, object_id, payload, contained = message
+                self._put(link, object_id, payload, contained)
             elif op == messages.UNMAP:
                 self._hub.store.unpin(message[1], worker.id)
                 kernel.release(message[1], worker.id)
             else:
                 self._handle_rare(link, message)
+
+    def _put(self, link: links.Link, object_id: int, payload: payloads.Payload, contained: tuple[int, ...]) -> None:
+        """A worker has put a value, or tells of one that it got by a line."""
+        worker = link.worker
+        if object_id in self._delivered and object_id >> 40 == worker.id:
+            self._delivered.discard(object_id)
+            return
+        self._check_new(worker, object_id)
+        if payload[0] == payloads.SEGMENT:
+            self._take_segment(link, payload)
+        self._kernel.put(object_id, payload, contained, worker.id, failed=payload[0] == payloads.ERROR)
 
     def read_last_words(self, link: links.Link) -> None:
         """Handle what a dead worker had said and not sent: to us, and to those who called it directly."""
@@ -150,19 +164,19 @@ class Dispatcher:
     def _handle_rare(self, link: links.Link, message: channel.Message) -> None:  # noqa: C901, PLR0912, PLR0915 (one flat table)
         kernel = self._kernel
         worker = link.worker
-        match message:
-            case (
-                messages.FAILED,
-                task_id,
-                (payloads.ERROR, bytes()) as payload,
-                str(error_type),
-                str(text),
-                float(started),
-                float(seconds),
-            ):
-                self._fail(worker, task_id, payload, error_type, text, started, seconds)
-            case (messages.BACK, unstarted):
-                kernel.hand_back(worker, unstarted)
+        match message:  # what comes often stands first: each is compared with all before it
+            case (messages.SUBMIT, task_id, function_id, args, dependencies, borrowed, options, parent):
+                self._submit(link, task_id, function_id, args, dependencies, borrowed, options, parent)
+            case (messages.SUBMIT_CALL, *call):
+                self._submit_call(link, *call)
+            case (messages.YIELD, task_id, index, payload, contained):
+                if payload[0] == payloads.SEGMENT:
+                    self._take_segment(link, payload)
+                kernel.yield_item(worker, task_id, index, payload, contained)
+            case (messages.TAKE, task_id, index):
+                kernel.take_item(task_id, index, worker.id)
+            case (messages.WANT | messages.WATCH as op, object_id):
+                self._watch(link, object_id, wants_value=op == messages.WANT)
             case (messages.BLOCK, unstarted, number, _, _, _, _, missing, needed) if self._are_there(missing, needed):
                 link.fetching.add(number)  # it does not wait, so its CPU is not to be lent
                 kernel.hand_back(worker, unstarted)
@@ -173,12 +187,32 @@ class Dispatcher:
                 link.fetching.remove(number)
             case (messages.UNBLOCK, number):
                 kernel.unblock(worker, number)
-            case (messages.YIELD, task_id, index, payload, contained):
+            case (messages.BACK, unstarted):
+                kernel.hand_back(worker, unstarted)
+            case (
+                messages.FAILED,
+                task_id,
+                (payloads.ERROR, bytes()) as payload,
+                str(error_type),
+                str(text),
+                float(started),
+                float(seconds),
+            ):
+                self._fail(worker, task_id, payload, error_type, text, started, seconds)
+            case (messages.PROMISE, object_id):
+                if object_id not in kernel.objects:  # else the actor has delivered it meanwhile
+                    self._check_new(worker, object_id)
+                    kernel.promise(worker, object_id)
+            case (messages.FULFIL, object_id, payload):
+                kernel.fulfil(worker, object_id, payload, failed=payload[0] == payloads.ERROR)
+            case (messages.DELIVER, object_id, payload, contained):
                 if payload[0] == payloads.SEGMENT:
                     self._take_segment(link, payload)
-                kernel.yield_item(worker, task_id, index, payload, contained)
-            case (messages.TAKE, task_id, index):
-                kernel.take_item(task_id, index, worker.id)
+                kernel.deliver(object_id >> 40, object_id, payload, contained)
+            case (messages.NOTES, notes):
+                self._take_notes(worker, notes)
+            case (messages.ASK, question_id, method, data):
+                self._answer(link, question_id, method, data)
             case (messages.PAUSED, task_id, wanted):
                 kernel.pause(worker, task_id, wanted)
             case (messages.PROBED, number, is_waiting, sent):
@@ -191,45 +225,18 @@ class Dispatcher:
                 kernel.exit_actor(worker)
             case (messages.EXPORT, function_id, payload, _):
                 self._export(link, function_id, payload)
-            case (messages.SUBMIT, task_id, function_id, args, dependencies, borrowed, options, parent):
-                self._submit(link, task_id, function_id, args, dependencies, borrowed, options, parent)
-            case (messages.SUBMIT_CALL, *call):
-                self._submit_call(link, *call)
-            case (messages.PUT, object_id, _, _) if object_id in self._delivered and object_id >> 40 == worker.id:
-                self._delivered.discard(object_id)
-            case (messages.PUT, object_id, payload, contained):
-                self._check_new(worker, object_id)
-                if payload[0] == payloads.SEGMENT:
-                    self._take_segment(link, payload)
-                kernel.put(object_id, payload, contained, worker.id, failed=payload[0] == payloads.ERROR)
             case (messages.INTRODUCE, actor_id):
                 self._hub.introduce(worker.id, actor_id, link.channel.take_descriptor())
             case (messages.SYNC | messages.AWAIT as op, actor_id, number):
                 kernel.introduce(actor_id, worker.id, (op, worker.id, number))
-            case (messages.PROMISE, object_id):
-                if object_id not in kernel.objects:  # else the actor has delivered it meanwhile
-                    self._check_new(worker, object_id)
-                    kernel.promise(worker, object_id)
-            case (messages.FULFIL, object_id, payload):
-                kernel.fulfil(worker, object_id, payload, failed=payload[0] == payloads.ERROR)
-            case (messages.DELIVER, object_id, payload, contained):
-                if payload[0] == payloads.SEGMENT:
-                    self._take_segment(link, payload)
-                kernel.deliver(object_id >> 40, object_id, payload, contained)
             case (messages.LOST, actor_id, object_ids, str(name)):
                 self._hub.failures += 1
                 kernel.mourn(worker, actor_id, object_ids, name)
-            case (messages.NOTES, notes):
-                self._take_notes(worker, notes)
-            case (messages.WANT | messages.WATCH as op, object_id):
-                self._watch(link, object_id, wants_value=op == messages.WANT)
             case (messages.ADOPT, object_id):
                 if object_id in kernel.objects:
                     kernel.retain(object_id, worker.id)
             case (messages.METRICS, batch):
                 self._hub.record_metrics(batch)
-            case (messages.ASK, question_id, method, data):
-                self._answer(link, question_id, method, data)
             case (messages.ROOM, question_id, needed, has, granted):
                 self._hub.store.note_pool(worker.id, has, granted)
                 self._hub.store.answer_room(worker.id, question_id, needed)

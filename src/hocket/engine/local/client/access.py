@@ -54,7 +54,7 @@ class ObjectAccess(submission.Submission):
     ) -> contract.ObjectRef[Any]:
         if faults.plan is not None:
             faults.plan.reach("worker.in_put")
-        self.channel.post((messages.PUT, object_id, self.send_payload(payload), contained))
+        self.channel.post_short((messages.PUT, object_id, self.send_payload(payload), contained))
         return self._own(object_id)
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:

@@ -275,7 +275,7 @@ class ClientState(contract.Engine):
         return first
 
     def _drain_dropped(self) -> None:
-        post = self.channel.post
+        post = self.channel.post_short
         while self._unmapped:
             post((messages.UNMAP, self._unmapped.popleft()))
         dropped = self.pump.bell.usual

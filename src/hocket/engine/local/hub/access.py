@@ -17,6 +17,9 @@ from hocket.engine.local.hub import submission
 from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind
 
+DROPPED_AT_ONCE = 32
+"""So many handles that were dropped are counted together, by a caller that only puts small values."""
+
 
 class ObjectAccess(submission.Submission):
     """Puts and gets."""
@@ -34,7 +37,7 @@ class ObjectAccess(submission.Submission):
         else:
             payload = (payloads.INLINE, encoded.data)
         with self.lock:
-            if self.dropped:
+            if len(self.dropped) >= DROPPED_AT_ONCE:  # none of these is large: what is large is stored above
                 self._drain_dropped()
             object_id = next(self._ids)
             self.kernel.put(object_id, payload, contained, DRIVER)

@@ -185,8 +185,12 @@ class Execution(intake.Intake):
     def open_arguments(self, work: state.Work) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if work.args is None:
             return (), {}
-        args, kwargs = self._open_once(work.args, work.args.payload[2] if len(work.args.payload) > 2 else 0)
-        work.args = None
+        given, work.args = work.args, None
+        if given.payload[0] == payloads.INLINE:
+            args, kwargs = values.decode(given.payload[1], (), given.held)
+        else:
+            args, kwargs = self._open_once(given, given.payload[2] if len(given.payload) > 2 else 0)
+        del given
         if work.dependencies:
             dependencies, work.dependencies = work.dependencies, []
             if len(dependencies) < values.MANY:
