@@ -162,8 +162,14 @@ def test_callback_of_a_future_may_raise_anything(
     square.remote(1).future().add_done_callback(fail)
     assert [square.remote(x).future().result(timeout=SECONDS) for x in range(3)] == [0, 1, 4]
     assert hocket.get(square.remote(3), timeout=SECONDS) == 9
-    text = capsys.readouterr().err
-    assert "raised by a callback" in text or error is ValueError  # `concurrent.futures` logs it
+    shown = ""
+
+    def is_shown() -> bool:
+        nonlocal shown
+        shown += capsys.readouterr().err
+        return "raised by a callback" in shown or error is ValueError  # which `concurrent.futures` logs
+
+    wait_until(is_shown)
 
 
 def test_callback_of_a_future_may_close_the_session() -> None:

@@ -415,7 +415,7 @@ class Dispatcher:
     def tell(self, link: links.Link, object_id: int, *, wants_value: bool) -> None:
         """Send a worker the value that it wants, or the word that it is there."""
         if not wants_value:
-            link.channel.post((messages.READY, object_id))
+            link.channel.outbox.append((messages.READY, object_id))
             return
         record = self._kernel.objects.get(object_id)
         if record is None or record.value is None:  # the worker has dropped it in the same breath

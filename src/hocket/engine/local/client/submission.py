@@ -65,7 +65,7 @@ class Submission(questions.Questions):
             task_id = self._make_ids(max(1, options.num_returns))
             payload, dependencies, borrowed = self._send_arguments(encoded, top, stored)
             call = (messages.SUBMIT_CALL, task_id, actor._id, method, payload, dependencies, borrowed)
-            self.channel.post((*call, options_blob, self.running.task_id))
+            self.channel.post_short((*call, options_blob, self.running.task_id))
             refs = [self._own(object_id) for object_id in range(task_id, task_id + abs(options.num_returns))]
             self.flush()
         self.check()
@@ -90,7 +90,7 @@ class Submission(questions.Questions):
             if faults.plan is not None:
                 faults.plan.reach("worker.in_submit")
             parent = self.running.task_id
-            self.channel.post(
+            self.channel.post_short(
                 (messages.SUBMIT, task_id, function.id, payload, dependencies, borrowed, options_blob, parent)
             )
             refs = [self._own(object_id) for object_id in range(task_id, task_id + abs(num_returns))]

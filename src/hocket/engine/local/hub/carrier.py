@@ -28,6 +28,9 @@ from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 BATCH = 32
 """Messages that wait for company at most."""
 
+FEW = 16
+"""So many values beside the arguments make no long message: each that is not in shared memory is short."""
+
 
 class Carrier(base.HubState):
     """Carries instructions out."""
@@ -130,7 +133,7 @@ class Carrier(base.HubState):
             if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt or options.backpressure:
                 extra = self._dispatcher.build_extra(link.worker, task)
             message = (messages.RUN, task.id, function.id, args, dependencies, borrowed, returns, name, extra)
-        if dependencies:
+        if len(dependencies) > FEW:
             self._post_long(link, task, message, descriptors)
         else:
             link.channel.outbox.append(message)
