@@ -24,6 +24,8 @@ from rich.progress import track
 from rich.table import Table
 
 OURS = "hocket"
+EARLIER = "earlier"
+"""The side that is ours at another commit."""
 PEERS = {
     "ray": "ray",
     "futures": "concurrent.futures",
@@ -67,6 +69,8 @@ class Settings:
     sides: tuple[str, ...]
     """Ours first, then the peers that are installed."""
     markdown: Path | None
+    earlier: Path | None = None
+    """A checkout of another commit, to be measured as one side."""
 
     def wants(self, row: Row) -> bool:
         return is_asked(row.name, self.only)
@@ -154,7 +158,11 @@ def parse_settings(description: str, *, rounds: int, peers: tuple[str, ...]) -> 
     parser.add_argument("--rounds", type=int, default=None, help=f"samples of each side (default {rounds})")
     parser.add_argument("--quick", action="store_true", help="one short round: does it work, not how fast")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="append the table to this file")
+    parser.add_argument("--earlier", type=Path, metavar="FOLDER", help="only beside this checkout of another commit")
     arguments = parser.parse_args()
+    if arguments.earlier is not None and not (arguments.earlier / "src" / OURS).is_dir():
+        parser.error(f"--earlier takes a checkout, but {arguments.earlier} has no folder src/{OURS}")
+    peers = peers if arguments.earlier is None else ()
     asked = [peer for peer in peers if not arguments.peer or peer in arguments.peer]
     installed = [peer for peer in asked if importlib.util.find_spec(PEERS[peer])]
     for peer in sorted(set(asked) - set(installed)):
@@ -163,8 +171,9 @@ def parse_settings(description: str, *, rounds: int, peers: tuple[str, ...]) -> 
         rounds=arguments.rounds or (1 if arguments.quick else rounds),
         quick=arguments.quick,
         only=arguments.only,
-        sides=(OURS, *installed),
+        sides=(OURS, *installed) if arguments.earlier is None else (OURS, EARLIER),
         markdown=arguments.markdown,
+        earlier=arguments.earlier,
     )
 
 
@@ -182,8 +191,11 @@ def measure_side(name: str, side: str, settings: Settings, results: Results) -> 
         file, log = Path(folder, "results"), Path(folder, "log")
         file.touch()
         program = Path(__file__).with_name("_sides.py")
-        command = [sys.executable, str(program), name, side, str(file), "--only", settings.only]
+        shown = OURS if side == EARLIER else side
+        command = [sys.executable, str(program), name, shown, str(file), "--only", settings.only]
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+        if side == EARLIER and settings.earlier is not None:
+            environment["PYTHONPATH"] = str(settings.earlier.resolve() / "src")
         with log.open("w") as output:
             process = subprocess.Popen(
                 [*command, "--quick"] if settings.quick else command, stdout=output, stderr=output, env=environment

@@ -1,6 +1,7 @@
 """The core operations beside Ray and, for plain tasks, the pools of the standard library, loky and Dask.
 
 python benchmarks/core.py --peer ray --only tasks
+python benchmarks/core.py --earlier ../hocket-of-last-week
 """
 
 import sys
