@@ -9,12 +9,14 @@ import random
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hocket
 from hocket.engine import descendants
+from hocket.testing.suites.programs import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.about_local("its guardian and workers")]
 
@@ -36,7 +38,8 @@ def die(code: int) -> None:
 
 
 @hocket.remote(max_retries=0)
-def wait_for_death() -> None:
+def wait_for_death(began: Path) -> None:
+    began.touch()
     time.sleep(1000)
 
 
@@ -112,13 +115,17 @@ def test_stopped_guardian_ends_with_the_session(guardian_pid: int) -> None:
     assert not descendants.read_state(guardian_pid)
 
 
-def test_death_under_a_guardian_that_stays_stopped(guardian_pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_death_under_a_guardian_that_stays_stopped(
+    guardian_pid: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     engine = hocket.core.session.get_engine()
     guardian: Any = engine.guardian  # type: ignore[attr-defined]
     monkeypatch.setattr(
         guardian, "revive", lambda: descendants.is_stopped(guardian_pid)
     )  # somebody stops it again at once
-    refs = [wait_for_death.remote() for _ in range(2)]
+    began = [tmp_path / str(number) for number in range(2)]
+    refs = [wait_for_death.remote(path) for path in began]
+    wait_until(lambda: all(path.exists() for path in began))
     stop(guardian_pid)
     pids = look("worker_pids")
     for pid in pids:

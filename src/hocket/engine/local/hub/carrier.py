@@ -28,7 +28,7 @@ from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 BATCH = 32
 """Messages that wait for company at most."""
 
-FEW = 16
+FEW = 4
 """So many values beside the arguments make no long message: each that is not in shared memory is short."""
 
 
