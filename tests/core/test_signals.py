@@ -302,6 +302,7 @@ def hold_lock_in_signal() -> None:
     time.sleep(30)
 
 
+@pytest.mark.needs("every_interrupt")
 @pytest.mark.usefixtures("any_session", "alarm")
 def test_handler_that_had_to_wait_is_called_soon() -> None:
     started = time.monotonic()
@@ -310,6 +311,7 @@ def test_handler_that_had_to_wait_is_called_soon() -> None:
     assert time.monotonic() - started < 20, "the alarm was heard"
 
 
+@pytest.mark.needs("every_interrupt")
 @pytest.mark.usefixtures("any_session", "alarm")
 def test_handler_is_not_lost_in_a_finalizer(monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[object] = []
@@ -350,7 +352,7 @@ def test_handlers_are_as_before_when_the_session_ends() -> None:
     assert vars(signal)["_signal"] is C_SIGNAL
     signal.signal(signal.SIGUSR1, usual)
     signal.signal(signal.SIGUSR2, signal.SIG_DFL)
-    assert before.list_new() == []
+    assert ENGINE == "ray" or before.list_new() == []  # Ray keeps a socket
 
 
 @pytest.mark.about_local("that it holds no lock meanwhile")

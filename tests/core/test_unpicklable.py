@@ -140,7 +140,7 @@ CASES = {
     "match": Case(lambda: re.match("a", "a"), "", "re.Match", r"pass match\.groups\(\)"),
     "digest": Case(hashlib.sha256, "", "_hashlib.HASH", r"pass digest\(\) of it"),
     "event loop": Case(
-        asyncio.new_event_loop,
+        asyncio.SelectorEventLoop,  # a worker of Ray's may make others by default
         "",
         "asyncio.unix_events._UnixSelectorEventLoop",
         "get the loop inside",

@@ -210,11 +210,15 @@ def test_the_watchdog_speaks_once(strategy, files: Files, capfd):
     def has_spoken() -> bool:
         nonlocal shown
         shown += capfd.readouterr().err
-        return shown.count("What everybody is doing") == 1 and "Worker 1 (pid" in shown
+        workers = shown.partition("Worker 0 (pid")[2]
+        return (
+            shown.count("What everybody is doing") == 1
+            and "Worker 1 (pid" in workers
+            and "in _wait_for_a_file" in workers
+        )
 
     files.wait_until(has_spoken)
     assert f"no closure has ended for {patience:g} s, and 1 are with the workers: Files.wait_for" in shown
-    assert "in _wait_for_a_file" in shown.partition("Worker 0 (pid")[2] + shown.partition("Worker 1 (pid")[2]
     assert "in wait_until" in shown.partition("The coordinator (pid")[2].partition("Worker 0")[0]
     files.write("go")
     held.fetch()
