@@ -25,13 +25,24 @@ from hocket.testing import contract
 ENGINES = ("local", "inprocess", "ray")
 
 CONTRACT = {
+    "TaskContract": "Contract: tasks",
+    "ValueContract": "Contract: values and waiting",
+    "ErrorContract": "Contract: errors",
     "GeneratorContract": "Contract: generators",
     "AsyncContract": "Contract: asynchronous actors and awaiting",
+    "ActorContract": "Contract: actors",
     "ActorLifeContract": "Contract: lives of actors",
+    "CallContract": "Contract: calls",
+    "CountedGeneratorContract": "Contract: generators with so many results",
+    "EndsContract": "Contract: ends",
+    "ResourceContract": "Contract: resources and placement groups",
     "EnvironmentContract": "Contract: runtime environments and placement",
-    "EngineContract": "Contract: tasks, values, actors, resources",
+    "ProcessContract": "Contract: processes, interrupts, cancelling",
+    "ProcessActorContract": "Contract: actors in processes",
+    "ProcessCallContract": "Contract: calls between processes",
+    "ProcessEndsContract": "Contract: ends of processes and of what they hold",
     "LineContract": "Contract: calls between workers",
-    "ProcessEngineContract": "Contract: processes, cancelling, deaths",
+    "DeathContract": "Contract: deaths",
 }
 """The parts of the contract suite, in the order of the page."""
 
@@ -141,7 +152,7 @@ def find_feature(module: str, test: str) -> tuple[str, str]:
     if last in SUITES:
         kind: type = contract.ProcessEngineContract
         function = test.partition("[")[0]
-        owner = next((cls.__name__ for cls in kind.__mro__ if function in vars(cls)), "EngineContract")
+        owner = next(cls.__name__ for cls in kind.__mro__ if function in vars(cls))
         return CONTRACT[owner], SUITES[last]
     module = ".".join(part for part in module.split(".") if not part.startswith("Test"))
     return FEATURES.get(module, module.rpartition(".test_")[2].replace("_", " ").capitalize()), ""
