@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import contextvars
 import os
 import signal
 import time
@@ -185,3 +188,50 @@ def test_function_that_is_made_again_is_known_again(session: hocket.SessionConte
 
 def _double(x: int) -> int:
     return 2 * x
+
+
+class Meddler:
+    """An asynchronous actor that cancels all that is on its loop, and whose calls leave a context variable behind."""
+
+    def __init__(self) -> None:
+        self.mark = contextvars.ContextVar("mark", default=-1)
+        self.began: list[int] = []
+
+    async def note(self, number: int) -> int:
+        self.began.append(number)
+        seen = self.mark.get()
+        self.mark.set(number)
+        await asyncio.sleep(0.001 * (number % 3))
+        return seen
+
+    async def list_began(self) -> list[int]:
+        return self.began
+
+    async def sleep(self) -> None:
+        await asyncio.sleep(1000)
+
+    async def cancel_all(self) -> None:
+        for task in asyncio.all_tasks():
+            if task is not asyncio.current_task():
+                task.cancel()
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+def test_calls_begin_in_order_and_each_with_a_fresh_context(session: hocket.SessionContext, size: int) -> None:
+    meddler = hocket.remote(Meddler).options(max_concurrency=size).remote()
+    assert hocket.get([meddler.note.remote(number) for number in range(200)], timeout=30) == [-1] * 200
+    assert hocket.get(meddler.list_began.remote()) == [*range(200)]
+
+
+def test_calls_that_the_actor_itself_cancels_are_answered(session: hocket.SessionContext) -> None:
+    meddler = hocket.remote(Meddler).remote()
+    running = [meddler.sleep.remote() for _ in range(20)]
+    end = meddler.cancel_all.remote()
+    behind = [meddler.note.remote(number) for number in range(20)]  # some are on the loop, and have not made a step
+    hocket.get(end, timeout=30)
+    for ref in running:
+        with pytest.raises(hocket.exceptions.HocketError, match=r"[Cc]ancelled"):
+            hocket.get(ref, timeout=30)
+    for ref in behind:
+        with contextlib.suppress(hocket.exceptions.TaskCancelledError):
+            assert hocket.get(ref, timeout=30) == -1
