@@ -115,7 +115,12 @@ def read_generator():
     assert [len(item) if isinstance(item, bytes) else item for item in items] == [300_000, 1, 2, 300_000, 4, 5, 300_000]
 
 def read_future():
-    assert add.remote(4).future().result(20) == 5
+    try:
+        assert add.remote(4).future().result(20) == 5
+    except RuntimeError as error:  # the standard library's condition was hit between its lock and its wait
+        if "un-acquired lock" not in str(error) or not isinstance(error.__context__, Alarm):
+            raise
+        raise Alarm
 
 def fork_in_tasks():
     assert hocket.get([fork.remote(x) for x in range(3)], timeout=20) == [0, 1, 2]

@@ -95,6 +95,7 @@ class Guardian:
         self, control: socket.socket, status_fd: int, driver_pid: int, terminal: str | None, words_fd: int | None = None
     ) -> None:
         self._channel = channel.Channel(control)
+        self._pid = os.getpid()
         self._status_fd = status_fd
         #: Where it writes why it ends, if it should not.
         self._words_fd = words_fd
@@ -244,6 +245,8 @@ class Guardian:
             os.setpgid(0, 0)
             descendants.offer_to_oom_killer()
             descendants.die_with_parent()
+            if os.getppid() != self._pid:  # it has died before the line above
+                os._exit(code)
             descendants.set_name(f"hocket:w{worker_id}")
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
