@@ -191,11 +191,8 @@ def measure_side(name: str, side: str, settings: Settings, results: Results) -> 
         file, log = Path(folder, "results"), Path(folder, "log")
         file.touch()
         program = Path(__file__).with_name("_sides.py")
-        shown = OURS if side == EARLIER else side
-        command = [sys.executable, str(program), name, shown, str(file), "--only", settings.only]
-        environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-        if side == EARLIER and settings.earlier is not None:
-            environment["PYTHONPATH"] = str(settings.earlier.resolve() / "src")
+        command = [sys.executable, str(program), name, name_package(side), str(file), "--only", settings.only]
+        environment = build_environment(side, settings)
         with log.open("w") as output:
             process = subprocess.Popen(
                 [*command, "--quick"] if settings.quick else command, stdout=output, stderr=output, env=environment
@@ -216,6 +213,19 @@ def measure_side(name: str, side: str, settings: Settings, results: Results) -> 
                 results.fail(record["row"], side, record["failure"])
         if failure:
             results.fail("the whole side", side, f"{failure}\n{log.read_text()[-2000:]}")
+
+
+def name_package(side: str) -> str:
+    """What a side's program imports."""
+    return OURS if side == EARLIER else side
+
+
+def build_environment(side: str, settings: Settings) -> dict[str, str]:
+    """The environment variables of a side's program."""
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    if side == EARLIER and settings.earlier is not None:
+        environment["PYTHONPATH"] = str(settings.earlier.resolve() / "src")
+    return environment
 
 
 def describe_machine() -> str:

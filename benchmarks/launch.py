@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from _harness import OURS, Results, Row, Settings, parse_settings, show
+from _harness import OURS, Results, Row, Settings, build_environment, name_package, parse_settings, show
 
 RANKS = 2
 LIMIT_SECONDS = 300
@@ -105,18 +105,18 @@ CASES = (
 )
 
 
-def measure(case: Case, side: str, folder: Path) -> list[float]:
+def measure(case: Case, side: str, settings: Settings, folder: Path) -> list[float]:
     """Return the value of each row, from one start of the program."""
     step = STEP.format(top=os.getpid(), folder=folder)
     step = textwrap.indent(step, "    ") if case.name == "trainer" else step
     program = folder / "train.py"
-    program.write_text(case.source.format(step=step, folder=folder, package=side))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    program.write_text(case.source.format(step=step, folder=folder, package=name_package(side)))
+    environment = {**build_environment(side, settings), "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed code has its bytecode; a checkout's is made in round 1
     before = os.times()
     start = time.time()
     done = subprocess.run(
-        [sys.executable, *case.commands[side], str(program)],
+        [sys.executable, *case.commands[name_package(side)], str(program)],
         capture_output=True,
         text=True,
         env=environment,
@@ -147,10 +147,10 @@ def run(settings: Settings) -> Results:
     cases = [case for case in CASES if any(row in wanted for row in rows[case.name])]
     for number in range(settings.rounds + 1):
         for case in cases:
-            for side in [side for side in settings.sides if side in case.commands]:
+            for side in [side for side in settings.sides if name_package(side) in case.commands]:
                 with tempfile.TemporaryDirectory(prefix="hocket-bench-", ignore_cleanup_errors=True) as folder:
                     try:
-                        values = measure(case, side, Path(folder))
+                        values = measure(case, side, settings, Path(folder))
                     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
                         results.fail(rows[case.name][0].name, side, str(error))
                         continue

@@ -3,12 +3,11 @@
 python benchmarks/startup.py
 """
 
-import os
 import subprocess
 import sys
 import time
 
-from _harness import Results, Row, Settings, parse_settings, show
+from _harness import Results, Row, Settings, build_environment, name_package, parse_settings, show
 
 FIRST_RESULT = Row(name="cold start to first result", unit="s", more_is_better=False)
 EXIT = Row(name="cold start to exit", unit="s", more_is_better=False)
@@ -70,13 +69,13 @@ if __name__ == "__main__":
 """What each side runs; each prints 42 as soon as it has it."""
 
 
-def measure(side: str) -> tuple[float, float]:
+def measure(side: str, settings: Settings) -> tuple[float, float]:
     """Seconds from the start of the process to its printing 42, and to its end."""
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = build_environment(side, settings)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed code has its bytecode; a checkout's is made in round 1
     start = time.perf_counter()
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAMS[side]],
+        [sys.executable, "-c", PROGRAMS[name_package(side)]],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -96,7 +95,7 @@ def run(settings: Settings) -> Results:
     for number in range(settings.rounds + 1):
         for side in settings.sides:
             try:
-                first, end = measure(side)
+                first, end = measure(side, settings)
             except RuntimeError as error:
                 results.fail(FIRST_RESULT.name, side, str(error))
                 continue
