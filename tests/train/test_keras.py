@@ -132,7 +132,7 @@ def test_two_ranks_train_as_one_with_twice_the_batch(
     result = fit(  # the second rank dies after the third step; what is saved goes on with the rows that are left
         train_loop, tmp_path, killed, 2, keras_config=config, failure_config=train.FailureConfig(max_failures=1)
     )
-    assert re.search(r"Rank 1 of 2 died: its process .* was killed by signal 9", caplog.text)
+    assert re.search(r"Rank 1 of 2 died: its process .* (was killed by signal 9|ended for an unknown reason)", caplog.text)
     both = result.return_value
     assert (alone["backend"], both["backend"]) == (backend, backend)
     assert both["all"][0] == both["all"][1]
@@ -328,7 +328,7 @@ def test_bad_input_is_refused() -> None:
     for settings, message in [
         (hocket_keras.AllReduce(bucket_mb=1), "does not have bucket_mb=1: a step's gradients travel in one buffer"),
         (hocket_keras.AllReduce(compression=train.strategies.PowerSGD()), "does not have compression=PowerSGD"),
-        (hocket_keras.LocalSGD(2, outer=print), "does not have outer=<built-in function print>"),
+        (hocket_keras.LocalSGD(2, outer=len), "does not have outer=<built-in function len>"),
         (train.strategies.Strategy(), "does not have the strategy"),
     ]:
         with pytest.raises((TypeError, ValueError), match=message):
