@@ -6,7 +6,7 @@ Needs nothing but the standard library, as the parents of workers load little.
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import os
 import signal
 import sys
@@ -20,22 +20,27 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
 
-_libc = ctypes.CDLL(None, use_errno=True)
+
+@functools.cache
+def _open_libc() -> Any:
+    import ctypes  # here, because drivers load this module too, and call none of its functions that need it (5 ms)
+
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def adopt() -> None:
     """Become the parent of every descendant whose own parent dies, so that none is lost."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _open_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(signal_number: int = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when its parent dies; 0 takes that back."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+    _open_libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
 
 
 def set_name(name: str) -> None:
     """Name this process, as `ps` and `top` show it; 15 bytes at most."""
-    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+    _open_libc().prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def offer_to_oom_killer() -> None:
