@@ -593,6 +593,13 @@ class Engine(abc.ABC):
 _current: Engine | None = None
 
 
+def build_closed_error(ref: ObjectRef[Any]) -> exceptions.ObjectLostError:
+    """Return the error of a handle that has outlived its session."""
+    return exceptions.ObjectLostError(
+        f"{ref!r} belongs to a session that is closed. Make the value, or the actor, again in the session that is open."
+    )
+
+
 def check_current(ref: ObjectRef[Any]) -> None:
     """Make sure that a handle belongs to the session that is open: in another one its id may stand for something else.
 
@@ -600,9 +607,7 @@ def check_current(ref: ObjectRef[Any]) -> None:
         ObjectLostError: Its session is closed.
     """
     if ref._engine is not get_optional_current_engine():
-        raise exceptions.ObjectLostError(
-            f"{ref!r} belongs to a session that is closed. Make the value, or the actor, again in the session that is open."
-        )
+        raise build_closed_error(ref)
 
 
 def set_current_engine(engine: Engine | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hocket import exceptions, texts
 from hocket.engine import contract
@@ -15,13 +15,6 @@ CLAIM_SECONDS = 10.0
 """How long to wait for an actor whose creator has its name and says no more: it may be stopped."""
 
 CLAIM_INTERVAL_S = 0.001
-
-
-def build_closed_error(ref: contract.ObjectRef[Any]) -> exceptions.ObjectLostError:
-    """Return the error of a handle that has outlived its session."""
-    return exceptions.ObjectLostError(
-        f"{ref!r} belongs to a session that is closed. Make the value, or the actor, again in the session that is open."
-    )
 
 
 def build_name_error(name: str, namespace: str) -> exceptions.ActorAlreadyExistsError:

@@ -537,7 +537,7 @@ class InProcessEngine(contract.Engine):
             for ref in refs:
                 record = self._kernel.objects.get(ref._id)
                 if record is None or ref._engine is not self:
-                    raise rules.build_closed_error(ref)
+                    raise contract.build_closed_error(ref)
                 found.append(record)
             if any(record.value is None for record in found):
                 self._make(found, timeout_s)

@@ -166,7 +166,7 @@ class RayEngine(contract.Engine):
 
     def reduce_ref(self, ref: contract.ObjectRef[Any]) -> tuple[Any, ...]:
         if self._is_closed:
-            raise rules.build_closed_error(ref)
+            raise contract.build_closed_error(ref)
         self._handles.setdefault(ref._id, ref)
         if contract.encoding.refs is not None:  # into the pickle of a function, which Ray does not look into
             contract.encoding.refs.append(ref)

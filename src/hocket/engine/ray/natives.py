@@ -15,7 +15,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from hocket import exceptions
-from hocket.engine import contract, rules
+from hocket.engine import contract
 from hocket.engine.ray import outside
 
 
@@ -64,7 +64,7 @@ def get_native(ref: contract.ObjectRef[Any]) -> Any:
         ObjectLostError: It is of another session. Ray ends the process for a handle of a connection that is closed.
     """
     if ref._engine is not contract.get_optional_current_engine():
-        raise rules.build_closed_error(ref)
+        raise contract.build_closed_error(ref)
     return ref._native
 
 

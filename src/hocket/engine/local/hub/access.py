@@ -54,7 +54,7 @@ class ObjectAccess(submission.Submission):
         for ref in refs:
             record = objects.get(ref._id)
             if record is None or ref._engine is not self:
-                raise rules.build_closed_error(ref)
+                raise contract.build_closed_error(ref)
             if record.value is None:
                 started = started or time.perf_counter()
                 self._wait_for(record, refs, deadline, timeout_s)
@@ -165,10 +165,10 @@ class ObjectAccess(submission.Submission):
         for position, ref in enumerate(refs):  # a row of waits mostly finds what it wants at the head of its list
             record = objects.get(ref._id)
             if record is None:
-                raise rules.build_closed_error(ref)
+                raise contract.build_closed_error(ref)
             if record.value is not None:
                 if ref._engine is not self:
-                    raise rules.build_closed_error(ref)
+                    raise contract.build_closed_error(ref)
                 there[position] = True
                 left -= 1
                 if not left:
@@ -176,7 +176,7 @@ class ObjectAccess(submission.Submission):
                     return there
         foreign = next((ref for ref in refs if ref._engine is not self), None)
         if foreign is not None:
-            raise rules.build_closed_error(foreign)
+            raise contract.build_closed_error(foreign)
         waited = [objects[ref._id] for ref in refs]
 
         def is_done() -> bool:
