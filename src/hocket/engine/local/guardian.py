@@ -314,20 +314,21 @@ class Guardian:
         self._close_stderr(child)
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-        is_oom = signal_number == signal.SIGKILL and not child.is_ended_by_us and self._take_oom_kill()
+        self._count_oom_kills()  # at each death: one that is not a worker's explains none that comes later
+        is_oom = signal_number == signal.SIGKILL and not child.is_ended_by_us and bool(self._unexplained_kills)
+        if is_oom:
+            self._unexplained_kills.popleft()
         evidence = (child.pid, signal_number, exit_code, peak_rss_bytes, is_oom, child.read_tail(), child.read_stack())
         self._channel.post((messages.DIED, child.worker_id, *evidence))
         os.close(child.stack_fd)
 
-    def _take_oom_kill(self) -> bool:
-        """Whether the kernel has just ended a process for its memory, one that is not taken for another one's death."""
+    def _count_oom_kills(self) -> None:
+        """Note the processes that the kernel has ended for their memory since the last look, and forget those of long ago."""
         now, count = time.monotonic(), descendants.count_oom_kills()
         self._unexplained_kills.extend([now] * (count - self._oom_kills))
         self._oom_kills = count
-        while self._unexplained_kills:
-            if now - self._unexplained_kills.popleft() < OOM_SECONDS:
-                return True
-        return False
+        while self._unexplained_kills and now - self._unexplained_kills[0] > OOM_SECONDS:
+            self._unexplained_kills.popleft()
 
     def _end_all(self) -> None:
         """End every descendant. Workers that were told to stop get a moment; after a driver's death nobody does."""
