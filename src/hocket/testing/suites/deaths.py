@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hocket import exceptions
-from hocket.core import actor, api, session
+from hocket.core import api, session
 from hocket.testing.suites import programs
 
 
@@ -68,19 +68,7 @@ class DeathContract:
             api.get(api.remote(Selfish).remote().ask.remote())
 
     def test_call_in_the_row_of_a_thread_pool_can_be_cancelled(self) -> None:
-        class Busy:
-            def __init__(self) -> None:
-                self.event = threading.Event()
-
-            def wait(self) -> str:
-                self.event.wait()
-                return "through"
-
-            @actor.method(concurrency_group="io")
-            def open(self) -> None:
-                self.event.set()
-
-        busy = api.remote(max_concurrency=2, concurrency_groups={"io": 1})(Busy).remote()
+        busy = api.remote(max_concurrency=2, concurrency_groups={"io": 1})(programs.GroupedGate).remote()
         running = [busy.wait.remote() for _ in range(2)]
         queued = busy.wait.remote()
         api.get(busy.__ray_ready__.options(concurrency_group="io").remote())

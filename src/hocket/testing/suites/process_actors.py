@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from hocket import exceptions
-from hocket.core import actor, api
+from hocket.core import api
 from hocket.testing.suites import programs
 
 
@@ -79,19 +78,7 @@ class ProcessActorContract:
         assert api.get(api.get_actor("phoenix").look.remote()) == (200_000.0, True)
 
     def test_threads_of_concurrency_groups(self) -> None:
-        class Mixed:
-            def __init__(self) -> None:
-                self.event = threading.Event()
-
-            def wait(self) -> str:
-                self.event.wait()
-                return "through"
-
-            @actor.method(concurrency_group="io")
-            def open(self) -> None:
-                self.event.set()
-
-        mixed = api.remote(concurrency_groups={"io": 2})(Mixed).remote()
+        mixed = api.remote(concurrency_groups={"io": 2})(programs.GroupedGate).remote()
         waiting = mixed.wait.remote()
         api.get(mixed.open.remote())
         assert api.get(waiting) == "through"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket import exceptions
-from hocket.core import api, session
+from hocket.core import actor, api, session
 
 CPUS = 2
 """How many CPUs the session of each test has."""
@@ -97,6 +97,21 @@ class Sleeper:
     async def add_up(self, other: Any, n: int) -> float:
         total: float = sum(await asyncio.gather(*[other.sleep.remote(0.01) for _ in range(n)]))
         return total
+
+
+class GroupedGate:
+    """Is opened in a concurrency group of its own, while others wait."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def wait(self) -> str:
+        self.event.wait()
+        return "through"
+
+    @actor.method(concurrency_group="io")
+    def open(self) -> None:
+        self.event.set()
 
 
 class Recorder:
