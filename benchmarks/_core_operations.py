@@ -103,7 +103,7 @@ def put_gigabytes(ray_like: Any, divisor: int) -> Body:
 def get_gigabytes(ray_like: Any, divisor: int) -> float:
     reference = ray_like.put(np.ones(100 * 2**20 // divisor, dtype=np.int64))
     seconds = []
-    for _ in range(21):
+    for _ in range(501):
         start = time.perf_counter()
         value = ray_like.get(reference)
         seconds.append(time.perf_counter() - start)

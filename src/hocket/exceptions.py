@@ -60,8 +60,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from hocket import texts
 
@@ -312,8 +311,7 @@ class DeadlockError(HocketError):
 # --- a process died ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Death:
+class Death(NamedTuple):
     """Why a process ended, as its parent saw it."""
 
     pid: int
@@ -531,8 +529,7 @@ class ActorExit(BaseException):
 AsyncioActorExit = ActorExit
 
 
-@dataclass(frozen=True, kw_only=True)
-class ErrorRecord:
+class ErrorRecord(NamedTuple):
     """One failure, as `hocket.error_info` lists it."""
 
     task_id: str

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hocket import exceptions
-from hocket.kernel import leases, machine, records, resources
+from hocket.kernel import ids, leases, machine, records, resources
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord, TaskState
 
@@ -331,7 +331,7 @@ class Simulation:
 
     def can_take(self, task_id: int) -> bool:
         """Tell whether the next item is there. A reader that waits for one holds the generator as long, so it is no case here."""
-        record = self.kernel.objects.get(records.build_item_id(task_id, self.taken[task_id]))
+        record = self.kernel.objects.get(ids.build_item_id(task_id, self.taken[task_id]))
         return task_id in self.handles and record is not None and record.value is not None
 
     def put(self, contained: tuple[int, ...] = (), caller: FakeWorker | None = None) -> int:
@@ -552,7 +552,7 @@ class Simulation:
         assert task is not None
         index = self.yielded[task.id]
         self.yielded[task.id] += 1
-        item_id, value = records.build_item_id(task.id, index), self._make_value()
+        item_id, value = ids.build_item_id(task.id, index), self._make_value()
 
         def answer() -> None:
             if task.id in worker.record.inflight:
@@ -691,7 +691,7 @@ class Simulation:
     def _check_values(self) -> None:
         for task_id, stream in self.kernel.streams.items():
             for index in range(stream.produced + 1):
-                self.makers.setdefault(records.build_item_id(task_id, index), self.book[task_id])
+                self.makers.setdefault(ids.build_item_id(task_id, index), self.book[task_id])
         for object_id, record in self.kernel.objects.items():
             if record.value is None:
                 continue

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from hocket.engine import contract
-from hocket.engine.inprocess import engine as inprocess_engine
 from hocket.engine.local import hub
 from hocket.kernel import resources
 
@@ -27,7 +26,8 @@ def open_engine(
 ) -> contract.Engine:
     """Open an engine of this machine by name. The last two are for engines that hold values outside of the caller's memory."""
     if kind == "inprocess":
-        return inprocess_engine.InProcessEngine(node, namespace=namespace, labels=labels)
+        engine: contract.Engine = _load("inprocess").InProcessEngine(node, namespace=namespace, labels=labels)
+        return engine
     return hub.Hub(node, namespace=namespace, labels=labels, memory_limit=memory_limit, spill_folder=spill_folder)
 
 
@@ -40,8 +40,7 @@ def open_ray(**request: Any) -> contract.Engine:
     connection = importlib.import_module("hocket.engine.ray.connection")
     opened = connection.connect(connection.Request(**request))
     try:
-        ray_engine = importlib.import_module("hocket.engine.ray.engine")
-        engine: contract.Engine = ray_engine.RayEngine(
+        engine: contract.Engine = _load("ray").RayEngine(
             opened, namespace=opened.namespace, session_id=os.urandom(8).hex()
         )
     except BaseException:
@@ -52,13 +51,19 @@ def open_ray(**request: Any) -> contract.Engine:
 
 def get_limits(kind: str) -> Mapping[str, str]:
     """Return what an engine cannot do, by the name of the ability, without opening it."""
-    if kind == "ray":
-        limits: Mapping[str, str] = importlib.import_module("hocket.engine.ray.engine").RayEngine.limits
-        return limits
-    return inprocess_engine.InProcessEngine.limits if kind == "inprocess" else hub.Hub.limits
+    if kind == "local":
+        return hub.Hub.limits
+    loaded = _load(kind)
+    limits: Mapping[str, str] = (loaded.RayEngine if kind == "ray" else loaded.InProcessEngine).limits
+    return limits
 
 
 def find_place(engine: contract.Engine) -> tuple[str, str]:
     """Return where an engine runs, and the address of its dashboard; empty if it has none."""
     connection: Any = getattr(engine, "connection", None)  # only Ray's has one
     return ("local", "") if connection is None else (connection.address, connection.dashboard_url)
+
+
+def _load(kind: str) -> Any:
+    """Return the module of an engine that most sessions do not use."""
+    return importlib.import_module(f"hocket.engine.{kind}.engine")

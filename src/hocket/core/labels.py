@@ -8,9 +8,8 @@ from typing import Any
 
 _WORD = r"[a-zA-Z0-9](?:[a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?"
 _PART = r"[a-zA-Z0-9](?:[a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?"
-_VALUE = re.compile(_WORD)
-_PREFIX = re.compile(rf"{_PART}(?:\.{_PART})*")
-_SELECTOR = re.compile(rf"!?(?:{_WORD}|in\(\s*{_WORD}(?:\s*,\s*{_WORD})*\s*\))")
+_PREFIX = rf"{_PART}(?:\.{_PART})*"
+_SELECTOR = rf"!?(?:{_WORD}|in\(\s*{_WORD}(?:\s*,\s*{_WORD})*\s*\))"
 
 _RULE = "1 to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 
@@ -20,13 +19,15 @@ def explain_key(key: Any) -> str | None:
     if not isinstance(key, str):
         return f"The name of a label must be text, but received {key!r}."
     prefix, slash, name = key.rpartition("/")
-    if slash and (len(prefix) > 253 or not _PREFIX.fullmatch(prefix)):
+    if slash and (len(prefix) > 253 or not re.fullmatch(_PREFIX, prefix)):
         return (
             f"The label {key!r} has the prefix {prefix!r}, which must be a name such as 'example.com' of at most 253 characters. Leave the "
             "prefix and the '/' out, or correct it."
         )
     return (
-        None if _VALUE.fullmatch(name) else f"The label {key!r} must be named with {_RULE}. Write for example 'disk'."
+        None
+        if re.fullmatch(_WORD, name)
+        else f"The label {key!r} must be named with {_RULE}. Write for example 'disk'."
     )
 
 
@@ -34,7 +35,7 @@ def explain_value(key: str, value: Any) -> str | None:
     """Return what is wrong with the value of a label; None if nothing is. It may be empty."""
     if not isinstance(value, str):
         return f"The value of label {key!r} must be text, but received {value!r}. Write {str(value)!r}."
-    if value and not _VALUE.fullmatch(value):
+    if value and not re.fullmatch(_WORD, value):
         return f"The value of label {key!r} must be {_RULE}, but received {value!r}. Write for example 'ssd'."
     return None
 
@@ -54,7 +55,7 @@ def explain_selector(name: str, selector: Mapping[Any, Any]) -> str | None:
             return f"{name!r}: {problem}"
         if wanted.lstrip("!").startswith("in(") and not wanted.endswith(")"):
             return f"{name!r}: {wanted!r} lacks its closing bracket. Write 'in(a, b)' or '!in(a, b)'."
-        if wanted and not _SELECTOR.fullmatch(wanted):
+        if wanted and not re.fullmatch(_SELECTOR, wanted):
             return (
                 f"{name!r}: {wanted!r} is no condition on label {label!r}. Write 'a', '!a', 'in(a, b)' or '!in(a, b)', where each value has "
                 f"{_RULE}."

@@ -16,11 +16,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from hocket import exceptions
-from hocket.kernel import metrics, records, resources
+from hocket.kernel import metrics
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # workers have no kernel
     import asyncio
     from concurrent import futures
+
+    from hocket.kernel import records, resources
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Rules that every engine checks before it asks the kernel."""
+"""What engines say alike, with or without a kernel at hand: errors, the wait for a name, what leaves a task."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import NoReturn
 
 from hocket import exceptions, texts
 from hocket.engine import contract
-from hocket.kernel import calls, machine, records
-from hocket.kernel.records import TaskKind
 
 CLAIM_SECONDS = 10.0
 """How long to wait for an actor whose creator has its name and says no more: it may be stopped."""
@@ -43,17 +41,6 @@ def build_timeout_error(missing: int, wanted: int, timeout_s: float | None) -> e
     )
 
 
-def get_actor(kernel: machine.Kernel, actor_id: int) -> records.ActorRecord:
-    """Return the record of an actor; raise if there is none of that id."""
-    actor = kernel.actors.get(actor_id)
-    if actor is None or actor_id not in kernel.objects:
-        raise exceptions.ActorHandleNotFoundError(
-            f"Actor {actor_id:016x} is not of this session, or has ended. Handles do not outlive shutdown() and init(); build it "
-            "again."
-        )
-    return actor
-
-
 def raise_ended(end: exceptions.HocketError, what: str) -> NoReturn:
     """Raise for a call on an actor of a session that is over."""
     if isinstance(end, exceptions.SessionClosedError):
@@ -64,31 +51,12 @@ def raise_ended(end: exceptions.HocketError, what: str) -> NoReturn:
     raise end
 
 
-def check_pending(kernel: machine.Kernel, actor_id: int, caller: int) -> None:
-    """Raise if the caller has as many unanswered calls on the actor as it may have."""
-    actor = kernel.actors.get(actor_id)
-    if actor is None:
-        return
-    most = actor.options.max_pending_calls
-    pending = calls.count_pending(actor, caller)
-    if 0 <= most <= pending:
-        raise build_pending_error(actor.options.class_name, pending, most)
-
-
 def build_pending_error(class_name: str, pending: int, most: int) -> exceptions.PendingCallsLimitExceeded:
     """Return the error of a caller that has as many unanswered calls on an actor as it may have."""
     return exceptions.PendingCallsLimitExceeded(
         f"Actor `{class_name}` has {pending} unanswered calls of this caller, and max_pending_calls={most}. Wait for some of them with "
         "hocket.wait(...), then call again."
     )
-
-
-def check_forcible(kernel: machine.Kernel, object_id: int) -> None:
-    """Raise if the object is made by a call of an actor, which cannot be cancelled by force."""
-    record = kernel.objects.get(object_id)
-    task = record.task if record is not None else None
-    if task is not None and task.kind != TaskKind.FUNCTION:
-        raise ValueError(explain_unforcible(f"`{task.options.name}`, a call of an actor"))
 
 
 def explain_unforcible(what: str) -> str:
@@ -117,3 +85,14 @@ def build_interrupted(name: str, error: BaseException) -> exceptions.TaskCancell
     return exceptions.TaskCancelledError(
         f"Task `{name}` was ended by a KeyboardInterrupt:\n{texts.format_error(error)}"
     )
+
+
+def limit_true(there: list[bool], most: int) -> list[bool]:
+    """Return the list with only the first `most` Trues left."""
+    left = most
+    for position, is_there in enumerate(there):
+        if is_there:
+            left -= 1
+            if left < 0:
+                there[position] = False
+    return there

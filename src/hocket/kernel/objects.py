@@ -14,7 +14,7 @@ their last reference ends more than a value.
 
 from __future__ import annotations
 
-from hocket.kernel import records
+from hocket.kernel import ids, records
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import ObjectRecord, TaskRecord, TaskState
 from hocket.kernel.state import State
@@ -98,7 +98,7 @@ def _drop_stream(kernel: State, task_id: int) -> None:
     """Nobody reads it any more: what was not taken is freed, what is still to come will be, and its generator is cancelled."""
     stream = kernel.streams.pop(task_id)
     for index in range(stream.taken, stream.produced + 1):
-        release(kernel, records.build_item_id(stream.task_id, index))
+        release(kernel, ids.build_item_id(stream.task_id, index))
     task = kernel.tasks.get(task_id)
     if task is not None:
         kernel.abandon(task)

@@ -14,7 +14,7 @@ is dropped: the reader sees each place once.
 
 from __future__ import annotations
 
-from hocket.kernel import objects, records
+from hocket.kernel import ids, objects, records
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import ObjectRecord, StreamRecord, TaskRecord, WorkerRecord
 from hocket.kernel.state import State
@@ -33,7 +33,7 @@ def yield_item(
     task = worker.inflight.get(task_id)
     stream = task.stream if task is not None else None
     if stream is None or task_id not in kernel.streams or index != stream.produced:
-        kernel.instructions.append((Op.FREE, records.build_item_id(task_id, index), value))
+        kernel.instructions.append((Op.FREE, ids.build_item_id(task_id, index), value))
         return
     _fill_place(kernel, stream, value, contained, False)
     _add_place(kernel, stream, task)
@@ -44,7 +44,7 @@ def take_item(kernel: State, task_id: int, index: int, holder: int = records.DRI
     stream = kernel.streams[task_id]
     stream.taken = index + 1
     stream.read = index
-    item_id = records.build_item_id(task_id, index)
+    item_id = ids.build_item_id(task_id, index)
     record = kernel.objects[item_id]
     if holder:
         if record.holders is None:
@@ -67,7 +67,7 @@ def pause(kernel: State, worker: WorkerRecord, task_id: int, wanted: int) -> Non
     if task is None or stream is None:  # it is cancelled, and hears of that
         return
     if stream.is_unbounded:
-        kernel.instructions.append((Op.CONSUMED, worker, task_id, records.LAST_INDEX))
+        kernel.instructions.append((Op.CONSUMED, worker, task_id, ids.LAST_INDEX))
     elif stream.read >= wanted:
         kernel.instructions.append((Op.CONSUMED, worker, task_id, stream.read - 1))
     else:
@@ -83,7 +83,7 @@ def lift_bound(kernel: State, task_id: int) -> None:
     task = kernel.tasks.get(task_id)
     if stream.wanted and task is not None and task.worker is not None:
         stream.wanted = 0
-        kernel.instructions.append((Op.CONSUMED, task.worker, task_id, records.LAST_INDEX))
+        kernel.instructions.append((Op.CONSUMED, task.worker, task_id, ids.LAST_INDEX))
 
 
 def end_stream(kernel: State, stream: StreamRecord) -> None:
@@ -101,7 +101,7 @@ def fail_stream(kernel: State, stream: StreamRecord, error: tuple[object, ...]) 
 
 
 def _add_place(kernel: State, stream: StreamRecord, task: TaskRecord | None) -> ObjectRecord:
-    item_id = records.build_item_id(stream.task_id, stream.produced)
+    item_id = ids.build_item_id(stream.task_id, stream.produced)
     record = kernel.objects[item_id] = ObjectRecord(item_id, task)
     return record
 
@@ -110,7 +110,7 @@ def _fill_place(
     kernel: State, stream: StreamRecord, value: tuple[object, ...], contained: tuple[int, ...], failed: bool
 ) -> None:
     """Give the next item its value. Its reader may have taken and dropped it already."""
-    item_id = records.build_item_id(stream.task_id, stream.produced)
+    item_id = ids.build_item_id(stream.task_id, stream.produced)
     record = kernel.objects.get(item_id)
     stream.produced += 1
     if record is None:

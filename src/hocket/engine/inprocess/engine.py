@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hocket import exceptions, texts
-from hocket.engine import callers, contract, forks, inspection, interrupts, items, methods, node, rules, values
+from hocket.engine import callers, checks, contract, forks, inspection, interrupts, items, methods, node, rules, values
 from hocket.engine.inprocess import coroutines, entrance, surroundings, turning
 from hocket.kernel import machine, records, resources
 from hocket.kernel.instructions import Op
@@ -146,7 +146,7 @@ class InProcessEngine(contract.Engine):
             if self._is_closed:
                 rules.raise_ended(exceptions.SessionClosedError(), options.name)
             task = TaskRecord(*self._encode_call(None, args, kwargs, options.name), options=options, kind=TaskKind.CALL)
-            task.actor = rules.get_actor(self._kernel, actor._id)
+            task.actor = checks.get_actor(self._kernel, actor._id)
             task.method = method
             return self._submit(task)
 
@@ -207,7 +207,7 @@ class InProcessEngine(contract.Engine):
 
     def describe_actor(self, actor_id: int) -> contract.ActorInfo:
         with self._lock:
-            actor = rules.get_actor(self._kernel, actor_id)
+            actor = checks.get_actor(self._kernel, actor_id)
             return contract.ActorInfo(ref=self.intern(actor_id), options=actor.options)
 
     def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
@@ -224,12 +224,12 @@ class InProcessEngine(contract.Engine):
 
     def check_pending(self, actor: contract.ObjectRef[None]) -> None:
         with self._lock:
-            rules.check_pending(self._kernel, actor._id, records.DRIVER)
+            checks.check_pending(self._kernel, actor._id, records.DRIVER)
 
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
         with self._lock:
             if force:
-                rules.check_forcible(self._kernel, ref._id)
+                checks.check_forcible(self._kernel, ref._id)
             self._kernel.cancel(ref._id, force=force, recursive=recursive)
             self._carry_out()
 

@@ -31,7 +31,7 @@ import traceback
 from collections import deque
 from typing import NoReturn
 
-from hocket.engine import descendants, faults, node, values
+from hocket.engine import descendants, descriptors, faults, values
 from hocket.engine.local import channel, debugger, late, messages, worker
 
 TAIL_LINES = 20
@@ -236,7 +236,7 @@ class Guardian:
         """Say that a worker could not be started."""
         if isinstance(error, channel.FrameError):  # the kernel drops descriptors that it has no place for
             error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        text = f"the guardian: {node.explain_os_error(error)}" if isinstance(error, OSError) else str(error)
+        text = f"the guardian: {descriptors.explain_os_error(error)}" if isinstance(error, OSError) else str(error)
         self._channel.post((messages.DIED, worker_id, 0, None, None, 0, False, text, ""))
 
     def _become_worker(self, worker_id: int, sock_fd: int, page_fd: int, stderr_fd: int, stack_fd: int) -> NoReturn:

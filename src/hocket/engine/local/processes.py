@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import descendants, node
+from hocket.engine import descendants, descriptors
 from hocket.engine.local import channel, journal, late, messages
 
 WORDS_BYTES = 4096
@@ -57,7 +57,7 @@ class GuardianProcess:
                 f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours called like a library? Call it something else, or put "
                 "what it does under `if __name__ == '__main__':`."
             )
-        node.reserve_standard_descriptors()  # the program may have become a daemon since `init`
+        descriptors.reserve_standard()  # the program may have become a daemon since `init`
         self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
         try:
             os.ftruncate(self._status_fd, messages.STATUS_BYTES)

@@ -8,7 +8,6 @@
 6. `client`: the end.
 """
 
-from hocket.engine.local.client.access import limit_true as limit_true
 from hocket.engine.local.client.client import Client as Client
 from hocket.engine.local.client.state import Arrived as Arrived
 from hocket.engine.local.client.state import Running as Running

@@ -11,7 +11,7 @@ from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
 from hocket.engine.local import messages, payloads
 from hocket.engine.local.client import state, submission
-from hocket.kernel import records
+from hocket.kernel import ids
 
 DIRECT_SECONDS = 0.002
 """How long a wait for an answer by a line, or for what somebody else makes, may take before the hub is told that its CPU is free. A
@@ -91,7 +91,7 @@ class ObjectAccess(submission.Submission):
                 self._unblock(number)
         with self.lock:
             there = [self._is_there(ref._id) for ref in refs]
-        return limit_true(there, num_ready)
+        return rules.limit_true(there, num_ready)
 
     def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
         with self.lock:
@@ -104,7 +104,7 @@ class ObjectAccess(submission.Submission):
     def take_item(self, stream: contract.ObjectRef[Any], index: int) -> contract.ObjectRef[Any]:
         with self.lock:
             self.channel.post((messages.TAKE, stream._id, index))
-            return self._own(records.build_item_id(stream._id, index))
+            return self._own(ids.build_item_id(stream._id, index))
 
     def lift_bound(self, stream: contract.ObjectRef[Any]) -> None:
         with self.lock:
@@ -266,17 +266,6 @@ class ObjectAccess(submission.Submission):
         if is_unmapped:
             self._note_unmapped(payload[2])
         return function
-
-
-def limit_true(there: list[bool], most: int) -> list[bool]:
-    """Return the list with only the first `most` Trues left."""
-    left = most
-    for position, is_there in enumerate(there):
-        if is_there:
-            left -= 1
-            if left < 0:
-                there[position] = False
-    return there
 
 
 def _do_nothing() -> None:

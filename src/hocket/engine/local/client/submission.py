@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
 from hocket.engine.local import messages, payloads, peers
 from hocket.engine.local.client import questions
-from hocket.kernel import records
+
+if TYPE_CHECKING:
+    from hocket.kernel import records
 
 
 class Submission(questions.Questions):

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, faults, inspection, interrupts, node
+from hocket.engine import contract, descriptors, faults, inspection, interrupts, node
 from hocket.engine.local import (
     dispatch,
     functions,
@@ -57,11 +57,11 @@ class HubState(contract.Engine):
         spill_folder: str = "",
     ) -> None:
         super().__init__()
-        node.reserve_standard_descriptors()
+        descriptors.reserve_standard()
         self.lock = threading.RLock()
         self.guard = interrupts.InterruptGuard(self.lock)
-        node.raise_descriptor_limit()
-        node.check_descriptors()
+        descriptors.raise_limit()
+        descriptors.check_free()
         self.guard.install()
         try:
             self._build(node_demand, namespace, labels, memory_limit, spill_folder)

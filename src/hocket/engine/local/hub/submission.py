@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, node, rules, values
+from hocket.engine import checks, contract, node, rules, values
 from hocket.engine.local import (
     links,
     payloads,
@@ -94,7 +94,7 @@ class Submission(reactor.Reactor):
             task_id = next(self._ids) if options.num_returns == 1 else self._make_ids(options.num_returns)
             arguments = _NO_ARGUMENTS if encoded is None else self._register(encoded, top, stored)
             task = TaskRecord(task_id, None, *arguments, options, DRIVER, 0, TaskKind.CALL)
-            task.actor = self.kernel.actors.get(actor._id) or rules.get_actor(self.kernel, actor._id)
+            task.actor = self.kernel.actors.get(actor._id) or checks.get_actor(self.kernel, actor._id)
             task.method = method
             refs = self._submit(task)
         self._after_submit()
@@ -243,7 +243,7 @@ class Submission(reactor.Reactor):
 
     def describe_actor(self, actor_id: int) -> contract.ActorInfo:
         with self.lock:
-            actor = rules.get_actor(self.kernel, actor_id)
+            actor = checks.get_actor(self.kernel, actor_id)
             return contract.ActorInfo(ref=self.intern(actor_id), options=actor.options)
 
     def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
@@ -259,12 +259,12 @@ class Submission(reactor.Reactor):
         with self.lock:
             if caller == DRIVER:
                 self.pump.handle_arrived()
-            rules.check_pending(self.kernel, actor._id, caller)
+            checks.check_pending(self.kernel, actor._id, caller)
 
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
         with self.lock:
             if force:
-                rules.check_forcible(self.kernel, ref._id)
+                checks.check_forcible(self.kernel, ref._id)
             self.kernel.cancel(ref._id, force=force, recursive=recursive)
             self._finish_change()
         self.guard.check()

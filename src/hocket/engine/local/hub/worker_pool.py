@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from hocket import exceptions
-from hocket.engine import faults, inspection, node
+from hocket.engine import descriptors, faults, inspection
 from hocket.engine.local import (
     links,
     messages,
@@ -45,12 +45,12 @@ class WorkerPool(carrier.Carrier):
 
     def _start_worker(self, worker: records.WorkerRecord) -> None:
         guardian = self._open_guardian()
-        node.reserve_standard_descriptors()  # the program may have become a daemon since
+        descriptors.reserve_standard()  # the program may have become a daemon since
         try:
             link, theirs = links.Link.open(worker)
         except OSError as error:
             death = exceptions.Death(
-                pid=0, explanation=f"could not be started: the driver: {node.explain_os_error(error)}"
+                pid=0, explanation=f"could not be started: the driver: {descriptors.explain_os_error(error)}"
             )
             self.pump.due.append(functools.partial(self._lose_unborn, worker, death))
             self.pump.wake()

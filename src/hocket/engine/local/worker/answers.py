@@ -15,7 +15,7 @@ from hocket import exceptions, texts
 from hocket.engine import callers, faults, items, methods, rules, values
 from hocket.engine.local import flow, messages, payloads, surroundings
 from hocket.engine.local.worker import state
-from hocket.kernel import records
+from hocket.kernel import ids
 
 
 class Answers(state.WorkerState):
@@ -212,7 +212,7 @@ class Answers(state.WorkerState):
         """Send one item of a generator; return how many bytes it takes."""
         encoded = values.encode(item, f"item {index} of `{work.name}`", by_index=True)
         engine = self._engine
-        item_id = records.build_item_id(work.task_id, index)
+        item_id = ids.build_item_id(work.task_id, index)
         payload = engine.store.build_payload(encoded, item_id, lambda: self._describe_maker(work))
         with engine.lock:
             contained = tuple([ref._id for ref in encoded.refs])

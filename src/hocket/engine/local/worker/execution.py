@@ -8,7 +8,6 @@ import os
 import threading
 import time
 import traceback
-from concurrent import futures
 from typing import Any
 
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
@@ -16,7 +15,7 @@ import cloudpickle  # noqa: F401 (most functions come in its form: it is to be h
 from hocket import exceptions
 from hocket.engine import callers, contract, faults, items, methods, values
 from hocket.engine.local import client, event_loop, messages, payloads, surroundings
-from hocket.engine.local.worker import intake, state
+from hocket.engine.local.worker import intake, state, threads
 
 
 class Execution(intake.Intake):
@@ -83,10 +82,10 @@ class Execution(intake.Intake):
         return None
 
     def _run_in_thread(self, work: state.Work) -> None:
-        """Run it in a thread of a pool. What is raised here would vanish in the pool, and the caller wait for ever: so it ends the process."""
+        """Run it in a thread. What is raised here would vanish with the thread, and the caller wait for ever: so it ends the process."""
         try:
             code = None if self._has_left else self._run_work(work)
-            work.clear()  # the pool holds on to it, and with it to handles
+            work.clear()  # it holds handles
             with self._engine.lock:
                 self._engine.before_wait()
             if code is not None:
@@ -222,14 +221,14 @@ class Execution(intake.Intake):
             raise
         self._is_concurrent = bool(extra.get("groups")) or extra.get("max_concurrency", 1) > 1
         for name, size in extra.get("groups", ()):
-            self._groups[name] = futures.ThreadPoolExecutor(size, f"hocket-{name}")
+            self._groups[name] = threads.CallThreads(size, f"hocket-{name}", self._run_in_thread)
         if self._groups:
             with self._engine.lock:  # what came while it was being built
                 remaining = [work for work in self._row if not self._give_to_group(work)]
                 self._row.clear()
                 self._row.extend(remaining)
         if extra.get("max_concurrency", 1) > 1:
-            self._threads = futures.ThreadPoolExecutor(extra["max_concurrency"], "hocket-call")
+            self._threads = threads.CallThreads(extra["max_concurrency"], "hocket-call", self._run_in_thread)
 
     def _send_items(self, work: state.Work, found: Any) -> None:
         """Run a generator and send what it yields."""

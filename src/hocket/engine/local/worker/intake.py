@@ -118,7 +118,7 @@ class Intake(answers.Answers):
         group = (work.extra or {}).get("group")
         if not group or work.function_id:
             return False
-        self._groups[group].submit(self._run_in_thread, work)
+        self._groups[group].submit(work)
         return True
 
     # --- what is not done here -----------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ import os
 import sys
 import threading
 from collections import deque
-from concurrent import futures
 from typing import Any
 
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
 from hocket.engine import contract
 from hocket.engine.local import client, event_loop, flow, messages, payloads
+from hocket.engine.local.worker import threads
 
 FLUSH_SECONDS = 0.001
 """How long a result may wait for company."""
@@ -81,8 +81,8 @@ class WorkerState(abc.ABC):
         self._functions: dict[bytes, Any] = {}
         self._actor: Any = None
         self._actor_error: payloads.Payload | None = None
-        self._threads: futures.ThreadPoolExecutor | None = None
-        self._groups: dict[str, futures.ThreadPoolExecutor] = {}
+        self._threads: threads.CallThreads[Work] | None = None
+        self._groups: dict[str, threads.CallThreads[Work]] = {}
         self._loop: event_loop.Loop | None = None
         #: Whether several calls may run at once, in threads.
         self._is_concurrent = False
@@ -100,7 +100,7 @@ class WorkerState(abc.ABC):
 
     @abc.abstractmethod
     def _run_in_thread(self, work: Work) -> None:
-        """Run it in a thread of a pool."""
+        """Run it in a thread."""
 
     @abc.abstractmethod
     def find_method(self, work: Work) -> Any:

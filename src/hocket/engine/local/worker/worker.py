@@ -77,7 +77,7 @@ class Worker(execution.Execution):
             except IndexError:  # another thread gave the last one back
                 break
             if self._threads is not None:
-                self._threads.submit(self._run_in_thread, work)
+                self._threads.submit(work)
                 continue
             if work.number:
                 words[journal.BEGUN] = work.number

@@ -1,0 +1,38 @@
+"""What an engine that holds the kernel checks before it asks it. Workers have no kernel, and do not load this."""
+
+from __future__ import annotations
+
+from hocket import exceptions
+from hocket.engine import rules
+from hocket.kernel import calls, machine, records
+from hocket.kernel.records import TaskKind
+
+
+def get_actor(kernel: machine.Kernel, actor_id: int) -> records.ActorRecord:
+    """Return the record of an actor; raise if there is none of that id."""
+    actor = kernel.actors.get(actor_id)
+    if actor is None or actor_id not in kernel.objects:
+        raise exceptions.ActorHandleNotFoundError(
+            f"Actor {actor_id:016x} is not of this session, or has ended. Handles do not outlive shutdown() and init(); build it "
+            "again."
+        )
+    return actor
+
+
+def check_pending(kernel: machine.Kernel, actor_id: int, caller: int) -> None:
+    """Raise if the caller has as many unanswered calls on the actor as it may have."""
+    actor = kernel.actors.get(actor_id)
+    if actor is None:
+        return
+    most = actor.options.max_pending_calls
+    pending = calls.count_pending(actor, caller)
+    if 0 <= most <= pending:
+        raise rules.build_pending_error(actor.options.class_name, pending, most)
+
+
+def check_forcible(kernel: machine.Kernel, object_id: int) -> None:
+    """Raise if the object is made by a call of an actor, which cannot be cancelled by force."""
+    record = kernel.objects.get(object_id)
+    task = record.task if record is not None else None
+    if task is not None and task.kind != TaskKind.FUNCTION:
+        raise ValueError(rules.explain_unforcible(f"`{task.options.name}`, a call of an actor"))
