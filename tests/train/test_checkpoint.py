@@ -179,7 +179,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     before = train.Result.from_path(small_disk / "run")
     assert [metrics["step"] for metrics in before.metrics_history] == [0, 1], "what was committed before is whole"
     assert sorted(path.name for path in (small_disk / "run").iterdir()) == ["checkpoint_000000", "checkpoint_000001"]
-    shutil.rmtree(before.best_checkpoints[-1][0].path)
+    shutil.rmtree(before.best_checkpoints[0][0].path)
     result = fit(1)
     assert result.checkpoint is not None
     assert Path(result.checkpoint.path).name == "checkpoint_000002"

@@ -446,6 +446,99 @@ def test_samplers_that_no_ledger_stands_for_are_refused_and_with_one_rank_kept(s
             _ = loader.loss_scale
 
 
+ROWS = 13
+SUBSET = [1, 4, 6, 7, 10]
+
+
+class OwnBatchSampler(data.BatchSampler):
+    pass
+
+
+def build_samplers(rank: int, world_size: int) -> dict[str, tuple[Any, list[int] | None]]:
+    """Return each kind of sampler, with the rows that all ranks together must read; None if it must be refused."""
+    rows: Any = range(ROWS)
+    return {
+        "none": (None, list(rows)),
+        "sequential": (data.SequentialSampler(rows), list(rows)),
+        "random": (data.RandomSampler(rows), list(rows)),
+        "random with replacement": (data.RandomSampler(rows, replacement=True), None),
+        "random, fewer": (data.RandomSampler(rows, num_samples=5), None),
+        "subset": (data.SubsetRandomSampler(SUBSET), SUBSET),
+        "weighted": (data.WeightedRandomSampler([0.5] * ROWS, ROWS), None),
+        "distributed": (data.DistributedSampler(rows, world_size, rank), list(rows)),
+        "distributed, of others": (data.DistributedSampler(rows, world_size + 1, rank), None),
+        "list": ([3, 1, 2], None),
+        "own": (Reversed(), None),
+    }
+
+
+def build_combined(sampler: Any, batching: str, drop_last: bool, num_workers: int) -> data.DataLoader[Any]:
+    rows: Any = torch.arange(ROWS)
+    if batching == "arguments":
+        return data.DataLoader(rows, batch_size=2, drop_last=drop_last, sampler=sampler, num_workers=num_workers)
+    if batching == "none":
+        return data.DataLoader(rows, batch_size=None, sampler=sampler, num_workers=num_workers)
+    kind = OwnBatchSampler if batching == "own batch sampler" else data.BatchSampler
+    inner = data.SequentialSampler(range(ROWS)) if sampler is None else sampler
+    return data.DataLoader(rows, batch_sampler=kind(inner, 2, drop_last), num_workers=num_workers)
+
+
+def check_combination(kind: str, batching: str, drop_last: bool, world_size: int, num_workers: int = 0) -> None:
+    if batching == "none":
+        drop_last = False  # torch has no such thing
+    wanted = build_samplers(0, world_size)[kind][1]
+    is_split = wanted is not None and batching != "own batch sampler"
+    loaders = []
+    for rank in range(world_size):
+        loader = build_combined(build_samplers(rank, world_size)[kind][0], batching, drop_last, num_workers)
+        with be_rank(rank, world_size):
+            if world_size > 1 and not is_split:
+                with pytest.raises(ValueError, match="cannot be split among"):
+                    hocket_torch.prepare_data_loader(loader)
+                return
+            if drop_last and is_split and len(wanted or ()) < 2 * world_size:
+                with pytest.raises(ValueError, match="would have no step"):
+                    hocket_torch.prepare_data_loader(loader)
+                return
+            loaders.append(hocket_torch.prepare_data_loader(loader))
+    for _ in range(2):  # epochs
+        if not is_split:  # one rank, as torch has it
+            assert sum(batch.numel() for batch in loaders[0]) == sum(batch.numel() for batch in loader)
+            continue
+        assert wanted is not None
+        found = []
+        for parts in zip(*loaders, strict=True):
+            for prepared, part in zip(loaders, parts, strict=True):
+                found += part.reshape(-1)[prepared.weights == 1].tolist()
+        size = 2 * world_size
+        if drop_last:
+            assert len(set(found)) == len(found) == len(wanted) // size * size
+            assert set(found) <= set(wanted)
+        else:
+            assert sorted(found) == wanted
+
+
+KINDS = tuple(build_samplers(0, 1))
+BATCHINGS = ("arguments", "batch sampler", "own batch sampler", "none")
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_combination_of_samplers_is_split_to_the_row_or_refused(
+    kind: str, batching: str, drop_last: bool, world_size: int
+) -> None:
+    check_combination(kind, batching, drop_last, world_size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("kind", ["none", "random", "subset", "distributed", "own"])
+def test_so_it_is_with_loader_processes(kind: str, batching: str) -> None:
+    check_combination(kind, batching, drop_last=False, world_size=3, num_workers=2)
+
+
 def test_iterable_data_sets_split_themselves() -> None:
     class Stream(data.IterableDataset[int]):
         def __iter__(self) -> Any:
@@ -528,4 +621,4 @@ def test_bad_values_of_a_mean_are_refused() -> None:
 
 def test_a_plan_knows_its_rows() -> None:
     loader = sample(data.SubsetRandomSampler([4, 2]))()
-    assert samplers.find_plan(loader, 0, 1) == samplers.Plan(num_rows=2, shuffle=True, seed=0, rows=[4, 2])
+    assert samplers.find_plan(loader, loader.sampler, 0, 1) == samplers.Plan(num_rows=2, shuffle=True, seed=0, rows=[4, 2])

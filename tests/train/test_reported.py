@@ -45,7 +45,7 @@ def test_a_result_is_read_again(tmp_path: Path) -> None:
     assert first.metrics == {"loss": None, "done": True}
     assert again.metrics_history == [{"loss": 3.0}, {"loss": 1.0}, {"loss": 2.0}]
     assert again.get_best_checkpoint("loss", "min") == first.get_best_checkpoint("loss", "min")
-    assert [metrics for _, metrics in again.best_checkpoints] == [{"loss": 2.0}, {"loss": 1.0}, {"loss": 3.0}]
+    assert [metrics for _, metrics in again.best_checkpoints] == [{"loss": 3.0}, {"loss": 1.0}, {"loss": 2.0}]
     assert again.return_value is None
     assert train.Result.from_path(first.path + "/").path == first.path
 

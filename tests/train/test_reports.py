@@ -78,7 +78,7 @@ def test_a_checkpoint_is_committed_when_report_returns(tmp_path: Path) -> None:
     assert result.checkpoint is not None
     assert Path(result.checkpoint.path).name == "checkpoint_000001"
     assert [had for _, _, had in recorder.seen] == [True, True, False]
-    assert result.get_best_checkpoint("step", "min") == result.best_checkpoints[1][0]
+    assert result.get_best_checkpoint("step", "min") == result.best_checkpoints[0][0]
     assert not Path(result.path, ".staging").exists()
     with pytest.raises(ValueError, match=r"No checkpoint was reported with the metric 'los'\. The last one has"):
         result.get_best_checkpoint("los", "min")

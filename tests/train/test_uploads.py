@@ -181,7 +181,7 @@ def test_a_function_of_the_user_uploads(tmp_path: Path, num_workers: int, name: 
     for first in (0, 2)[: 1 if name else 2]:  # names do not clash with those of an earlier run
         result = fit(upload_by_oneself, tmp_path, num_workers, {"name": name})
         assert len(result.best_checkpoints) == first + 2
-        newest = Path(result.best_checkpoints[0][0].path)
+        newest = Path(result.best_checkpoints[-1][0].path)
         assert sorted(path.name for path in newest.glob("shard-*")) == [
             f"shard-{r}" for r in range(max(1, num_workers))
         ]

@@ -187,7 +187,7 @@ def test_a_validation_outlives_the_attempt(tmp_path: Path) -> None:
         {"recovers": True},
         failure_config=train.FailureConfig(max_failures=1),
     )
-    assert result.best_checkpoints[0][1] == {"step": 7, "square": 49}
+    assert result.best_checkpoints[-1][1] == {"step": 7, "square": 49}
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_the_next_run_does_what_an_earlier_one_could_not(tmp_path: Path, num_wor
     assert manifest is not None
     assert manifest["validation"]["status"] == "PENDING_VALIDATION"
     result = fit(save_and_fail, tmp_path, config, num_workers, {"recovers": True})
-    assert result.best_checkpoints[0][1] == {"step": 7, "square": 52}
+    assert result.best_checkpoints[-1][1] == {"step": 7, "square": 52}
 
 
 def find_score(checkpoint: train.Checkpoint) -> dict[str, Any]:

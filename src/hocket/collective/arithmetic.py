@@ -18,6 +18,9 @@ class ReduceOp(enum.IntEnum):
     MIN = 2
     MAX = 3
     MEAN = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,6 +54,9 @@ NUMPY: Final = Arithmetic(
         ReduceOp.PRODUCT: np.multiply,
         ReduceOp.MIN: np.minimum,
         ReduceOp.MAX: np.maximum,
+        ReduceOp.BAND: np.bitwise_and,
+        ReduceOp.BOR: np.bitwise_or,
+        ReduceOp.BXOR: np.bitwise_xor,
     },
     divide=np.divide,
     is_inexact=lambda dtype: dtype.kind not in "iub",

@@ -81,6 +81,9 @@ class _Ring:
 class Boxes:
     """All messages of one rank.
 
+    Messages between two ranks arrive in the order in which they were sent. They are asked for by their tags, in any order: one that comes before it is asked
+    for, while another one is, is kept.
+
     Args:
         memory: What the ranks share.
         rank: This rank.
@@ -94,7 +97,12 @@ class Boxes:
         self._to = {other: _Ring(memory, rank, other) for other in others}
         self._from = {other: _Ring(memory, other, rank) for other in others}
         self._sending: dict[int, deque[Transfer]] = {}
-        self._receiving: dict[int, deque[Transfer]] = {}
+        #: What was asked for and has not begun to come, in the order in which it was asked for.
+        self._receiving: dict[int, list[Transfer]] = {}
+        #: What has begun to come.
+        self._coming: dict[int, Transfer] = {}
+        #: What has come, or begun to, and was not asked for yet, in the order in which it was sent.
+        self._kept: dict[int, list[Transfer]] = {other: [] for other in others}
 
     def close(self) -> None:
         """Let go of the memory."""
@@ -103,44 +111,79 @@ class Boxes:
 
     def send(self, array: Bytes, target: int, tag: int) -> Transfer:
         """Begin to send; the array must stay as it is until that is done."""
-        return self._begin(Transfer(array, tag), self._to, self._sending, target)
-
-    def receive(self, array: Bytes, source: int, tag: int) -> Transfer:
-        """Begin to receive into an array."""
-        return self._begin(Transfer(array, tag), self._from, self._receiving, source)
-
-    def find_sender(self) -> int | None:
-        """Return a rank that has sent what nobody has asked for yet."""
-        for other, ring in self._from.items():
-            if not self._receiving.get(other) and ring.count_full():
-                return other
-        return None
-
-    def _begin(
-        self, transfer: Transfer, rings: dict[int, _Ring], waiting: dict[int, deque[Transfer]], other: int
-    ) -> Transfer:
-        if other not in rings:
-            raise ValueError(
-                f"A rank sends to and receives from another one of {sorted(rings)}, but received {other} (this is rank {self._rank})."
-            )
-        waiting.setdefault(other, deque()).append(transfer)
+        self._check(target)
+        transfer = Transfer(array, tag)
+        self._sending.setdefault(target, deque()).append(transfer)
         self.progress()
         return transfer
+
+    def receive(self, array: Bytes, source: int, tag: int) -> Transfer:
+        """Begin to receive into an array the first message of the tag that was not asked for yet.
+
+        Raises:
+            CollectiveMismatchError: It has another length.
+        """
+        self._check(source)
+        transfer = Transfer(array, tag)
+        kept = next((one for one in self._kept[source] if one.tag == tag), None)
+        if kept is None:
+            self._receiving.setdefault(source, []).append(transfer)
+        else:
+            self._check_length(transfer, len(kept.array), source)
+            self._kept[source].remove(kept)
+            transfer.head, transfer.at = b"", kept.at
+            transfer.array[: kept.at] = kept.array[: kept.at]
+            if self._coming.get(source) is kept:
+                self._coming[source] = transfer
+        self.progress()
+        return transfer
+
+    def find_sender(self, tag: int) -> int | None:
+        """Return a rank that has sent a message of the tag that nobody has asked for yet."""
+        for other, ring in self._from.items():
+            if any(one.tag == tag for one in self._kept[other]):
+                return other
+            while not self._receiving.get(other) and other not in self._coming and ring.count_full() >= _HEAD.size:
+                if self._begin_next(ring, other).tag == tag:
+                    return other
+                self._take(ring, other)
+        return None
+
+    def _check(self, other: int) -> None:
+        if other not in self._kept:
+            raise ValueError(
+                f"A rank sends to and receives from another one of {sorted(self._kept)}, but received {other} (this is rank {self._rank})."
+            )
+
+    def _check_length(self, transfer: Transfer, length: int, source: int) -> None:
+        if length != len(transfer.array):
+            raise errors.CollectiveMismatchError(
+                f"Rank {self._rank} receives {len(transfer.array):,} bytes with tag {transfer.tag} from rank {source}, which sent {length:,} bytes with that tag. "
+                "Messages of one tag arrive in the order in which they were sent; receive into an array of the same size."
+            )
+
+    # --- moving -------------------------------------------------------------------------------------------------------
 
     def progress(self) -> bool:
         """Move what can be moved; return whether anything was."""
         has_moved = False
-        for waiting, move in ((self._sending, self._push), (self._receiving, self._pull)):
-            for other in list(waiting):
-                transfers = waiting[other]
-                while transfers and move(transfers[0], other):
-                    has_moved = True
-                    if transfers[0].is_done:
-                        transfers.popleft()
-                if not transfers:
-                    del waiting[other]
+        for target in list(self._sending):
+            has_moved |= self._push_all(target)
+        for source in {*self._receiving, *self._coming}:
+            has_moved |= self._pull_all(source)
         if has_moved:
             self._ring()
+        return has_moved
+
+    def _push_all(self, target: int) -> bool:
+        has_moved = False
+        transfers = self._sending[target]
+        while transfers and self._push(transfers[0], target):
+            has_moved = True
+            if transfers[0].is_done:
+                transfers.popleft()
+        if not transfers:
+            del self._sending[target]
         return has_moved
 
     def _push(self, transfer: Transfer, target: int) -> bool:
@@ -155,21 +198,44 @@ class Boxes:
         transfer.at += count
         return bool(count)
 
-    def _pull(self, transfer: Transfer, source: int) -> bool:
+    def _pull_all(self, source: int) -> bool:
+        """Take what there is for what was asked for; what comes before that is kept."""
         ring = self._from[source]
-        if transfer.head:
-            if ring.count_full() < _HEAD.size:
-                return False
-            head = np.empty(_HEAD.size, np.uint8)
-            ring.take(head)
-            length, tag = _HEAD.unpack(head.tobytes())
-            if (length, tag) != (len(transfer.array), transfer.tag):
-                raise errors.CollectiveMismatchError(
-                    f"Rank {self._rank} receives {len(transfer.array):,} bytes with tag {transfer.tag} from rank {source}, which sent {length:,} bytes with tag {tag}. "
-                    "Messages between two ranks arrive in the order in which they were sent; receive into an array of the same size."
-                )
-            transfer.head = b""
-            return True
-        count = ring.take(transfer.array[transfer.at :])
-        transfer.at += count
-        return bool(count)
+        has_moved = False
+        while True:
+            if source not in self._coming:
+                if not self._receiving.get(source) or ring.count_full() < _HEAD.size:
+                    break
+                self._begin_next(ring, source)
+                has_moved = True
+            if not self._take(ring, source):
+                break
+            has_moved = True
+        if not self._receiving.get(source):
+            self._receiving.pop(source, None)
+        return has_moved
+
+    def _begin_next(self, ring: _Ring, source: int) -> Transfer:
+        """Take the head of the next message, and return what its bytes are to go into."""
+        head = np.empty(_HEAD.size, np.uint8)
+        ring.take(head)
+        length, tag = _HEAD.unpack(head.tobytes())
+        wanted = self._receiving.get(source, [])
+        transfer = next((one for one in wanted if one.tag == tag), None)
+        if transfer is None:
+            transfer = Transfer(np.empty(length, np.uint8), tag)
+            self._kept[source].append(transfer)
+        else:
+            wanted.remove(transfer)
+            self._check_length(transfer, length, source)
+        transfer.head = b""
+        self._coming[source] = transfer
+        return transfer
+
+    def _take(self, ring: _Ring, source: int) -> bool:
+        """Take what there is of what comes; tell whether it is all there now."""
+        transfer = self._coming[source]
+        transfer.at += ring.take(transfer.array[transfer.at :])
+        if transfer.is_done:
+            del self._coming[source]
+        return transfer.is_done

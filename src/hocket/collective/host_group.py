@@ -252,12 +252,12 @@ class HostGroup:
             with self._turn:
                 self._await(lambda: transfer.is_done, [other])
 
-    def find_sender(self) -> int:
-        """Wait until a rank has sent something that nobody has asked for; return which."""
+    def find_sender(self, tag: int) -> int:
+        """Wait until a rank has sent a message of the tag that nobody has asked for; return which."""
         with self._turn:
             others = [other for other in range(self.size) if other != self.rank]
-            self._await(lambda: self.boxes.find_sender() is not None, others)
-            found = self.boxes.find_sender()
+            self._await(lambda: self.boxes.find_sender(tag) is not None, others)
+            found = self.boxes.find_sender(tag)
             assert found is not None, "it was just found"
             return found
 

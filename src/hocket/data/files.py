@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from hocket import addresses
 from hocket.data import arrow, blocks, settings
 
 
@@ -158,10 +159,7 @@ def list_files(caller: str, paths: str | Sequence[str], endings: tuple[str, ...]
         raise ValueError(f"{caller}() was given no path. Name a file or a folder.")
     found: list[str] = []
     for name in map(os.fspath, given):
-        if "://" in name:
-            raise ValueError(
-                f"{caller}() reads files of this machine, but received the address {name!r}. Fetch it first, or mount it."
-            )
+        addresses.refuse(name, f"{caller}(): each path")
         path = Path(name).expanduser()
         if path.is_dir():
             inside = sorted(str(one) for one in path.rglob("*") if one.is_file() and one.name.endswith(endings))

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from hocket import addresses
 from hocket.ps import errors, initializers, links, placement, records, registry, snapshots
 from hocket.ps.memory import Array
 
@@ -49,6 +50,7 @@ def save(
         FileExistsError: The path is something else.
         OSError: It cannot be written there.
     """
+    addresses.refuse(path, "A checkpoint's path")
     target = Path(path)
     if target.exists() and not (target / MANIFEST).is_file():
         raise FileExistsError(f"{target} exists, and is no checkpoint. Choose a path that does not exist.")
@@ -83,6 +85,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: It is no checkpoint.
         CheckpointDamagedError: It is not what was written.
     """
+    addresses.refuse(path, "A checkpoint's path")
     file = Path(path) / MANIFEST
     try:
         found: Any = json.loads(file.read_text(encoding="utf-8"))

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
 
+from hocket import addresses
+
 METADATA_NAME = ".metadata.json"
 """The file in the folder that holds what `Checkpoint.set_metadata` was given."""
 
@@ -45,6 +47,7 @@ class Checkpoint:
             raise TypeError(
                 f"A checkpoint's path must be a str or a Path, but received {path!r}. Pass a folder's path."
             )
+        addresses.refuse(path, "A checkpoint's path")
         self._origin = str(Path(path).resolve())
         self._fetch: Fetch | None = None
 

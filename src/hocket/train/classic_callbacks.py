@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from hocket import addresses
 from hocket.train.tracking import mlflow, tensorboard, values
 
 TAG_PREFIX = "ray/train/"
@@ -89,6 +90,8 @@ class _FileCallback(TrainingCallback):
     """Finds the folder to write into: the run's, unless it was told another."""
 
     def __init__(self, logdir: str | Path | None) -> None:
+        if logdir is not None:
+            addresses.refuse(logdir, "logdir")
         self._given = None if logdir is None else Path(logdir).expanduser()
         self._folder: Path | None = self._given
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hocket import addresses
 from hocket.engine import node
 from hocket.train import callbacks as callbacks_module
 
@@ -292,7 +294,7 @@ class RunConfig:
     A run with the name and storage path of an earlier one continues it: `get_checkpoint` returns its latest checkpoint.
 
     Raises:
-        ValueError: The name is not one folder's name, or a file system is given.
+        ValueError: The name is not one folder's name; a file system is given; or the path is an address, such as ``s3://bucket``.
         TypeError: A callback is not a `UserCallback`, or a value has another wrong type.
         DeprecationWarning: A value is given that Ray Train has given up too.
     """
@@ -329,6 +331,8 @@ class RunConfig:
             if getattr(self, name) is not None:
                 raise DeprecationWarning(f"RunConfig({name}=...) is not supported, as in Ray Train. {remedy}")
         refuse_filesystem(self.storage_filesystem)
+        if isinstance(self.storage_path, str | os.PathLike):
+            addresses.refuse(self.storage_path, "storage_path")
         self._fill_in()
         if self.name is not None and (not self.name or "/" in self.name or self.name in (".", "..")):
             raise ValueError(

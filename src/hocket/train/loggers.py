@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from hocket import addresses
 from hocket.train import callbacks, checkpoint
 from hocket.train.tracking import mlflow, plots, tables, tensorboard, values
 from hocket.train.tracking.plots import save_curve as save_curve
@@ -324,4 +325,7 @@ def _check_path(path: object) -> Path | None:
         raise TypeError(
             f"A logger's path must be a str or a Path, but received {path!r}. Leave it out for the run's folder."
         )
-    return None if path is None else Path(path).expanduser()
+    if path is None:
+        return None
+    addresses.refuse(path, "A logger's path")
+    return Path(path).expanduser()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hocket import addresses
 from hocket.train import checkpoint as checkpoint_module
 from hocket.train import checkpoint_manager, configs, storage
 
@@ -18,16 +19,16 @@ class Result:
     Its metrics are those of all reports. Ray's are only those of reports that had a checkpoint; they are in `best_checkpoints`.
     """
 
-    metrics: dict[str, Any] | None
+    metrics: dict[str, Any] | None = None
     """Rank 0's metrics of the last report; None if there was none."""
-    metrics_history: list[dict[str, Any]]
+    metrics_history: list[dict[str, Any]] = field(default_factory=list)
     """Rank 0's metrics of every report, in order. Steps that were repeated after a failure are in it once."""
-    checkpoint: checkpoint_module.Checkpoint | None
+    checkpoint: checkpoint_module.Checkpoint | None = None
     """The latest checkpoint; None if none was saved."""
-    path: str
+    path: str = ""
     """The run's folder."""
-    best_checkpoints: list[tuple[checkpoint_module.Checkpoint, dict[str, Any]]]
-    """The checkpoints that are kept, best first (`CheckpointConfig`), each with rank 0's metrics of its report."""
+    best_checkpoints: list[tuple[checkpoint_module.Checkpoint, dict[str, Any]]] = field(default_factory=list)
+    """The checkpoints that are kept, each with rank 0's metrics of its report. The best one is the last, as with Ray (`CheckpointConfig`; without a score, the newest)."""
     return_value: Any = None
     """What the training function returned in rank 0."""
     statistics: dict[str, Any] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class Result:
             {'loss': 0.5}
         """
         configs.refuse_filesystem(storage_filesystem)
+        addresses.refuse(path, "path")
         folder = Path(path).expanduser().resolve()
         if not folder.is_dir():
             raise RuntimeError(f"The run's folder {str(folder)!r} does not exist. Pass the path of a run, Result.path.")
@@ -163,7 +165,7 @@ def build(
         metrics_history=history,
         checkpoint=manager.latest,
         path=str(run_storage.path),
-        best_checkpoints=[(record.checkpoint, record.metrics) for record in manager.sort_by_score()],
+        best_checkpoints=[(record.checkpoint, record.metrics) for record in reversed(manager.sort_by_score())],
         return_value=returned,
         statistics=statistics or {},
         _committed=tuple(manager.committed),

@@ -87,7 +87,7 @@ class ValidationConfig:
         ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
         ...     validation_config=train.ValidationConfig(validate),
         ... )
-        >>> trainer.fit().best_checkpoints[0][1]
+        >>> trainer.fit().best_checkpoints[-1][1]
         {'loss': 0.5, 'score': 9}
     """
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from hocket.collective import arithmetic, futex, meeting, turns
 from hocket.collective.arithmetic import Arithmetic, ReduceOp
-from hocket.collective.torch import compilation, tensors, works
+from hocket.collective.torch import compilation, sparse, tensors, works
 
 NAME: Final = "hocket"
 """The backend's name."""
@@ -61,9 +61,10 @@ class ProcessGroup(dist.ProcessGroup):
         self._rank = rank
         self._size = size
         self._name = self._description = ""
-        self._store = store
+        # A later group may be given the same store, as after `destroy_process_group`: each rank counts how often it was.
+        self._store = dist.PrefixStore(f"meeting-{store.add(f'meetings/{rank}', 1)}", store)
         self._timeout = timeout
-        board = _Board(store)
+        board = _Board(self._store)
         hosts = meeting.list_hosts(board, rank, size) if futex.is_available() else [[other] for other in range(size)]
         self._host_of = {other: number for number, host in enumerate(hosts) for other in host}
         self._hosts = hosts
@@ -132,7 +133,13 @@ class ProcessGroup(dist.ProcessGroup):
     def allreduce(self, given: list[torch.Tensor], opts: Any = None) -> dist.Work:
         op = tensors.find_op(opts)
         for tensor in given:
-            self._all_reduce(tensor, op)
+            if tensor.layout is torch.sparse_coo:
+                sparse.all_reduce(self, tensor, op)
+                continue
+            inner, is_mean = tensors.split_mean(op, tensor)
+            self._all_reduce(tensor, inner)
+            if is_mean:
+                tensors.divide_whole(tensor, self._size)
         return works.Done(given)
 
     def allreduce_coalesced(self, given: list[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -157,14 +164,26 @@ class ProcessGroup(dist.ProcessGroup):
         self._local.broadcast(tensors.as_bytes(tensors.as_tensor(flat)), 0)
 
     def reduce(self, given: list[torch.Tensor], opts: Any) -> dist.Work:
-        if self._is_apart:
-            return self._world.reduce(given, opts)  # type: ignore[no-any-return]
+        op = tensors.find_op(opts)
         for tensor in given:
-            flat, calc = tensors.flatten(tensor)
-            self._local.reduce(flat, opts.rootRank, tensors.find_op(opts), calc)
-            if self._rank == opts.rootRank:
-                tensors.put_back(tensor, flat)
+            inner, is_whole_mean = tensors.split_mean(op, tensor)
+            if self._is_apart:
+                self._reduce_apart(tensor, inner, opts.rootRank)
+            else:
+                flat, calc = tensors.flatten(tensor)
+                self._local.reduce(flat, opts.rootRank, inner, calc)
+                if self._rank == opts.rootRank:
+                    tensors.put_back(tensor, flat)
+            if is_whole_mean and self._rank == opts.rootRank:
+                tensors.divide_whole(tensor, self._size)
         return works.Done(given)
+
+    def _reduce_apart(self, tensor: torch.Tensor, op: ReduceOp, root: int) -> None:
+        options = tensors.build_options(dist.ReduceOptions(), ReduceOp.SUM if op is ReduceOp.MEAN else op)
+        options.rootRank = root
+        self._world.reduce([tensor], options).wait()
+        if op is ReduceOp.MEAN and self._rank == root:
+            tensor.div_(self._size)
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
@@ -191,17 +210,19 @@ class ProcessGroup(dist.ProcessGroup):
             raise ValueError(
                 f"reduce_scatter needs parts of the output's size, {output.numel()}, but received {[part.numel() for part in parts]}. Pad them."
             )
-        op = tensors.find_op(opts)
+        op, is_whole_mean = tensors.split_mean(tensors.find_op(opts), output)
         if (
             self._is_apart
         ):  # gloo's own takes no mean on all versions; adding up everything costs more and is always there
             whole = torch.cat([part.reshape(-1) for part in parts])
             self._all_reduce(whole, op)
             output.copy_(whole.chunk(self._size)[self._rank].view(output.shape))
-            return
-        flat, calc = tensors.flatten(output)
-        self._local.reduce_scatter(flat, [tensors.flatten(part)[0] for part in parts], op, calc)
-        tensors.put_back(output, flat)
+        else:
+            flat, calc = tensors.flatten(output)
+            self._local.reduce_scatter(flat, [tensors.flatten(part)[0] for part in parts], op, calc)
+            tensors.put_back(output, flat)
+        if is_whole_mean:
+            tensors.divide_whole(output, self._size)
 
     # --- moving ---------------------------------------------------------------------------------------------------------
 
@@ -344,7 +365,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Receive from whoever has sent; waits until somebody has."""
         if self._is_apart:
             return self._world.recv_anysource(given, max(tag, 0))  # type: ignore[no-any-return]
-        return self.recv(given, self._local.find_sender(), tag)
+        return self.recv(given, self._local.find_sender(tag), tag)
 
 
 compilation.spare(

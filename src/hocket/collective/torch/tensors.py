@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -17,10 +17,16 @@ _OPS: Final = {
     dist.ReduceOp.PRODUCT: ReduceOp.PRODUCT,
     dist.ReduceOp.MIN: ReduceOp.MIN,
     dist.ReduceOp.MAX: ReduceOp.MAX,
+    dist.ReduceOp.BAND: ReduceOp.BAND,
+    dist.ReduceOp.BOR: ReduceOp.BOR,
+    dist.ReduceOp.BXOR: ReduceOp.BXOR,
 }
 
 _NUMPY_DTYPES: Final = frozenset(
-    {torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+    {
+        *(torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+        *(torch.uint16, torch.uint32, torch.uint64),  # torch itself adds none of these
+    }
 )
 """What numpy adds as fast as torch, and with less to do for each call."""
 
@@ -34,6 +40,9 @@ TORCH: Final = Arithmetic(
         ReduceOp.PRODUCT: torch.mul,
         ReduceOp.MIN: torch.minimum,
         ReduceOp.MAX: torch.maximum,
+        ReduceOp.BAND: torch.bitwise_and,
+        ReduceOp.BOR: torch.bitwise_or,
+        ReduceOp.BXOR: torch.bitwise_xor,
     },
     divide=torch.div,
     is_inexact=lambda dtype: dtype.is_floating_point or dtype.is_complex,
@@ -64,10 +73,30 @@ def find_op(opts: Any) -> ReduceOp:
     found = _OPS.get(opts.reduceOp.op if hasattr(opts.reduceOp, "op") else opts.reduceOp)
     if found is None:
         raise ValueError(
-            f"The backend 'hocket' reduces by {', '.join(str(op).rpartition('.')[2] for op in _OPS)}, but received {opts.reduceOp}. Use a group of "
-            "gloo for it: dist.new_group(backend='gloo')."
+            f"The backend 'hocket' reduces by {', '.join(str(op).rpartition('.')[2] for op in _OPS)}, but received {_name_op(opts.reduceOp)}. Use "
+            "one of these, or divide or multiply by yourself."
         )
     return found
+
+
+def _name_op(op: Any) -> str:
+    found = op.op if hasattr(op, "op") else op
+    return str(getattr(found, "name", found))
+
+
+def split_mean(op: ReduceOp, tensor: torch.Tensor) -> tuple[ReduceOp, bool]:
+    """Return the operation, and whether the result is to be divided afterwards: the mean of whole numbers is their sum, divided and rounded towards 0, as NCCL has it."""
+    if op is ReduceOp.MEAN and tensor.dtype is not torch.bool and not TORCH.is_inexact(tensor.dtype):
+        return ReduceOp.SUM, True
+    return op, False
+
+
+def divide_whole(tensor: torch.Tensor, size: int) -> None:
+    """Divide whole numbers, rounding towards 0."""
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch cannot
+        tensor.copy_(torch.from_numpy(tensor.numpy() // size))
+    else:
+        tensor.div_(size, rounding_mode="trunc")
 
 
 def build_options(options: Any, op: ReduceOp) -> Any:
@@ -78,14 +107,11 @@ def build_options(options: Any, op: ReduceOp) -> Any:
 def flatten(tensor: torch.Tensor) -> tuple[Any, Arithmetic]:
     """Return a one-dimensional, contiguous array of a tensor's numbers, and what adds such arrays. It looks into the tensor if it can."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        raise ValueError(
-            f"The backend 'hocket' takes dense tensors on the CPU, but received one on {tensor.device} with layout {tensor.layout}. Move it with .cpu(), or use "
-            "a group of NCCL for GPUs."
-        )
+        _refuse(tensor)
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if tensor.dim() != 1 or not tensor.is_contiguous():
-        tensor = tensor.contiguous().view(-1)
+    if tensor.dim() != 1 or not tensor.is_contiguous() or tensor.is_complex() or tensor.is_neg():
+        tensor = _straighten(tensor)
     if tensor.dtype in _NUMPY_DTYPES:
         return tensor.numpy(), arithmetic.NUMPY
     return tensor, TORCH
@@ -104,6 +130,18 @@ def put_back(tensor: torch.Tensor, flat: Any) -> None:
 
 def as_bytes(tensor: torch.Tensor) -> Any:
     """Return the bytes of a contiguous tensor as an array that looks into it."""
-    if tensor.device.type != "cpu":
-        raise ValueError(f"The backend 'hocket' takes tensors on the CPU, but received one on {tensor.device}.")
-    return tensor.view(-1).view(torch.uint8).numpy()
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        _refuse(tensor)
+    return _straighten(tensor).view(torch.uint8).numpy()
+
+
+def _straighten(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers in a row, without a copy if they lie in one. (torch calls a tensor of one number contiguous whatever its strides are.)"""
+    return tensor.resolve_conj().resolve_neg().contiguous().as_strided((tensor.numel(),), (1,))
+
+
+def _refuse(tensor: torch.Tensor) -> NoReturn:
+    raise ValueError(
+        f"The backend 'hocket' takes dense tensors on the CPU, but received one on {tensor.device} with layout {tensor.layout}. Move it with .cpu(), and make "
+        "it dense with .to_dense(); or use a group of NCCL for GPUs. Only all_reduce takes sparse tensors (COO)."
+    )

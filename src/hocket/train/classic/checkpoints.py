@@ -11,6 +11,7 @@ from typing import Any
 
 import cloudpickle
 
+from hocket import addresses
 from hocket.train.classic import exchange, session
 
 
@@ -154,6 +155,7 @@ def encode(checkpoint: Mapping[str, Any] | str | Path | None) -> bytes | None:
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:
+    addresses.refuse(path, "checkpoint")
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from hocket import addresses
 from hocket.train import backend as backend_module
 from hocket.train import classic_callbacks, configs
 from hocket.train.classic import checkpoints, iterator, ranks, session, tf_config
@@ -92,6 +93,7 @@ class Trainer:
     def create_logdir(self, log_dir: str | Path | None) -> Path:
         """Make the folder of the runs, and return its path."""
         name = log_dir if log_dir is not None else f"train_{dt.datetime.now().astimezone():%Y-%m-%d_%H-%M-%S}"
+        addresses.refuse(name, "log_dir")
         folder = Path(configs.DEFAULT_STORAGE).expanduser() / Path(name).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
         return folder

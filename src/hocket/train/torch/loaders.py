@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn, final
+from typing import Any, NamedTuple, NoReturn, final
 
 import torch
 from torch.utils import data
@@ -49,7 +49,7 @@ def prepare_data_loader(
     with the original loader: a loop that is broken off leaves its epoch behind.
 
     Of torch's samplers, those that give each row of a set once are replaced by the ledger: `SequentialSampler`, `RandomSampler` without replacement,
-    `SubsetRandomSampler`, and `DistributedSampler` of the same ranks. Others, and batch samplers of one's own, are refused if there is more
+    `SubsetRandomSampler`, and `DistributedSampler` of the same ranks, also inside torch's `BatchSampler`. Others, and batch samplers of one's own, are refused if there is more
     than one rank, and kept as they are if there is one; so are the rows of an `IterableDataset`, with any number of ranks, which splits itself. What
     is kept has no position: neither weights nor ``state_dict``, and nothing in checkpoints.
 
@@ -89,17 +89,18 @@ def prepare_data_loader(
     device = devices.get_device() if move_to_device else None
     if not add_dist_sampler or isinstance(data_loader.dataset, data.IterableDataset):
         return PreparedDataLoader(data_loader, device)
-    plan = samplers.find_plan(data_loader, info.rank, info.world_size)
-    if plan is None:
+    batching = samplers.read_batching(data_loader)
+    plan = batching and samplers.find_plan(data_loader, batching.sampler, info.rank, info.world_size)
+    if batching is None or plan is None:
         if info.world_size > 1:
-            _refuse_sampler(data_loader, info.world_size)
+            _refuse_sampler(data_loader, batching, info.world_size)
         return PreparedDataLoader(data_loader, device)
-    cursor = _build_cursor(data_loader, plan, info)
+    cursor = _build_cursor(data_loader, batching, plan, info)
     if resume:
         state = session.track(name, cursor.state_dict)
         if state is not None:
             _go_on(cursor, state, name)
-    return PreparedDataLoader(data_loader, device, cursor, samplers.LedgerSampler(cursor, plan.rows))
+    return PreparedDataLoader(data_loader, device, Rows(cursor, samplers.LedgerSampler(cursor, plan.rows), batching))
 
 
 def _check_loader(loader: object) -> None:
@@ -112,36 +113,34 @@ def _check_loader(loader: object) -> None:
         raise ValueError("The DataLoader is prepared already. Call prepare_data_loader() once for each loader.")  # noqa: TRY004
 
 
-def _refuse_sampler(loader: data.DataLoader[Any], world_size: int) -> NoReturn:
-    own = "batch_sampler" if type(loader.batch_sampler) not in (data.BatchSampler, type(None)) else "sampler"
+def _refuse_sampler(loader: data.DataLoader[Any], batching: samplers.Batching | None, world_size: int) -> NoReturn:
+    what, own = ("batch_sampler", loader.batch_sampler) if batching is None else ("sampler", batching.sampler)
     raise ValueError(
-        f"The DataLoader has its own {own}, {getattr(loader, own)!r}, which cannot be split among {world_size} ranks without repeating or losing "
+        f"The DataLoader has its own {what}, {own!r}, which cannot be split among {world_size} ranks without repeating or losing "
         "what it gives. Split it in the training function with get_context().get_world_rank(), and pass add_dist_sampler=False; or use "
         "shuffle=True, which gives each row once."
     )
 
 
 def _build_cursor(
-    loader: data.DataLoader[Any], plan: samplers.Plan, info: worker_session.RankInfo
+    loader: data.DataLoader[Any], batching: samplers.Batching, plan: samplers.Plan, info: worker_session.RankInfo
 ) -> cursor_module.Cursor:
     if not getattr(loader, "in_order", True):  # new in torch 2.6
         raise ValueError(
             "The DataLoader has in_order=False, but its position can be known only if batches come in their order. Leave in_order out, or pass "
             "add_dist_sampler=False and split the rows yourself."
         )
-    batch_size = (loader.batch_size or 1) * info.world_size
-    least = batch_size if loader.drop_last else 1
+    batch_size = (batching.batch_size or 1) * info.world_size
+    least = batch_size if batching.drop_last else 1
     if plan.num_rows < least:
         remedy = (
             "Pass drop_last=False, a smaller batch_size, or use fewer ranks." if plan.num_rows else "Look at the data."
         )
         raise ValueError(
-            f"The DataLoader has {plan.num_rows} rows, but a step of {info.world_size} ranks with batch_size={loader.batch_size} and "
-            f"drop_last={loader.drop_last} needs {least} or more, so an epoch would have no step. {remedy}"
+            f"The DataLoader has {plan.num_rows} rows, but a step of {info.world_size} ranks with batch_size={batching.batch_size} and "
+            f"drop_last={batching.drop_last} needs {least} or more, so an epoch would have no step. {remedy}"
         )
-    rows = ledger.Ledger(
-        plan.num_rows, batch_size, seed=plan.seed, shuffle=plan.shuffle, drop_last=bool(loader.drop_last)
-    )
+    rows = ledger.Ledger(plan.num_rows, batch_size, seed=plan.seed, shuffle=plan.shuffle, drop_last=batching.drop_last)
     return cursor_module.Cursor(rows, info.rank, info.world_size)
 
 
@@ -158,6 +157,14 @@ def _go_on(cursor: cursor_module.Cursor, state: Mapping[str, Any], name: str | N
             f"The checkpoint has a position for this loader ({which}) that does not fit it: {error} If it is another loader's, give each a name; "
             "to begin the data anew, pass resume=False to prepare_data_loader()."
         ) from error
+
+
+class Rows(NamedTuple):
+    """What a prepared loader reads."""
+
+    cursor: cursor_module.Cursor
+    sampler: samplers.LedgerSampler
+    batching: samplers.Batching
 
 
 @final
@@ -187,15 +194,16 @@ class PreparedDataLoader(data.DataLoader[Any]):
         self,
         loader: data.DataLoader[Any],
         device: torch.device | None,
-        cursor: cursor_module.Cursor | None = None,
-        sampler: samplers.LedgerSampler | None = None,
+        rows: Rows | None = None,
     ) -> None:
-        super().__init__(loader.dataset, **_list_options(loader, sampler))
-        if sampler is not None and loader.batch_size is not None:
+        super().__init__(loader.dataset, **_list_options(loader, rows))
+        if rows is not None and rows.batching.batch_size is not None:
             # Passed to torch, it would hide batch_size, drop_last and sampler, which programs read; assigned, it is refused.
-            self.__dict__["batch_sampler"] = samplers.LedgerBatchSampler(sampler, loader.batch_size, loader.drop_last)
+            self.__dict__["batch_sampler"] = samplers.LedgerBatchSampler(
+                rows.sampler, rows.batching.batch_size, rows.batching.drop_last
+            )
         self._device = device
-        self._cursor = cursor
+        self._cursor = rows.cursor if rows is not None else None
         self._part: ledger.Slice | None = None
         self._is_weighed = False
 
@@ -312,7 +320,7 @@ class PreparedDataLoader(data.DataLoader[Any]):
         return self._cursor
 
 
-def _list_options(loader: data.DataLoader[Any], sampler: samplers.LedgerSampler | None) -> dict[str, Any]:
+def _list_options(loader: data.DataLoader[Any], rows: Rows | None) -> dict[str, Any]:
     """Return the arguments that make a copy of a loader."""
     options: dict[str, Any] = {
         "num_workers": loader.num_workers,
@@ -327,12 +335,19 @@ def _list_options(loader: data.DataLoader[Any], sampler: samplers.LedgerSampler 
     }
     if hasattr(loader, "in_order"):  # new in torch 2.6
         options["in_order"] = loader.in_order
+    if rows is not None:
+        return {
+            **options,
+            "sampler": rows.sampler,
+            "batch_size": rows.batching.batch_size,
+            "drop_last": rows.batching.drop_last,
+        }
     if loader.batch_size is None and loader.batch_sampler is not None:  # it is the user's own
         return {**options, "batch_sampler": loader.batch_sampler}
     options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if isinstance(loader.dataset, data.IterableDataset):
         return options
-    return {**options, "sampler": loader.sampler if sampler is None else sampler}
+    return {**options, "sampler": loader.sampler}
 
 
 def _move(batch: Any, device: torch.device) -> Any:

@@ -31,11 +31,28 @@ class Plan:
     """What the ledger's numbers stand for, if not for themselves."""
 
 
-def find_plan(loader: data.DataLoader[Any], rank: int, world_size: int) -> Plan | None:
-    """Return what stands for a loader's sampler; None if nothing does."""
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not data.BatchSampler:
+@dataclass(frozen=True, kw_only=True)
+class Batching:
+    """How a loader makes batches, wherever that was said: in its own arguments, or in torch's `BatchSampler`."""
+
+    sampler: Any
+    batch_size: int | None
+    """None if rows are given one by one, without a batch around them."""
+    drop_last: bool
+
+
+def read_batching(loader: data.DataLoader[Any]) -> Batching | None:
+    """Return how a loader makes batches; None if a batch sampler of the user's own does it."""
+    given: Any = loader.batch_sampler
+    if given is None:
+        return Batching(sampler=loader.sampler, batch_size=None, drop_last=False)
+    if type(given) is not data.BatchSampler:
         return None
-    sampler: Any = loader.sampler
+    return Batching(sampler=given.sampler, batch_size=given.batch_size, drop_last=bool(given.drop_last))
+
+
+def find_plan(loader: data.DataLoader[Any], sampler: Any, rank: int, world_size: int) -> Plan | None:
+    """Return what stands for a loader's sampler; None if nothing does."""
     generator = loader.generator or getattr(sampler, "generator", None)
     seed = generator.initial_seed() & order.MAX_SEED if isinstance(generator, torch.Generator) else 0
     if type(sampler) is data.SubsetRandomSampler:
