@@ -44,7 +44,8 @@ def test_all_operations() -> None:
         found: list[Any] = []
         value: Any
         for op in collective.ReduceOp:
-            value = np.full((2, 2), rank + 1.0)
+            bits = op in (collective.ReduceOp.BAND, collective.ReduceOp.BOR, collective.ReduceOp.BXOR)
+            value = np.full((2, 2), rank + 1, np.int64 if bits else np.float64)
             collective.allreduce(value, op=op)
             found.append(value[1, 1])
         value = np.full(3, rank + 1, np.int32)

@@ -342,9 +342,12 @@ def test_bad_input(tmp_path: Path) -> None:
         found = []
         for call in (
             lambda: dist.all_reduce(torch.ones(3, device="meta")),
-            lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.BXOR),
-            lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG),
-            lambda: dist.all_reduce(torch.eye(3).to_sparse()),
+            lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BXOR),
+            lambda: dist.all_reduce(torch.ones(3), torch.distributed._make_nccl_premul_sum(2.0)),
+            lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG),
+            lambda: dist.broadcast(torch.eye(3).to_sparse(), 0),
+            lambda: dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.MAX),
+            lambda: dist.all_reduce(torch.eye(2 + rank).to_sparse()),
         ):
             with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
                 call()
@@ -355,6 +358,17 @@ def test_bad_input(tmp_path: Path) -> None:
 
     first, _ = run(body, 2, tmp_path)
     for text, expected in zip(
-        first, ["on meta", "reduces by SUM, AVG", "needs floats", "layout torch.sparse", "[2.0, 2.0]"], strict=True
+        first,
+        [
+            "on meta",
+            "op=BXOR is about the bits of whole numbers, but received float32",
+            "reduces by SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, but received PREMUL_SUM",
+            "needs floats",
+            "layout torch.sparse",
+            "Sparse tensors can be summed or averaged, but received op=MAX",
+            "must reduce tensors of one shape and as many sparse dimensions, but they have [(2, 2), (3, 3)]",
+            "[2.0, 2.0]",
+        ],
+        strict=True,
     ):
         assert expected in text

@@ -309,7 +309,9 @@ def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
         data.read_csv(str(tmp_path / "nothing.csv"))
     with pytest.raises(FileNotFoundError, match=r"the folder '.*' has no file whose name ends in \.parquet"):
         data.read_parquet(str(tmp_path))
-    with pytest.raises(ValueError, match="each path must be a path of this machine, but received the address 's3://bucket/rows'"):
+    with pytest.raises(
+        ValueError, match="each path must be a path of this machine, but received the address 's3://bucket/rows'"
+    ):
         data.read_parquet("s3://bucket/rows")
     with pytest.raises(TypeError, match=r"read_json\(\) takes a path or a list of them, but received 3"):
         data.read_json(3)  # type: ignore[arg-type]

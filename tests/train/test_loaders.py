@@ -489,6 +489,7 @@ def check_combination(kind: str, batching: str, drop_last: bool, world_size: int
     wanted = build_samplers(0, world_size)[kind][1]
     is_split = wanted is not None and batching != "own batch sampler"
     loaders = []
+    loader: Any = None
     for rank in range(world_size):
         loader = build_combined(build_samplers(rank, world_size)[kind][0], batching, drop_last, num_workers)
         with be_rank(rank, world_size):
@@ -621,4 +622,6 @@ def test_bad_values_of_a_mean_are_refused() -> None:
 
 def test_a_plan_knows_its_rows() -> None:
     loader = sample(data.SubsetRandomSampler([4, 2]))()
-    assert samplers.find_plan(loader, loader.sampler, 0, 1) == samplers.Plan(num_rows=2, shuffle=True, seed=0, rows=[4, 2])
+    assert samplers.find_plan(loader, samplers.read_batching(loader), 0, 1) == samplers.Plan(
+        num_rows=2, shuffle=True, seed=0, rows=[4, 2]
+    )

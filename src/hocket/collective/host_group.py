@@ -551,6 +551,8 @@ class _Turn:
             self._lock.release()
 
 
+_BITWISE: Final = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
+
 _possible: set[tuple[str, Any, int]] = set()
 """What was found to be possible: arithmetic, dtype and operation."""
 
@@ -561,6 +563,8 @@ def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
         raise TypeError(
             f"op=MEAN needs floats, but received {array.dtype}, whose mean is no whole number. Use SUM and divide as you want it rounded."
         )
+    if op in _BITWISE and calc.is_inexact(array.dtype):
+        raise TypeError(f"op={op.name} is about the bits of whole numbers, but received {array.dtype}. Convert it to int64 first.")
     key = (calc.name, array.dtype, int(op))
     if key not in _possible:
         one, other = (calc.view(bytearray(array.dtype.itemsize), array.dtype, 1, 0) for _ in range(2))

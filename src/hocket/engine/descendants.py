@@ -45,10 +45,12 @@ def set_name(name: str) -> None:
 
 def offer_to_oom_killer() -> None:
     """Let the kernel, out of memory, rather end this process than its parent: its work can be tried again."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+") as score:
-        usual = int(score.read())
-        score.seek(0)
-        score.write(str(min(1000, usual + _OOM_SCORE)))
+    with contextlib.suppress(OSError):
+        fd = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, b"%d" % min(1000, int(os.read(fd, 16)) + _OOM_SCORE), 0)
+        finally:
+            os.close(fd)
 
 
 def allow_forks() -> None:

@@ -63,6 +63,10 @@ INSISTENCE_SECONDS = 5.0
 """A Ctrl-C after another one that has waited so long is obeyed at once: whoever presses it again has a session that hangs."""
 
 
+_NUMBERS = tuple(_signal.valid_signals())
+"""All signals. (`signal.valid_signals` makes an object of each: a tenth of what it takes to start a worker.)"""
+
+
 class Lock(Protocol):
     """What the guard needs of an engine's lock."""
 
@@ -98,7 +102,7 @@ class InterruptGuard:
         signal._signal = _SIGNALS  # type: ignore[attr-defined]
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in signal.valid_signals():
+        for number in _NUMBERS:
             handler = _signal.getsignal(number)
             if callable(handler) and type(handler) is not _Handler:
                 _signal.signal(number, _Handler(handler))
@@ -111,7 +115,7 @@ class InterruptGuard:
         if threading.current_thread() is not threading.main_thread():
             return
         signal._signal = _signal  # type: ignore[attr-defined]
-        for number in signal.valid_signals():
+        for number in _NUMBERS:
             handler = _signal.getsignal(number)
             if type(handler) is _Handler:
                 _signal.signal(number, handler.function)

@@ -23,6 +23,13 @@ from typing import Any, ClassVar
 from hocket import exceptions, texts
 from hocket.engine import callers, contract, interrupts
 
+try:
+    from _blake2 import (
+        blake2b,
+    )  # what `hashlib` gives; but that loads OpenSSL, which costs 2 ms, and makes each fork a tenth slower
+except ImportError:  # an interpreter without it
+    from hashlib import blake2b
+
 PROTOCOL = 5
 
 IN_BAND_BYTES = 16 * 1024
@@ -70,8 +77,6 @@ def load_pickler() -> type[pickle.Pickler]:
 
 def prepare() -> None:
     """Load what it takes to encode a function, for the processes that will be forked from this one."""
-    import hashlib  # noqa: F401 (see `encode_function`)
-
     load_pickler()
 
 
@@ -250,8 +255,13 @@ def encode_arguments(
     if not kwargs:
         if not args:
             return None, _NO_REFS
-        if PLAIN_TYPES.issuperset(map(type, args)):
+        kinds = set(map(type, args))
+        if kinds <= PLAIN_TYPES:
             return _build_plain(pickle.dumps((args, kwargs), PROTOCOL)), _NO_REFS
+        if kinds == _REFERENCES_ONLY:
+            for ref in args:
+                contract.check_current(ref)
+            return Encoded(_encode_slots(len(args)), _NO_BUFFERS, _NO_REFS), list(args)
     top: list[contract.ObjectRef[Any]] = []
 
     def replace(argument: Any) -> Any:
@@ -266,6 +276,15 @@ def encode_arguments(
     if top and all(type(value) is Slot or is_plain(value) for value in (*args, *kwargs.values())):
         return _build_plain(pickle.dumps((args, kwargs), PROTOCOL)), top
     return encode((args, kwargs), what, explain_arguments, by_index=True), top
+
+
+_REFERENCES_ONLY = {contract.ObjectRef}
+
+
+@functools.lru_cache(maxsize=16)
+def _encode_slots(count: int) -> bytes:
+    """Encode so many arguments that are references, and no others: a quarter of what such a call costs, if it is done each time."""
+    return pickle.dumps((tuple([Slot(index) for index in range(count)]), {}), PROTOCOL)
 
 
 def fill_slots(
@@ -291,9 +310,8 @@ def encode_function(value: Any, name: str) -> contract.RemoteFunction:
         size = len(pickled)
     if size > FUNCTION_WARN_BYTES:
         _judge_large_function(value, name, size)
-    import hashlib  # here, like cloudpickle: it loads OpenSSL, in 2 ms, and a worker that only runs tasks needs none
 
-    digest = hashlib.blake2b(blob, digest_size=16)
+    digest = blake2b(blob, digest_size=16)
     for buffer in encoded.buffers:  # one second for each GB, once: the price of knowing equal functions as equal
         digest.update(buffer)
     for ref in encoded.refs:  # some engines write only its place into the pickle

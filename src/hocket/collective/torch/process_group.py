@@ -62,7 +62,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._size = size
         self._name = self._description = ""
         # A later group may be given the same store, as after `destroy_process_group`: each rank counts how often it was.
-        self._store = dist.PrefixStore(f"meeting-{store.add(f'meetings/{rank}', 1)}", store)
+        self._store: Any = dist.distributed_c10d.PrefixStore(f"meeting-{store.add(f'meetings/{rank}', 1)}", store)
         self._timeout = timeout
         board = _Board(self._store)
         hosts = meeting.list_hosts(board, rank, size) if futex.is_available() else [[other] for other in range(size)]

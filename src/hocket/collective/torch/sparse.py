@@ -26,14 +26,18 @@ def all_reduce(group: Any, tensor: torch.Tensor, op: ReduceOp) -> None:
         ValueError: It is another operation, or the ranks' tensors have different shapes.
     """
     if op not in (ReduceOp.SUM, ReduceOp.MEAN):
-        raise ValueError(f"Sparse tensors can be summed or averaged, but received op={op.name}. Make them dense with .to_dense() first.")
+        raise ValueError(
+            f"Sparse tensors can be summed or averaged, but received op={op.name}. Make them dense with .to_dense() first."
+        )
     own = tensor.detach().coalesce()
     facts = torch.zeros(MAX_DIMS + 2, dtype=torch.int64)
     facts[: 2 + own.dim()] = torch.tensor([own._nnz(), own.sparse_dim(), *own.shape])
     of_ranks = _gather(group, facts)
     if any(not torch.equal(one[1:], facts[1:]) for one in of_ranks):
         shapes = [tuple(one[2:][one[2:] > 0].tolist()) for one in of_ranks]
-        raise ValueError(f"All ranks must reduce tensors of one shape and as many sparse dimensions, but they have {shapes}.")
+        raise ValueError(
+            f"All ranks must reduce tensors of one shape and as many sparse dimensions, but they have {shapes}."
+        )
     counts = [int(one[0]) for one in of_ranks]
     most = max(counts)
     if most:

@@ -90,7 +90,7 @@ def prepare_data_loader(
     if not add_dist_sampler or isinstance(data_loader.dataset, data.IterableDataset):
         return PreparedDataLoader(data_loader, device)
     batching = samplers.read_batching(data_loader)
-    plan = batching and samplers.find_plan(data_loader, batching.sampler, info.rank, info.world_size)
+    plan = samplers.find_plan(data_loader, batching, info.rank, info.world_size)
     if batching is None or plan is None:
         if info.world_size > 1:
             _refuse_sampler(data_loader, batching, info.world_size)

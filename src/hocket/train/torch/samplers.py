@@ -51,8 +51,11 @@ def read_batching(loader: data.DataLoader[Any]) -> Batching | None:
     return Batching(sampler=given.sampler, batch_size=given.batch_size, drop_last=bool(given.drop_last))
 
 
-def find_plan(loader: data.DataLoader[Any], sampler: Any, rank: int, world_size: int) -> Plan | None:
+def find_plan(loader: data.DataLoader[Any], batching: Batching | None, rank: int, world_size: int) -> Plan | None:
     """Return what stands for a loader's sampler; None if nothing does."""
+    if batching is None:
+        return None
+    sampler = batching.sampler
     generator = loader.generator or getattr(sampler, "generator", None)
     seed = generator.initial_seed() & order.MAX_SEED if isinstance(generator, torch.Generator) else 0
     if type(sampler) is data.SubsetRandomSampler:

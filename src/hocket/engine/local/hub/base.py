@@ -124,6 +124,8 @@ class HubState(contract.Engine):
         self._setup = processes.build_setup(self.job_id, self.node_id, self.namespace, has_gpus=has_gpus)
         #: Shapes that have been found feasible; the answer does not change during a session.
         self._feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
+        #: What was last found to fit into the machine, with its strategy: groups are often made again and again.
+        self._feasible_bundles: tuple[tuple[resources.Demand, ...], str] = (), ""
         self.guardian: processes.GuardianProcess | None = None
         #: The modules that it was told to load.
         self._loaded: set[str] = set()

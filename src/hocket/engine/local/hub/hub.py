@@ -27,8 +27,11 @@ class Hub(access.ObjectAccess):
 
     def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> contract.ObjectRef[None]:
         with self.lock:
-            node.check_bundles(self.kernel.pool, bundles, strategy, self.get_total_resources())
-            group = records.GroupRecord(next(self._ids), tuple(bundles), strategy, name)
+            wanted = tuple(bundles)
+            if (wanted, strategy) != self._feasible_bundles:
+                node.check_bundles(self.kernel.pool, bundles, strategy, self.get_total_resources())
+                self._feasible_bundles = wanted, strategy
+            group = records.GroupRecord(next(self._ids), wanted, strategy, name)
             self.kernel.reserve(group)
             self.carry_out()
             return contract.ObjectRef(group.id, self)
