@@ -46,6 +46,7 @@ class Model:
         self.optimizer = optimizer
         self.known: dict[int, list[Any]] = {}
         self.step = 0
+        self.updates = 0
 
     def get(self, one: int) -> list[Any]:
         if one not in self.known:
@@ -56,7 +57,8 @@ class Model:
         return self.known[one]
 
     def apply(self, kind: str, ids: Any, values: Any) -> None:
-        self.step += 1
+        self.updates += 1
+        self.step += kind == "rows_gradient"
         for one, value in zip(ids.tolist(), values, strict=True):
             parts = self.get(one)
             if kind == "rows_gradient":
@@ -75,7 +77,7 @@ def check_export(shard: Any, model: Model, evicts: bool) -> dict[str, Any]:
     for place, one in enumerate(names):
         for part, want in zip([found["value"], *found["slots"]], model.known[one], strict=True):
             np.testing.assert_allclose(part[place], want, rtol=1e-5, atol=1e-6)
-    assert found["step"] == model.step
+    assert (found["step"], found["updates"]) == (model.step, model.updates)
     return found
 
 

@@ -193,6 +193,33 @@ def test_tables_move_by_rows_and_are_in_checkpoints(here: None, tmp_path: Path) 
     assert result.statistics["staleness"] == {0: 11}
 
 
+SPARSE_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": functools.partial(torch.optim.SGD, lr=0.1),
+    "adagrad": functools.partial(torch.optim.Adagrad, lr=0.1),
+    "sparse adam": functools.partial(torch.optim.SparseAdam, lr=0.1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's own Adagrad causes it
+@pytest.mark.parametrize("name", SPARSE_OPTIMIZERS)
+def test_tables_take_the_steps_that_torch_takes_with_sparse_gradients(here: None, tmp_path: Path, name: str) -> None:
+    def loop() -> Any:
+        torch.manual_seed(1)
+        model: Any = hocket_torch.prepare_model(torch.nn.Embedding(30, 4, sparse=True).double())
+        optimizer = hocket_torch.prepare_optimizer(SPARSE_OPTIMIZERS[name](model.parameters()))
+        for step in range(12):
+            optimizer.zero_grad()
+            model(make_batch(step)[0]).square().sum().backward()
+            optimizer.step()
+        return model.state_dict()["weight"]
+
+    plain, on_servers = (
+        fit(hocket_torch.TorchTrainer, tmp_path, loop, given).return_value
+        for given in (None, ParameterServer(num_servers=2, min_table_rows=1))
+    )
+    torch.testing.assert_close(on_servers, plain, rtol=0, atol=1e-12)
+
+
 def test_closures_accumulation_and_two_optimizers_work(here: None, tmp_path: Path) -> None:
     def loop() -> Any:
         model: Any = hocket_torch.prepare_model(Recommender(is_sparse=False))

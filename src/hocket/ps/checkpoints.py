@@ -212,6 +212,7 @@ def _write(folder: Path, made: registry.Made, shards: list[dict[str, Any]]) -> d
     if isinstance(first, records.TableSpec):
         for part in ("ids", "hits", "last_steps"):
             np.save(place / f"{part}.npy", np.concatenate([shard[part] for shard in shards]))
+        kept["updates"] = max(int(shard["updates"]) for shard in shards)
         kept |= {"rows": made.rows, "dim": made.dim, "initializer": _describe_initializer(first.initializer)}
     return kept
 
@@ -225,6 +226,7 @@ def _read(folder: Path, made: registry.Made, kept: Mapping[str, Any]) -> dict[st
     }
     if made.is_table:
         state |= {part: np.load(place / f"{part}.npy") for part in ("ids", "hits", "last_steps")}
+        state["updates"] = int(kept.get("updates", kept["step"]))  # older checkpoints count them as steps
     return state
 
 
@@ -240,6 +242,7 @@ def _pick_rows(state: Mapping[str, Any], part: records.TableSpec) -> dict[str, A
         "hits": state["hits"][mine],
         "last_steps": state["last_steps"][mine],
         "step": state["step"],
+        "updates": state["updates"],
     }
 
 

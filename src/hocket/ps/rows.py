@@ -23,10 +23,10 @@ from hocket.collective import futex
 from hocket.ps import errors, memory, records
 from hocket.ps.memory import Array
 
-COUNT, STEP, UNDO, UNDO_STEP, IS_INDEX_BROKEN, MADE, EVICTED, MOVES, SNAPSHOT = range(9)
-"""Words of the header: rows given away (hashed), updates applied, rows with a before-image, the step before, whether the index is being changed, rows
-brought into being, rows evicted, how often rows began and ended to change places, whether a
-snapshot is being taken."""
+COUNT, UPDATES, GRADIENTS, UNDO, UNDO_UPDATES, UNDO_GRADIENTS, IS_INDEX_BROKEN, MADE, EVICTED, MOVES, SNAPSHOT = range(11)
+"""Words of the header: rows given away (hashed), updates applied, those of them that were gradients, which is the optimizer's step, rows with a
+before-image, updates and gradients before, whether the index is being changed, rows brought into being, rows evicted, how often rows began and ended to
+change places, whether a snapshot is being taken."""
 
 _FREE: Final = -1
 
@@ -132,7 +132,7 @@ class TableShard:
         self.spec.initializer.fill(self._name(ids[fresh][first]), start)
         self._parts[0][which] = start
         self._hits[which] = 0
-        self._last_steps[which] = self._header[STEP]
+        self._last_steps[which] = self._header[UPDATES]
         self._header[MADE] += len(which)
         futex.fence()
         self._is_made[which] = True
@@ -149,8 +149,8 @@ class TableShard:
             return
         rows = self.make(operation.ids)
         header, count = self._header, len(rows)
-        step = int(header[STEP]) + 1
-        header[UNDO_STEP] = step - 1
+        updates = int(header[UPDATES]) + 1
+        header[UNDO_UPDATES], header[UNDO_GRADIENTS] = updates - 1, header[GRADIENTS]
         self._undo_rows[:count] = rows
         images = [image[:count] for image in self._undo_parts]
         for part, image in zip(self._parts, images, strict=True):
@@ -166,7 +166,9 @@ class TableShard:
             old = [image.reshape(-1) for image in images]
             new = self._get_work(count)
             flat = [values.reshape(-1) for values in new]
+            step = int(header[GRADIENTS]) + 1
             optimizer.apply(old[0], old[1:], gradient, step, flat[0], flat[1:], operation.scale)
+            header[GRADIENTS] = step
             for part, values in zip(self._parts, new, strict=True):
                 part[rows] = values
         elif operation.kind == "rows_add":
@@ -175,8 +177,8 @@ class TableShard:
         else:
             self._parts[0][rows] = operation.value
         self._hits[rows] += 1
-        self._last_steps[rows] = step
-        header[STEP] = step
+        self._last_steps[rows] = updates
+        header[UPDATES] = updates
 
     def commit(self) -> None:
         """Drop the before-image. Doing it twice does no harm."""
@@ -191,7 +193,7 @@ class TableShard:
         rows = self._undo_rows[:count]
         for part, image in zip(self._parts, self._undo_parts, strict=True):
             part[rows] = image[:count]
-        self._header[STEP] = self._header[UNDO_STEP]
+        self._header[UPDATES], self._header[GRADIENTS] = self._header[UNDO_UPDATES], self._header[UNDO_GRADIENTS]
         futex.fence()
         self._header[UNDO] = 0
 
@@ -223,12 +225,12 @@ class TableShard:
     def evict_idle(self, updates: int) -> int:
         """Give up rows of a hashed table that none of the last updates has touched; return how many."""
         used = int(self._header[COUNT])
-        return self._drop(self._last_steps[:used] <= int(self._header[STEP]) - updates)
+        return self._drop(self._last_steps[:used] <= int(self._header[UPDATES]) - updates)
 
     # -- the whole --
 
     def export(self) -> dict[str, Any]:
-        """Return all rows that are made: ids, values, slots, the step. Called under the mutex."""
+        """Return all rows that are made: ids, values, slots, the optimizer's step, how many updates there were. Called under the mutex."""
         rows = np.flatnonzero(self._is_made[: self._count_used()])
         ids = self._keys[rows] if self.spec.is_hashed else self._name(rows)
         return {
@@ -237,7 +239,8 @@ class TableShard:
             "slots": [part[rows] for part in self._parts[1:]],
             "hits": self._hits[rows],
             "last_steps": self._last_steps[rows],
-            "step": int(self._header[STEP]),
+            "step": int(self._header[GRADIENTS]),
+            "updates": int(self._header[UPDATES]),
         }
 
     # -- snapshots --
@@ -283,7 +286,7 @@ class TableShard:
         return {
             "rows": int(np.count_nonzero(self._is_made[: self._count_used()])),
             "evicted": int(self._header[EVICTED]),
-            "updates": int(self._header[STEP]),
+            "updates": int(self._header[UPDATES]),
         }
 
     # -- inside --
@@ -310,7 +313,7 @@ class TableShard:
             part[rows] = given
         self._hits[rows] = state["hits"]
         self._last_steps[rows] = state["last_steps"]
-        self._header[STEP] = state["step"]
+        self._header[GRADIENTS], self._header[UPDATES] = state["step"], state["updates"]
         self._is_made[rows] = True
 
     def _get_work(self, count: int) -> list[Array]:

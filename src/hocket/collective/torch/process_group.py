@@ -229,7 +229,7 @@ class ProcessGroup(dist.ProcessGroup):
     def broadcast(self, given: list[torch.Tensor], opts: Any) -> dist.Work:
         root = opts.rootRank
         for tensor in given:
-            whole = tensor.detach().contiguous()
+            whole = tensors.lay_out(tensor)
             data, dtype = tensors.as_bytes(whole), str(tensor.dtype)
             if self._is_apart:
                 self._broadcast_apart(whole, data, root, dtype)
@@ -256,7 +256,7 @@ class ProcessGroup(dist.ProcessGroup):
             return self._world.allgather(outputs, inputs)  # type: ignore[no-any-return]
         for targets, tensor in zip(outputs, inputs, strict=True):
             with tensors.Targets(targets) as arrays:
-                self._local.all_gather(arrays, tensors.as_bytes(tensor.detach().contiguous()), str(tensor.dtype))
+                self._local.all_gather(arrays, tensors.as_bytes(tensors.lay_out(tensor)), str(tensor.dtype))
         return works.Done([tensor for targets in outputs for tensor in targets])
 
     def all_gather_single_coalesced(
@@ -289,14 +289,14 @@ class ProcessGroup(dist.ProcessGroup):
             return self._world.gather(outputs, inputs, opts)  # type: ignore[no-any-return]
         with tensors.Targets(outputs[0] if outputs else ()) as arrays:
             self._local.gather(
-                arrays, tensors.as_bytes(inputs[0].detach().contiguous()), opts.rootRank, str(inputs[0].dtype)
+                arrays, tensors.as_bytes(tensors.lay_out(inputs[0])), opts.rootRank, str(inputs[0].dtype)
             )
         return works.Done(inputs)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
         if self._is_apart:
             return self._world.scatter(outputs, inputs, opts)  # type: ignore[no-any-return]
-        sources = [tensors.as_bytes(tensor.detach().contiguous()) for tensor in inputs[0]] if inputs else []
+        sources = [tensors.as_bytes(tensors.lay_out(tensor)) for tensor in inputs[0]] if inputs else []
         with tensors.Targets(outputs[:1]) as (target,):
             self._local.scatter(target, sources, opts.rootRank, str(outputs[0].dtype))
         return works.Done(outputs)
@@ -306,7 +306,7 @@ class ProcessGroup(dist.ProcessGroup):
         if self._is_apart or len(sizes) > 1:
             self._exchange_messages(outputs, inputs)
         else:
-            sources = [tensors.as_bytes(tensor.detach().contiguous()) for tensor in inputs]
+            sources = [tensors.as_bytes(tensors.lay_out(tensor)) for tensor in inputs]
             with tensors.Targets(outputs) as arrays:
                 self._local.all_to_all(arrays, sources, str(outputs[0].dtype))
         return works.Done(outputs)
@@ -319,7 +319,7 @@ class ProcessGroup(dist.ProcessGroup):
         input_sizes: list[int],
         opts: Any = None,
     ) -> dist.Work:
-        whole = output.detach().contiguous()
+        whole = tensors.lay_out(output)
         self.alltoall(
             list(torch.split(whole, output_sizes) if output_sizes else whole.chunk(self._size)),
             list(torch.split(tensor, input_sizes) if input_sizes else tensor.chunk(self._size)),
@@ -350,7 +350,7 @@ class ProcessGroup(dist.ProcessGroup):
     def send(self, given: list[torch.Tensor], target: int, tag: int = 0) -> dist.Work:
         if self._is_apart:
             return self._world.send(given, target, max(tag, 0))  # type: ignore[no-any-return]
-        data = tensors.as_bytes(given[0].detach().contiguous())
+        data = tensors.as_bytes(tensors.lay_out(given[0]))
         return works.Message(self._local, self._local.boxes.send(data, target, tag), target)
 
     def recv(self, given: list[torch.Tensor], source: int, tag: int = 0) -> dist.Work:

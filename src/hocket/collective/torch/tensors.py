@@ -55,7 +55,7 @@ class Targets:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = [tensor.detach() for tensor in tensors]
-        self._wholes = [tensor.contiguous() for tensor in self._tensors]
+        self._wholes = [lay_out(tensor) for tensor in self._tensors]
 
     def __enter__(self) -> list[Any]:
         return [as_bytes(whole) for whole in self._wholes]
@@ -128,10 +128,15 @@ def put_back(tensor: torch.Tensor, flat: Any) -> None:
         tensor.detach().copy_(whole.view(tensor.shape))
 
 
-def as_bytes(tensor: torch.Tensor) -> Any:
-    """Return the bytes of a contiguous tensor as an array that looks into it."""
+def lay_out(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous tensor of the same numbers: itself, if it is one."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         _refuse(tensor)
+    return tensor.detach().contiguous()
+
+
+def as_bytes(tensor: torch.Tensor) -> Any:
+    """Return the bytes of a contiguous tensor as an array that looks into it."""
     return _straighten(tensor).view(torch.uint8).numpy()
 
 

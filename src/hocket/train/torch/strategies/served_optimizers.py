@@ -47,10 +47,22 @@ def _convert_adamw(group: Mapping[str, Any]) -> ps.Optimizer:
     return _build_adam(group, is_decoupled=True)
 
 
-def _build_adam(group: Mapping[str, Any], *, is_decoupled: bool) -> ps.Optimizer:
+def _convert_sparse_adam(group: Mapping[str, Any]) -> ps.Optimizer:
+    return _build_adam(group, is_decoupled=False, is_eps_hat=True)  # unlike its Adam, torch's SparseAdam adds eps before the root is corrected
+
+
+def _build_adam(group: Mapping[str, Any], *, is_decoupled: bool, is_eps_hat: bool = False) -> ps.Optimizer:
     beta1, beta2 = (float(beta) for beta in group["betas"])
     decay = float(group.get("weight_decay", 0.0))
-    return ps.Adam(lr=_LR, beta1=beta1, beta2=beta2, eps=group["eps"], weight_decay=decay, decoupled=is_decoupled)
+    return ps.Adam(
+        lr=_LR,
+        beta1=beta1,
+        beta2=beta2,
+        eps=group["eps"],
+        weight_decay=decay,
+        decoupled=is_decoupled,
+        is_eps_hat=is_eps_hat,
+    )
 
 
 def _convert_adagrad(group: Mapping[str, Any]) -> ps.Optimizer:
@@ -67,5 +79,5 @@ _RULES: Final[Mapping[type, Callable[[Mapping[str, Any]], ps.Optimizer]]] = {
     torch.optim.Adam: _convert_adam,
     torch.optim.AdamW: _convert_adamw,
     torch.optim.Adagrad: _convert_adagrad,
-    torch.optim.SparseAdam: _convert_adam,
+    torch.optim.SparseAdam: _convert_sparse_adam,
 }
