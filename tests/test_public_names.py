@@ -32,8 +32,11 @@ RAY_NAMES = [
 ]
 
 
-SECOND_NAMES = {"ObjectID"}
-"""Ray's second names for something."""
+SECOND_NAMES = {
+    "ObjectID",
+    *("ClusterSpec", "ClusterCoordinator", "FixedShardsPartitioner", "MinSizePartitioner", "MaxSizePartitioner"),
+}
+"""Ray's and TensorFlow's second names for something."""
 
 
 def list_public(module: types.ModuleType) -> dict[str, object]:

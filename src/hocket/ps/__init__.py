@@ -41,9 +41,19 @@ from hocket.ps.partitioners import MinSize as MinSize
 from hocket.ps.partitioners import Partitioner as Partitioner
 from hocket.ps.place import get_current_worker_index as get_current_worker_index
 from hocket.ps.records import Eviction as Eviction
+from hocket.ps.resolvers import SimpleClusterResolver as SimpleClusterResolver
+from hocket.ps.resolvers import TFConfigClusterResolver as TFConfigClusterResolver
+from hocket.ps.resolvers import get_strategy as get_strategy
 from hocket.ps.snapshots import Snapshot as Snapshot
 from hocket.ps.strategy import ParameterServerStrategy as ParameterServerStrategy
 from hocket.ps.strategy import RemoteStrategy as RemoteStrategy
 from hocket.ps.streams import InputContext as InputContext
 from hocket.ps.variable import ShardedVariable as ShardedVariable
 from hocket.ps.variable import Variable as Variable
+
+ClusterSpec = Cluster
+"""TensorFlow's name, as the next ones are."""
+ClusterCoordinator = Coordinator
+FixedShardsPartitioner = FixedShards
+MinSizePartitioner = MinSize
+MaxSizePartitioner = MaxSize

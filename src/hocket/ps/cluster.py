@@ -59,7 +59,8 @@ class Cluster:
     """Which tasks there are, and where. It cannot be changed.
 
     Args:
-        jobs: The tasks of each role, as a dict. Each may be a number, a list of addresses, or a dict of the addresses of some tasks by index.
+        jobs: The tasks of each role, as a dict. Each may be a number, a list of addresses, or a dict of the addresses of some tasks by index. A ``ClusterSpec`` or a
+            cluster resolver of TensorFlow is read, too.
         chief: How many chiefs, if not said in `jobs`: 0 or 1.
         workers: How many workers.
         servers: How many servers.
@@ -84,7 +85,7 @@ class Cluster:
 
     def __init__(
         self,
-        jobs: Mapping[str, Tasks] | None = None,
+        jobs: Mapping[str, Tasks] | Cluster | Any | None = None,
         *,
         chief: int = 0,
         workers: int = 0,
@@ -92,6 +93,7 @@ class Cluster:
         evaluator: int = 0,
         task: ClusterTask | None = None,
     ) -> None:
+        jobs, task = _read_foreign(jobs, task)
         counts = {"chief": chief, "worker": workers, "server": servers, "evaluator": evaluator}
         if jobs is None:
             jobs = counts
@@ -289,6 +291,22 @@ class Cluster:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def _read_foreign(jobs: Any, task: ClusterTask | None) -> tuple[Any, ClusterTask | None]:
+    """Return the tasks as a dict, also those of another cluster, or of TensorFlow's objects; and which this process is."""
+    if hasattr(jobs, "cluster_spec"):  # a resolver
+        kind, index = getattr(jobs, "task_type", None), getattr(jobs, "task_id", None)
+        if task is None and kind:
+            task = ClusterTask(kind, index or 0)
+        jobs = jobs.cluster_spec()
+    if isinstance(jobs, Cluster):
+        return jobs._tasks if any(None not in found.values() for found in jobs._tasks.values()) else {
+            role: len(found) for role, found in jobs._tasks.items()
+        }, task or jobs.task
+    if hasattr(jobs, "as_dict"):
+        jobs = jobs.as_dict()
+    return jobs, task
 
 
 def _parse_role(name: object) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, final
 
 from hocket.core import api, session
-from hocket.ps import checks, closures, desk, errors, gate, links, memory, place, strategy, streams, watchdog
+from hocket.ps import checks, closures, desk, errors, foreign, gate, links, memory, place, strategy, streams, watchdog
 
 MAX_QUEUED: Final = 256 * 1024
 """How many closures may wait before `Coordinator.schedule` does. TensorFlow's number."""
@@ -150,6 +150,7 @@ class Coordinator:
         if isinstance(args, str) or not isinstance(args, Sequence):
             raise TypeError(f"args must be a tuple of arguments, but received {args!r}. Write args=({args!r},).")
         self._desk.check_open()
+        foreign.refuse_captured(fn, args, kwargs or {})
         function = self._learn(fn)
         given, named = tuple(args), dict(kwargs or {})
         drawn = frozenset(one.number for one in (*function.inputs, *_find_inputs((given, named))))

@@ -15,6 +15,7 @@ from hocket.core import actor, api, session
 from hocket.ps import (
     checkpoints,
     embedding,
+    foreign,
     gate,
     initializers,
     keepers,
@@ -138,7 +139,7 @@ class ParameterServerStrategy:
     @contextlib.contextmanager
     def scope(self) -> Iterator[ParameterServerStrategy]:
         """Make the variables of the ``with`` block on this strategy's servers."""
-        with scope.entered(self):
+        with scope.entered(self), foreign.adopted(self.make_variable):
             yield self
 
     # -- variables --
@@ -502,7 +503,7 @@ def _parse_cluster(given: Any) -> cluster_module.Cluster:
         return cluster_module.Cluster.from_tf_config()
     if isinstance(given, cluster_module.Cluster):
         return given
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) or hasattr(given, "cluster_spec") or hasattr(given, "as_dict"):  # TensorFlow's objects
         return cluster_module.Cluster(given)
     raise TypeError(
         f"cluster must be a ps.Cluster or a dict, but received {given!r}. Write ps.Cluster(workers=2, servers=1)."

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, final
 import numpy as np
 import numpy.lib.mixins
 
-from hocket.ps import links, records, scope
+from hocket.ps import foreign, links, records, scope
 from hocket.ps.memory import Array
 
 
@@ -50,6 +50,7 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         Args:
             out: Where to put it; contiguous, of the variable's shape and dtype. Default: a new array.
         """
+        foreign.refuse_in_graph(self.name)
         link = links.open_link(self._address)
         link.enter()
         if len(self._parts) == 1:
@@ -125,6 +126,7 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         Raises:
             IndexError: A number is out of range.
         """
+        foreign.refuse_in_graph(self.name)
         ids = self._check_ids(indices)
         link = links.open_link(self._address)
         link.enter()
@@ -215,6 +217,7 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         return found
 
     def _update(self, kind: str, value: Any) -> Any:
+        foreign.refuse_in_graph(self.name)
         given = np.asarray(value)
         if kind == "assign" and given.shape != self.shape:
             raise ValueError(f"`{self.name}` has the shape {self.shape}, but was assigned {given.shape}.")
@@ -236,6 +239,7 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         return self
 
     def _scatter(self, kind: str, indices: Any, updates: Any) -> Any:
+        foreign.refuse_in_graph(self.name)
         ids = self._check_ids(indices)
         values = np.broadcast_to(np.asarray(updates, self.dtype), (*ids.shape, *self.shape[1:]))
         link = links.open_link(self._address)

@@ -1,0 +1,148 @@
+"""Variables of frameworks in the scope of a strategy and in closures: what becomes ours, and what is refused.
+
+A framework's variable lives in the process that made it. Taken along by a closure it is copied, each worker changes its own copy, and the one that the program
+prints at the end is still what it was: a wrong number, without a word. So a ``tf.Variable`` that is made in a scope is made on the servers, as in TensorFlow;
+the weights of Keras's layers and of PyTorch's modules, which those frameworks need in their own form, are refused there; and a closure that takes variables of
+TensorFlow or Keras along is refused.
+
+Nothing is imported here: what a program has not loaded, it has made no variables of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn
+
+_KERAS = ("keras.", "tf_keras.")
+
+_REMEDY = (
+    "Train it with KerasTrainer, TorchTrainer or JaxTrainer and strategy=ParameterServer(...), which puts its weights on servers; or make the numbers that the servers "
+    "are to hold with ps.Variable(...), and the model in the closure."
+)
+
+
+@contextlib.contextmanager
+def adopted(make: Callable[..., Any]) -> Iterator[None]:
+    """Have ``tf.Variable`` in a ``with`` block make a variable on servers.
+
+    Args:
+        make: A strategy's `make_variable`.
+    """
+    with contextlib.ExitStack() as stack:
+        tensorflow = sys.modules.get("tensorflow")
+        if tensorflow is not None and hasattr(tensorflow, "variable_creator_scope"):
+            stack.enter_context(tensorflow.variable_creator_scope(_build_creator(tensorflow, make)))
+        modules: Any = sys.modules.get("torch.nn.modules.module")
+        if modules is not None:
+            hook = modules.register_module_parameter_registration_hook(_refuse_parameter)
+            stack.callback(hook.remove)
+        yield
+
+
+def _build_creator(tensorflow: Any, make: Callable[..., Any]) -> Callable[..., Any]:
+    def create(_: Callable[..., Any], **given: Any) -> Any:
+        if _is_from_keras(sys._getframe(1)):
+            raise TypeError(f"A Keras layer or model makes its weights in strategy.scope(), where they would stay in this process. {_REMEDY}")
+        initial, name, dtype, shape = (given.get(key) for key in ("initial_value", "name", "dtype", "shape"))
+        value = tensorflow.convert_to_tensor(initial() if callable(initial) else initial, dtype=dtype)
+        if shape is not None and not tensorflow.TensorShape(shape).is_compatible_with(value.shape):
+            raise ValueError(f"tf.Variable(shape={shape!r}) does not fit its initial value, which has {tuple(value.shape)}.")
+        return make(value.numpy(), name=name, dtype=value.dtype.as_numpy_dtype)
+
+    return create
+
+
+def _is_from_keras(frame: types.FrameType | None) -> bool:
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_KERAS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _refuse_parameter(module: Any, name: str, parameter: Any) -> None:
+    raise TypeError(
+        f"{type(module).__name__}.{name}: a PyTorch module makes a parameter in strategy.scope(), where it would stay in this process. {_REMEDY}"
+    )
+
+
+# --- closures ---------------------------------------------------------------------------------------------------------
+
+
+def refuse_captured(fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise if a closure takes variables of TensorFlow or Keras along, or layers with weights of Keras.
+
+    Raises:
+        TypeError: It does.
+    """
+    kinds = _list_kinds()
+    if not kinds:
+        return
+    function = getattr(fn, "python_function", fn)  # what `tf.function` has made of it
+    for name, value in (*_list_captured(function), *((f"argument {index}", one) for index, one in enumerate(args)), *kwargs.items()):
+        for one in _flatten(value):
+            if isinstance(one, kinds):
+                _refuse(getattr(function, "__qualname__", repr(fn)), name, one)
+
+
+def _list_kinds() -> tuple[type, ...]:
+    found = []
+    for module, names in (("tensorflow", ("Variable",)), ("keras", ("Variable", "Layer")), ("tf_keras", ("layers.Layer",))):
+        loaded: Any = sys.modules.get(module)
+        for name in names:
+            kind = loaded
+            for part in name.split("."):
+                kind = getattr(kind, part, None)
+            if isinstance(kind, type):
+                found.append(kind)
+    return tuple(found)
+
+
+def _list_captured(function: Any) -> list[tuple[str, Any]]:
+    """Return what a function refers to beside its arguments, by name."""
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, types.FunctionType):
+        return []
+    found = [(name, function.__globals__[name]) for name in function.__code__.co_names if name in function.__globals__]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it is empty
+            found.append((name, cell.cell_contents))
+    return found
+
+
+def _flatten(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple | set):
+        for one in value:
+            yield from _flatten(one)
+    else:
+        yield value
+
+
+def _refuse(closure: str, name: str, value: Any) -> NoReturn:
+    raise TypeError(
+        f"The closure {closure} takes along `{name}`, a {type(value).__module__.partition('.')[0]} {type(value).__name__}. Each worker would change a copy of its own, and "
+        f"none would be on the servers. Make variables under strategy.scope(), with ps.Variable(...) or tf.Variable(...). A model: {_REMEDY[0].lower()}{_REMEDY[1:]}"
+    )
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def refuse_in_graph(name: str) -> None:
+    """Raise if TensorFlow records a graph just now: what a variable on a server does would be done once, while it records, and never again.
+
+    Raises:
+        RuntimeError: It does.
+    """
+    tensorflow: Any = sys.modules.get("tensorflow")
+    if tensorflow is None or not hasattr(tensorflow, "inside_function") or not tensorflow.inside_function():
+        return
+    raise RuntimeError(
+        f"`{name}` is on a server, and @tf.function would read or change it once, while it records the graph, and not in each call. Take @tf.function off the closure, "
+        "and put it on the part that only computes: read before, pass values in, and push what it returns."
+    )
