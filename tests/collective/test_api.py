@@ -72,11 +72,11 @@ def test_all_operations() -> None:
     by_rank = hocket.get([member.run.remote(work) for member in join(3)])
     for rank, found in enumerate(by_rank):
         assert found[:8] == [6, 6, 1, 3, 2, 0, 3, 0]  # sum, product, min, max, mean, and, or, exclusive or
-        found = found[3:]
-        assert found[5] == ([6, 6, 6] if rank == 1 else None)
-        assert found[6:9] == [[6, 6, 6], [[0, 0], [1, 1], [2, 2]], [3 * rank + 3] * 2]
-        assert found[9:-1] == ([[0, 1, 2, 3]] if rank == 2 else [])
-        assert found[-1] is False
+        rest = found[3:]
+        assert rest[5] == ([6, 6, 6] if rank == 1 else None)
+        assert rest[6:9] == [[6, 6, 6], [[0, 0], [1, 1], [2, 2]], [3 * rank + 3] * 2]
+        assert rest[9:-1] == ([[0, 1, 2, 3]] if rank == 2 else [])
+        assert rest[-1] is False
 
 
 def test_a_group_of_one() -> None:

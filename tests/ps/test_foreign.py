@@ -76,7 +76,13 @@ def make_torch_layer() -> Any:
 @pytest.mark.parametrize("make", [make_keras_layer, make_tf_keras_layer, make_torch_layer])
 def test_models_that_are_made_in_the_scope_are_refused(session: None, make: Callable[[], Any]) -> None:
     strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
-    with strategy.scope(), pytest.raises(TypeError, match=r"in strategy.scope\(\), where .* would stay in this process\. .*KerasTrainer, TorchTrainer"):
+    with (
+        strategy.scope(),
+        pytest.raises(
+            TypeError,
+            match=r"in strategy.scope\(\), where .* would stay in this process\. .*KerasTrainer, TorchTrainer",
+        ),
+    ):
         make()
     make()  # outside they are what they always are
     strategy.close()
@@ -145,7 +151,10 @@ def test_clusters_of_tensorflow_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ps.SimpleClusterResolver(spec, "ps", 0, rpc_layer="grpc").task == ps.ClusterTask("server", 0)
     counted = ps.Cluster(workers=2, servers=1)
     assert ps.Cluster(counted) == counted
-    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"], "ps": ["c:1"], "chief": ["d:1"]}, "task": {"type": "chief", "index": 0}}')
+    monkeypatch.setenv(
+        "TF_CONFIG",
+        '{"cluster": {"worker": ["a:1", "b:1"], "ps": ["c:1"], "chief": ["d:1"]}, "task": {"type": "chief", "index": 0}}',
+    )
     for one in (ps.TFConfigClusterResolver(), ps.Cluster(resolver.TFConfigClusterResolver())):
         assert one == wanted
         assert one.task == ps.ClusterTask("chief", 0)

@@ -192,7 +192,10 @@ def distribute_twice() -> None:
         (lambda: hvd.broadcast_parameters(torch.nn.Linear(1, 1).parameters()), ValueError, "takes names and tensors, but received"),  # type: ignore[arg-type]
         (lambda: hvd.DistributedOptimizer(3), TypeError, "takes an optimizer of torch, but received 3"),  # type: ignore[arg-type]
         (distribute_twice, ValueError, "distributed already"),
-        (lambda: hvd.DistributedOptimizer(build_optimizer(), num_groups=2), ValueError, r"does not support num_groups=2. .*docs/horovod.md"),
+        (lambda: hvd.DistributedOptimizer(build_optimizer(), process_set=2), ValueError, r"does not support process_set=2. .*docs/horovod.md"),
+        (lambda: hvd.DistributedOptimizer(build_optimizer(), num_group=2), TypeError, r"has no argument 'num_group', and neither has Horovod's. It knows .*num_groups"),
+        (lambda: hvd.allreduce(torch.ones(1), op=hvd.Adasum), ValueError, "but received <Op.ADASUM.*Adasum is not supported"),
+        (lambda: hvd.DistributedOptimizer(build_optimizer(), op=hvd.Adasum), ValueError, "must be hvd.Average or hvd.Sum, but received <Op.ADASUM"),
         (lambda: hvd.DistributedOptimizer(build_optimizer(), backward_passes_per_step=0), ValueError, "must be 1 or more, but received 0"),
         (lambda: hvd.DistributedOptimizer(build_optimizer(), op=hvd.Max), ValueError, "must be hvd.Average or hvd.Sum"),
         (lambda: hvd.DistributedOptimizer(build_optimizer(), [("a", torch.ones(1))] * 2), ValueError, "named_parameters has 'a' twice"),
@@ -241,3 +244,25 @@ def test_alone_the_verbs_change_nothing() -> None:
     hvd.broadcast_optimizer_state(build_optimizer())
     assert hvd_jax.broadcast_object("x") == "x"
     assert hvd_jax.broadcast_parameters({"a": 1.0}) == {"a": 1.0}
+
+
+def test_arguments_that_change_nothing_are_taken() -> None:
+    """As Horovod's own examples give them, with the defaults of their command lines."""
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(
+        build_optimizer(),
+        compression=hvd.Compression.none,
+        op=hvd.Average,
+        backward_passes_per_step=1,
+        gradient_predivide_factor=1.0,
+        num_groups=0,
+        groups=None,
+        sparse_as_dense=False,
+    )
+    optimizer.step()
+    hvd_jax.init()
+    hvd_jax.DistributedOptimizer(optax.sgd(1.0), backward_passes_per_step=1, average_aggregated_gradients=True)
+    assert not hvd.nccl_built()
+    assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()) == (0, 1, True)
+    hvd.shutdown()
+    hvd_jax.shutdown()

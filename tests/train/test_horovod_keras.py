@@ -78,6 +78,48 @@ def test_two_ranks_are_one_with_all_rows(tmp_path: Path) -> None:
         np.testing.assert_allclose(mine, alone, atol=1e-5)
 
 
+def train_with_callbacks() -> Any:
+    """The shape of Horovod's own examples for Keras."""
+    hvd.init()
+    rng = np.random.default_rng(hvd.rank())
+    x = rng.normal(size=(64, 4)).astype("float32")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    scaled = 0.1 * hvd.size()
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(scaled), backward_passes_per_step=1, average_aggregated_gradients=True
+    )
+    model.compile(optimizer, "mse", metrics=["mae"], jit_compile=False)
+    rates = []
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateWarmupCallback(initial_lr=scaled, warmup_epochs=2, verbose=1),
+        hvd.callbacks.LearningRateScheduleCallback(initial_lr=scaled, multiplier=0.5, start_epoch=2, end_epoch=3),
+        hvd.callbacks.LearningRateScheduleCallback(
+            initial_lr=scaled, multiplier=lambda epoch: 10.0**-epoch, start_epoch=3
+        ),
+        keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: rates.append(
+                float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+            )
+        ),
+    ]
+    if hvd.rank() == 0:
+        callbacks.append(hvd.callbacks.BestModelCheckpoint("best.keras", monitor="loss"))
+    history = model.fit(x, x.sum(1), batch_size=16, epochs=5, verbose=0, callbacks=callbacks)
+    return rates, history.history["lr"], hvd.allgather_object([one.tolist() for one in model.get_weights()])
+
+
+@pytest.mark.usefixtures("session")
+def test_callbacks_of_horovod_set_the_rate_as_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rates, logged, weights = fit(train_with_callbacks, tmp_path, 2)
+    warm = [0.2 * 0.5 * (min(1.0, (batch / 4 + 0.25) / 2) + 1) for batch in range(8)]  # from half of it to all
+    assert rates == pytest.approx([*warm, *[0.1] * 4, *[2e-4] * 4, *[2e-5] * 4], rel=1e-5)
+    assert logged == pytest.approx([warm[3], warm[7], 0.1, 2e-4, 2e-5], rel=1e-5)
+    assert weights[0] == weights[1]
+
+
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"need hvd\.init\(\) first"):
         hvd.rank()
@@ -85,8 +127,12 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         with pytest.raises(TypeError, match=r"takes an optimizer of Keras 3, but received builtins\.str"):
             hvd.DistributedOptimizer("sgd")
-        with pytest.raises(ValueError, match=r"does not support sparse_as_dense=True"):
-            hvd.DistributedOptimizer(keras.optimizers.SGD(), sparse_as_dense=True)
+        with pytest.raises(ValueError, match=r"does not support backward_passes_per_step=4"):
+            hvd.DistributedOptimizer(keras.optimizers.SGD(), backward_passes_per_step=4)
+        with pytest.raises(
+            ValueError, match=r"with each batch, but how many an epoch has is unknown. Pass steps_per_epoch"
+        ):
+            hvd.callbacks.LearningRateWarmupCallback(0.1).on_train_begin()
         with pytest.raises(ValueError, match="root_rank must be one of the 1 ranks from 0, but received 1"):
             hvd.broadcast_object(1, root_rank=1)
         with pytest.raises(ValueError, match=r"received a scalar. Write \[value\]"):

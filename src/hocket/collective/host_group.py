@@ -564,7 +564,9 @@ def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
             f"op=MEAN needs floats, but received {array.dtype}, whose mean is no whole number. Use SUM and divide as you want it rounded."
         )
     if op in _BITWISE and calc.is_inexact(array.dtype):
-        raise TypeError(f"op={op.name} is about the bits of whole numbers, but received {array.dtype}. Convert it to int64 first.")
+        raise TypeError(
+            f"op={op.name} is about the bits of whole numbers, but received {array.dtype}. Convert it to int64 first."
+        )
     key = (calc.name, array.dtype, int(op))
     if key not in _possible:
         one, other = (calc.view(bytearray(array.dtype.itemsize), array.dtype, 1, 0) for _ in range(2))

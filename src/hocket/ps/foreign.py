@@ -45,11 +45,15 @@ def adopted(make: Callable[..., Any]) -> Iterator[None]:
 def _build_creator(tensorflow: Any, make: Callable[..., Any]) -> Callable[..., Any]:
     def create(_: Callable[..., Any], **given: Any) -> Any:
         if _is_from_keras(sys._getframe(1)):
-            raise TypeError(f"A Keras layer or model makes its weights in strategy.scope(), where they would stay in this process. {_REMEDY}")
+            raise TypeError(
+                f"A Keras layer or model makes its weights in strategy.scope(), where they would stay in this process. {_REMEDY}"
+            )
         initial, name, dtype, shape = (given.get(key) for key in ("initial_value", "name", "dtype", "shape"))
         value = tensorflow.convert_to_tensor(initial() if callable(initial) else initial, dtype=dtype)
         if shape is not None and not tensorflow.TensorShape(shape).is_compatible_with(value.shape):
-            raise ValueError(f"tf.Variable(shape={shape!r}) does not fit its initial value, which has {tuple(value.shape)}.")
+            raise ValueError(
+                f"tf.Variable(shape={shape!r}) does not fit its initial value, which has {tuple(value.shape)}."
+            )
         return make(value.numpy(), name=name, dtype=value.dtype.as_numpy_dtype)
 
     return create
@@ -82,7 +86,11 @@ def refuse_captured(fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> 
     if not kinds:
         return
     function = getattr(fn, "python_function", fn)  # what `tf.function` has made of it
-    for name, value in (*_list_captured(function), *((f"argument {index}", one) for index, one in enumerate(args)), *kwargs.items()):
+    for name, value in (
+        *_list_captured(function),
+        *((f"argument {index}", one) for index, one in enumerate(args)),
+        *kwargs.items(),
+    ):
         for one in _flatten(value):
             if isinstance(one, kinds):
                 _refuse(getattr(function, "__qualname__", repr(fn)), name, one)
@@ -90,7 +98,11 @@ def refuse_captured(fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> 
 
 def _list_kinds() -> tuple[type, ...]:
     found = []
-    for module, names in (("tensorflow", ("Variable",)), ("keras", ("Variable", "Layer")), ("tf_keras", ("layers.Layer",))):
+    for module, names in (
+        ("tensorflow", ("Variable",)),
+        ("keras", ("Variable", "Layer")),
+        ("tf_keras", ("layers.Layer",)),
+    ):
         loaded: Any = sys.modules.get(module)
         for name in names:
             kind = loaded

@@ -7,7 +7,9 @@ from typing import Any
 from hocket.ps import cluster, scope
 
 
-def SimpleClusterResolver(cluster_spec: Any, task_type: str | None = None, task_id: int | None = None, **ignored: Any) -> cluster.Cluster:  # noqa: N802 (TensorFlow's name)
+def SimpleClusterResolver(  # noqa: N802 (TensorFlow's name)
+    cluster_spec: Any, task_type: str | None = None, task_id: int | None = None, **ignored: Any
+) -> cluster.Cluster:
     """Return the cluster of a description.
 
     Args:

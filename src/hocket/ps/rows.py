@@ -23,7 +23,9 @@ from hocket.collective import futex
 from hocket.ps import errors, memory, records
 from hocket.ps.memory import Array
 
-COUNT, UPDATES, GRADIENTS, UNDO, UNDO_UPDATES, UNDO_GRADIENTS, IS_INDEX_BROKEN, MADE, EVICTED, MOVES, SNAPSHOT = range(11)
+COUNT, UPDATES, GRADIENTS, UNDO, UNDO_UPDATES, UNDO_GRADIENTS, IS_INDEX_BROKEN, MADE, EVICTED, MOVES, SNAPSHOT = range(
+    11
+)
 """Words of the header: rows given away (hashed), updates applied, those of them that were gradients, which is the optimizer's step, rows with a
 before-image, updates and gradients before, whether the index is being changed, rows brought into being, rows evicted, how often rows began and ended to
 change places, whether a snapshot is being taken."""

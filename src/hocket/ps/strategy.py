@@ -503,7 +503,9 @@ def _parse_cluster(given: Any) -> cluster_module.Cluster:
         return cluster_module.Cluster.from_tf_config()
     if isinstance(given, cluster_module.Cluster):
         return given
-    if isinstance(given, Mapping) or hasattr(given, "cluster_spec") or hasattr(given, "as_dict"):  # TensorFlow's objects
+    if (
+        isinstance(given, Mapping) or hasattr(given, "cluster_spec") or hasattr(given, "as_dict")
+    ):  # TensorFlow's objects
         return cluster_module.Cluster(given)
     raise TypeError(
         f"cluster must be a ps.Cluster or a dict, but received {given!r}. Write ps.Cluster(workers=2, servers=1)."

@@ -22,12 +22,19 @@ rank = place.rank
 size = place.size
 local_rank = place.local_rank
 local_size = place.local_size
+cross_rank = place.cross_rank
+cross_size = place.cross_size
+is_homogeneous = place.is_homogeneous
 
 Average: Final = place.Op.AVERAGE
 Sum: Final = place.Op.SUM
 Min: Final = place.Op.MIN
 Max: Final = place.Op.MAX
 Product: Final = place.Op.PRODUCT
+Adasum: Final = place.Op.ADASUM
+
+nccl_built = mpi_built = gloo_built = cuda_built = rocm_built = ddl_built = ccl_built = place.is_built
+mpi_enabled = gloo_enabled = mpi_threads_supported = place.is_built
 
 _OPS: Final = {
     Average: arithmetic.ReduceOp.MEAN,
@@ -178,13 +185,14 @@ def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any)
     Args:
         optimizer: A gradient transformation of optax.
         op: `Average`.
-        options: Other arguments of Horovod's; none has a meaning here.
+        options: Other arguments of Horovod's. What would have an effect here is refused.
 
     Raises:
         TypeError: It is none.
         ValueError: It is prepared already, or a setting is not supported.
     """
-    place.refuse("DistributedOptimizer", op=(op, Average), **{name: (value, None) for name, value in options.items()})
+    place.refuse("DistributedOptimizer", op=(op, Average))
+    place.refuse_options(options)
     return optimizers.prepare_optimizer(optimizer) if place.get_place().in_trainer else optimizer
 
 

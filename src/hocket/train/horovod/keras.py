@@ -5,8 +5,11 @@ Each verb is Horovod's; `DistributedOptimizer` works inside the compiled step. O
 
 from __future__ import annotations
 
+import math
+import sys
 import time
-from collections.abc import Sequence
+import types
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import keras
@@ -23,12 +26,19 @@ rank = place.rank
 size = place.size
 local_rank = place.local_rank
 local_size = place.local_size
+cross_rank = place.cross_rank
+cross_size = place.cross_size
+is_homogeneous = place.is_homogeneous
 
 Average: Final = place.Op.AVERAGE
 Sum: Final = place.Op.SUM
 Min: Final = place.Op.MIN
 Max: Final = place.Op.MAX
 Product: Final = place.Op.PRODUCT
+Adasum: Final = place.Op.ADASUM
+
+nccl_built = mpi_built = gloo_built = cuda_built = rocm_built = ddl_built = ccl_built = place.is_built
+mpi_enabled = gloo_enabled = mpi_threads_supported = place.is_built
 
 _OPS: Final = {
     Average: ReduceOp.MEAN,
@@ -173,7 +183,7 @@ def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any)
     Args:
         optimizer: A Keras optimizer.
         op: `Average`.
-        options: Other arguments of Horovod's; none has a meaning here.
+        options: Other arguments of Horovod's. What would have an effect here is refused.
 
     Returns:
         The same object.
@@ -182,7 +192,8 @@ def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any)
         TypeError: It is no optimizer of Keras 3.
         ValueError: It is distributed already, or a setting is not supported.
     """
-    place.refuse("DistributedOptimizer", op=(op, Average), **{name: (value, None) for name, value in options.items()})
+    place.refuse("DistributedOptimizer", op=(op, Average))
+    place.refuse_options(options)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
             f"DistributedOptimizer() takes an optimizer of Keras 3, but received {type(optimizer).__module__}.{type(optimizer).__name__}. Write "
@@ -228,6 +239,136 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # 
         names = sorted(logs or {})
         if names:
             logs.update(zip(names, allreduce([float(logs[name]) for name in names]).tolist(), strict=True))
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]  # the same
+    """Sets the learning rate to `initial_lr` times a multiplier, in some epochs.
+
+    Args:
+        initial_lr: The learning rate that is multiplied.
+        multiplier: A number, or a function of the epoch: of its number, or, without `staircase`, of the epoch and its part that is over, such as 1.25.
+        start_epoch: The first epoch that it is for.
+        end_epoch: The first that it is not for any more; None is never.
+        staircase: Whether the rate changes at epochs only, and not with each batch. A number is set once.
+        momentum_correction: Accepted, and not needed: Keras keeps momentum apart from the learning rate.
+        steps_per_epoch: How many batches an epoch has. Default: what ``fit`` knows.
+
+    Raises:
+        ValueError: The rate shall change with each batch, and nobody knows how many there are.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.initial_lr = initial_lr
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.staircase = staircase or not callable(multiplier)
+        self._multiply = multiplier if callable(multiplier) else lambda _: multiplier
+        self._steps_per_epoch = steps_per_epoch
+        self._epoch = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Find out how many batches an epoch has."""
+        self._steps_per_epoch = self._steps_per_epoch or (self.params or {}).get("steps")
+        if not self.staircase and not self._steps_per_epoch:
+            raise ValueError(
+                "The learning rate shall change with each batch, but how many an epoch has is unknown. Pass steps_per_epoch=..."
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Set it for the epoch."""
+        self._epoch = epoch
+        if self.staircase:
+            self._set(epoch)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Set it for the batch."""
+        if not self.staircase:
+            assert self._steps_per_epoch, "checked when training began"
+            self._set(self._epoch + batch / self._steps_per_epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Put it among the epoch's metrics."""
+        if logs is not None:
+            logs["lr"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+
+    def _set(self, epoch: float) -> None:
+        if self.start_epoch <= epoch and (self.end_epoch is None or epoch < self.end_epoch):
+            self.model.optimizer.learning_rate = self.initial_lr * self._multiply(epoch)
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate from `initial_lr` divided by the number of ranks to `initial_lr`, evenly, in the first epochs.
+
+    P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), 2.2: gradual warmup.
+
+    Args:
+        initial_lr: The learning rate after it: one rank's, times the ranks.
+        warmup_epochs: How long it takes.
+        momentum_correction: See `LearningRateScheduleCallback`.
+        steps_per_epoch: See there.
+        verbose: Whether rank 0 prints a line at the end.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        def multiply(epoch: float) -> float:
+            assert self._steps_per_epoch, "checked when training began"
+            done = (epoch + 1.0 / self._steps_per_epoch) / warmup_epochs  # the batch that begins counts
+            return 1.0 / size() * (min(1.0, done) * (size() - 1) + 1)
+
+        super().__init__(
+            initial_lr,
+            multiply,
+            start_epoch=0,
+            end_epoch=math.ceil(warmup_epochs),
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self._verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Say that it is over."""
+        super().on_epoch_end(epoch, logs)
+        if self.end_epoch is not None and epoch == self.end_epoch - 1 and self._verbose and rank() == 0:
+            sys.stdout.write(f"Epoch {epoch + 1}: finished gradual learning rate warmup to {self.initial_lr:g}.\n")
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]  # the same
+    """Saves the model when it is the best so far, in rank 0 alone. Takes what ``keras.callbacks.ModelCheckpoint`` takes, and `save_best_only` is True."""
+
+    def __init__(self, filepath: str, **settings: Any) -> None:
+        super().__init__(filepath, **{**settings, "save_best_only": True})
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        if rank() == 0:
+            super()._save_model(*args, **kwargs)
+
+
+callbacks = types.SimpleNamespace(
+    BroadcastGlobalVariablesCallback=BroadcastGlobalVariablesCallback,
+    MetricAverageCallback=MetricAverageCallback,
+    LearningRateScheduleCallback=LearningRateScheduleCallback,
+    LearningRateWarmupCallback=LearningRateWarmupCallback,
+    BestModelCheckpoint=BestModelCheckpoint,
+)
+"""Where Horovod's programs look for them: ``hvd.callbacks.MetricAverageCallback()``."""
 
 
 def _read(value: Any) -> npt.NDArray[Any]:

@@ -8,20 +8,22 @@ from __future__ import annotations
 import enum
 import os
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from hocket.train import worker_session
 
 
 class Op(enum.Enum):
-    """What to make of the ranks' tensors. Horovod's names; Adasum is not among them."""
+    """What to make of the ranks' tensors. Horovod's names. Adasum is there to be named by programs that choose by an argument; using it is refused."""
 
     AVERAGE = "Average"
     SUM = "Sum"
     MIN = "Min"
     MAX = "Max"
     PRODUCT = "Product"
+    ADASUM = "Adasum"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +119,24 @@ def local_size() -> int:
     return get_place().local_size
 
 
+def cross_rank() -> int:
+    """Return the number of the calling rank's machine, if all machines have as many ranks."""
+    found = get_place()
+    return found.rank // found.local_size
+
+
+def cross_size() -> int:
+    """Return how many machines there are, if all have as many ranks."""
+    found = get_place()
+    return -(-found.size // found.local_size)
+
+
+def is_homogeneous() -> bool:
+    """Tell whether all machines have as many ranks, as far as this rank can see."""
+    found = get_place()
+    return found.size % found.local_size == 0
+
+
 def choose_op(op: Any, average: bool | None) -> Op:
     """Return what `op` and the older `average` mean together.
 
@@ -127,11 +147,51 @@ def choose_op(op: Any, average: bool | None) -> Op:
         raise ValueError("Pass op or average, not both. op=hvd.Sum is what average=False was.")
     if op is None:
         return Op.SUM if average is False else Op.AVERAGE
-    if not isinstance(op, Op):
-        raise ValueError(  # noqa: TRY004 (Horovod's operations are constants)
+    if not isinstance(op, Op) or op is Op.ADASUM:
+        raise ValueError(
             f"op must be hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product, but received {op!r}. Adasum is not supported."
         )
     return op
+
+
+_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+    "name": (None, ...),
+    "use_locking": (None, False),
+    "device_dense": (None, ""),
+    "device_sparse": (None, ""),
+    "compression": (None,),
+    "sparse_as_dense": (None, False, True),
+    "backward_passes_per_step": (None, 1),
+    "average_aggregated_gradients": (None, False, True),
+    "gradient_predivide_factor": (None, ...),
+    "num_groups": (None, ...),
+    "groups": (None, ...),
+    "process_set": (None,),
+    "scale_local_gradients": (None, False, True),
+}
+"""Arguments of Horovod's ``DistributedOptimizer``, and which of their values change nothing here; ``...`` stands for all."""
+
+
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Raise for arguments of Horovod's ``DistributedOptimizer`` that would have to change something, and cannot.
+
+    Raises:
+        TypeError: Horovod has no such argument.
+        ValueError: A value would have an effect.
+    """
+    for name, value in options.items():
+        neutral = _NEUTRAL.get(name)
+        if neutral is None:
+            raise TypeError(
+                f"DistributedOptimizer() has no argument {name!r}, and neither has Horovod's. It knows {', '.join(sorted(_NEUTRAL))}."
+            )
+        if ... not in neutral and value not in neutral:
+            refuse("DistributedOptimizer", **{name: (value, None)})
+
+
+def is_built() -> bool:
+    """Return False: none of Horovod's libraries is underneath."""
+    return False
 
 
 def refuse(verb: str, **given: Any) -> None:

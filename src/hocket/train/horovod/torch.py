@@ -27,12 +27,19 @@ rank = place.rank
 size = place.size
 local_rank = place.local_rank
 local_size = place.local_size
+cross_rank = place.cross_rank
+cross_size = place.cross_size
+is_homogeneous = place.is_homogeneous
 
 Average: Final = place.Op.AVERAGE
 Sum: Final = place.Op.SUM
 Min: Final = place.Op.MIN
 Max: Final = place.Op.MAX
 Product: Final = place.Op.PRODUCT
+Adasum: Final = place.Op.ADASUM
+
+nccl_built = mpi_built = gloo_built = cuda_built = rocm_built = ddl_built = ccl_built = place.is_built
+mpi_enabled = gloo_enabled = mpi_threads_supported = place.is_built
 
 _OPS: Final = {
     Average: dist.ReduceOp.SUM,
@@ -271,7 +278,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         compression: ``hvd.Compression.fp16`` sends half the bytes.
         backward_passes_per_step: How many backward passes the program makes before each step. Gradients add up in the tensors anyway.
         op: `Average`, or `Sum`.
-        options: Other arguments of Horovod's; none has a meaning here.
+        options: Other arguments of Horovod's. What would have an effect here is refused; ``gradient_predivide_factor`` and ``groups`` have none.
 
     Raises:
         TypeError: It is no optimizer of torch's.
@@ -288,7 +295,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         >>> hvd.shutdown()
     """
     place.get_place()
-    place.refuse("DistributedOptimizer", **{name: (value, None) for name, value in options.items()})
+    place.refuse_options(options)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
             f"DistributedOptimizer() takes an optimizer of torch, but received {optimizer!r}. Write hvd.DistributedOptimizer(torch.optim.SGD(...))."

@@ -48,7 +48,9 @@ def _convert_adamw(group: Mapping[str, Any]) -> ps.Optimizer:
 
 
 def _convert_sparse_adam(group: Mapping[str, Any]) -> ps.Optimizer:
-    return _build_adam(group, is_decoupled=False, is_eps_hat=True)  # unlike its Adam, torch's SparseAdam adds eps before the root is corrected
+    return _build_adam(
+        group, is_decoupled=False, is_eps_hat=True
+    )  # unlike its Adam, torch's SparseAdam adds eps before the root is corrected
 
 
 def _build_adam(group: Mapping[str, Any], *, is_decoupled: bool, is_eps_hat: bool = False) -> ps.Optimizer:
