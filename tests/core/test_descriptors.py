@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -153,3 +154,28 @@ def test_actors_that_find_no_descriptors_say_so(limit: int) -> None:
     _, outcomes = lines[1].split(maxsplit=1)
     assert outcomes in ("{1, 'said'}", "{'said', 1}"), ended.stdout
     assert lines[2:] == ["True", "ended"], ended.stderr
+
+
+@pytest.mark.about_local("its sockets and processes")
+@pytest.mark.timeout(120)
+def test_workers_beyond_1024_descriptors_die_and_are_told(session: hocket.SessionContext) -> None:
+    """`select.select` refuses such descriptors; the guardian has two for each worker."""
+
+    @hocket.remote(num_cpus=0)
+    class Idler:  # here, so that the workers need not import this module
+        def tell_pid(self) -> int:
+            return os.getpid()
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip("this process may not have 4,096 descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        idlers = [Idler.remote() for _ in range(540)]
+        pids = hocket.get([idler.tell_pid.remote() for idler in idlers])
+        os.kill(pids[-1], signal.SIGKILL)
+        with pytest.raises(hocket.exceptions.ActorDiedError, match="SIGKILL"):
+            hocket.get(idlers[-1].tell_pid.remote())
+        assert hocket.get(idlers[0].tell_pid.remote()) == pids[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,10 +1,12 @@
-"""File descriptors: how many a session needs, what to say when there are too few, and the three that must be there."""
+"""File descriptors: how many a session needs, what to say when there are too few, the three that must be there, and waits for any number of them."""
 
 from __future__ import annotations
 
 import errno
 import os
 import resource
+import select
+from collections.abc import Iterable
 
 from hocket import exceptions
 
@@ -65,3 +67,23 @@ def reserve_standard() -> None:
                 os.dup2(opened, fd)
                 os.close(opened)
             os.set_inheritable(fd, True)
+
+
+def is_readable(*fds: int, timeout_s: float | None = 0.0) -> bool:
+    """Wait until one of them can be read from without waiting, or has ended; tell whether that came about in time. None waits without end.
+
+    `select.select` refuses descriptors from 1024 on, which a session with some hundred workers has.
+    """
+    return _poll(fds, select.POLLIN, timeout_s)
+
+
+def is_writable(fd: int, timeout_s: float | None = 0.0) -> bool:
+    """Do the same for writing."""
+    return _poll((fd,), select.POLLOUT, timeout_s)
+
+
+def _poll(fds: Iterable[int], event: int, timeout_s: float | None) -> bool:
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, event)
+    return bool(poll.poll(None if timeout_s is None else 1000 * timeout_s))

@@ -28,7 +28,7 @@ from typing import NoReturn
 from hocket import exceptions
 from hocket.cli.launch import backend, output, rank, report, store
 from hocket.cli.launch import plan as plans
-from hocket.engine import descendants
+from hocket.engine import descendants, descriptors
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks a launch to end; the ranks get the same signal."""
@@ -322,7 +322,7 @@ class Keeper:
     def _take_rest(self, fd: int) -> None:
         """Read what a dead rank left in its pipe, as much as a pipe holds; what nobody takes waits in our memory."""
         for _ in range(32):
-            if fd not in self._relay.list_descriptors() or not select.select([fd], [], [], 0)[0]:
+            if fd not in self._relay.list_descriptors() or not descriptors.is_readable(fd):
                 return
             self._relay.handle(fd)
 
@@ -331,7 +331,7 @@ class Keeper:
         self._end_server()
         deadline = time.monotonic() + SETTLE_SECONDS
         while descendants.list_descendants(os.getpid()) and time.monotonic() < deadline:
-            select.select([self._lifeline], [], [], 0.005)
+            descriptors.is_readable(self._lifeline, timeout_s=0.005)
             _reap_orphans()
         _kill_descendants()
         self._relay.drain(1.0)

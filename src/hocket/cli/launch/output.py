@@ -14,6 +14,8 @@ import termios
 import time
 from collections import deque
 
+from hocket.engine import descriptors
+
 CHUNK_BYTES = 4096
 """How much is written at once: what a pipe takes without blocking when it says that it is writable."""
 
@@ -133,7 +135,7 @@ class Relay:
             self._close(source)
         while any(self._waiting.values()) and time.monotonic() < deadline:
             for target in [target for target, waiting in self._waiting.items() if waiting]:
-                if select.select([], [target], [], 0.02)[1]:
+                if descriptors.is_writable(target, 0.02):
                     self._write(target)
 
     def _read(self, source: Source) -> None:

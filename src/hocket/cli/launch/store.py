@@ -7,10 +7,11 @@ Scripts of torchrun's do not expect that.
 from __future__ import annotations
 
 import importlib
-import select
 import signal
 import socket
 from typing import Any
+
+from hocket.engine import descriptors
 
 
 def listen() -> socket.socket:
@@ -23,7 +24,7 @@ def listen() -> socket.socket:
 
 def serve(listener: socket.socket) -> None:
     """Serve the store until this process is killed. torch is loaded when the first rank asks, if it is not there yet."""
-    select.select([listener], [], [])
+    descriptors.is_readable(listener.fileno(), timeout_s=None)
     distributed: Any = importlib.import_module("torch.distributed")
     address, port = listener.getsockname()
     server = distributed.TCPStore(

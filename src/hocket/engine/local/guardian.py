@@ -154,7 +154,7 @@ class Guardian:
             elif fd in self._by_stderr:
                 self._pass_on_stderr(self._by_stderr[fd])
         while not self._channel.flush():  # the hub reads promptly; a full socket means a driver in trouble
-            if self._driver_fd is not None and select.select([self._driver_fd], [], [], 0.01)[0]:
+            if self._driver_fd is not None and descriptors.is_readable(self._driver_fd, timeout_s=0.01):
                 return False
         return True
 
@@ -266,7 +266,7 @@ class Guardian:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def _pass_on_stderr(self, child: Child) -> None:
-        if not select.select([], [2], [], 0.05)[1]:
+        if not descriptors.is_writable(2, 0.05):
             return  # the terminal is stopped: the worker's pipe fills and it waits, as if it wrote there itself
         try:
             data = os.read(child.stderr_fd, TEE_BYTES)
@@ -286,8 +286,8 @@ class Guardian:
 
     def _drain_stderr(self, child: Child) -> None:
         """Pass on what a dead worker left; a grandchild may hold the pipe open, so stop when it is empty."""
-        while child.stderr_fd in self._by_stderr and select.select([child.stderr_fd], [], [], 0)[0]:
-            if not select.select([], [2], [], 0.05)[1]:
+        while child.stderr_fd in self._by_stderr and descriptors.is_readable(child.stderr_fd):
+            if not descriptors.is_writable(2, 0.05):
                 return
             self._pass_on_stderr(child)
 
@@ -349,7 +349,7 @@ class Guardian:
         """Wait for the workers that were told to stop, and pass on their last words."""
         deadline = time.monotonic() + GRACE_SECONDS
         while self._children and time.monotonic() < deadline:
-            select.select([self._wake_read, *self._by_stderr], [], [], 0.005)
+            descriptors.is_readable(self._wake_read, *self._by_stderr, timeout_s=0.005)
             self._reap()
         for child in list(self._children.values()):
             self._drain_stderr(child)

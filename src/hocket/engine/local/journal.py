@@ -36,12 +36,12 @@ import fcntl
 import marshal
 import mmap
 import os
-import select
 import socket
 import threading
 import time
 from typing import final
 
+from hocket.engine import descriptors
 from hocket.engine.local import channel
 
 SETTLE_SECONDS = 1e-4
@@ -231,12 +231,12 @@ class JournalChannel(channel.Channel):
         self.flush()
         self.outbox.append(data)
         while not super().flush():
-            select.select([], [self.sock], [])
+            descriptors.is_writable(self.fd, None)
         self.words[BASE] += 1
 
     def _send_rest_of(self, start: int, end: int) -> None:
         while start < end:
-            select.select([], [self.sock], [])
+            descriptors.is_writable(self.fd, None)
             with contextlib.suppress(BlockingIOError):
                 start += self.sock.send(self._page[start:end])
 

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import mmap
 import os
-import select
 import signal
 import socket
 import struct
@@ -156,7 +155,7 @@ class GuardianProcess:
     def _send(self) -> None:
         try:
             while not self._channel.flush():
-                if not select.select([], [self.fd], [], STOPPED_SECONDS)[1]:
+                if not descriptors.is_writable(self.fd, STOPPED_SECONDS):
                     self.revive()
         except OSError:
             self._channel.outbox.clear()  # it is gone; the end of its socket will be handled as such
