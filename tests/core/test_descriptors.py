@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,7 +162,6 @@ def test_actors_that_find_no_descriptors_say_so(limit: int) -> None:
 def test_workers_beyond_1024_descriptors_die_and_are_told(session: hocket.SessionContext) -> None:
     """`select.select` refuses such descriptors; the guardian has two for each worker."""
 
-    @hocket.remote(num_cpus=0)
     class Idler:  # here, so that the workers need not import this module
         def tell_pid(self) -> int:
             return os.getpid()
@@ -171,7 +171,8 @@ def test_workers_beyond_1024_descriptors_die_and_are_told(session: hocket.Sessio
         pytest.skip("this process may not have 4,096 descriptors")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        idlers = [Idler.remote() for _ in range(540)]
+        build: Any = hocket.remote(num_cpus=0)(Idler)
+        idlers = [build.remote() for _ in range(540)]
         pids = hocket.get([idler.tell_pid.remote() for idler in idlers])
         os.kill(pids[-1], signal.SIGKILL)
         with pytest.raises(hocket.exceptions.ActorDiedError, match="SIGKILL"):
