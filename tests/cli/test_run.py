@@ -555,7 +555,9 @@ def test_what_cannot_be_run_is_said_with_code_2(
         (["--threads", "0", "script.py"], "must be a whole number that is 1 or more, but received '0'"),
         (["--grace", "nan", "script.py"], "must be a number of seconds, 0 or more, but received 'nan'"),
         (["--nnodes", "2", "script.py"], "--nnodes: invalid choice: '2'"),
-        (["--rdzv-backend", "c10d", "script.py"], "unrecognized arguments"),
+        (["--no-python", "script.py"], "--no-python is not supported: hocket run starts Python scripts and modules"),
+        (["--nonsense", "script.py"], r"usage: hocket run \[options\]"),
+        (["--nonsense", "script.py"], "hocket run: error: unrecognized arguments: --nonsense"),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -677,3 +679,20 @@ def test_memory_that_ran_out_is_named_with_what_to_do() -> None:
 )
 def test_an_error_file_is_read_in_every_form(data: bytes, text: str) -> None:
     assert report.parse_recorded(data) == text
+
+
+def test_options_of_torchrun_that_change_nothing_are_taken(launch: Launch) -> None:
+    process = launch(
+        "import os; print(os.environ['WORLD_SIZE'])",
+        *("--nproc_per_node=1", "--rdzv_backend=c10d", "--rdzv-endpoint", "localhost:0", "--rdzv_id", "7", "--node_rank=0"),
+        *("--master_addr=127.0.0.1", "--master_port", "29500", "--monitor_interval", "5", "--role", "trainer"),
+        *("--start_method", "spawn", "--log-dir", "logs", "--tee", "3"),
+    )
+    out, words = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "1\n")
+    assert "goes to the terminal, and no file" in words
+
+
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "hocket", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("hocket ")

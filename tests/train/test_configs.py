@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,6 +95,11 @@ makers: Any = train  # what the type checker refuses is given on purpose
         (lambda: train.CheckpointConfig(num_to_keep=0), ValueError, "num_to_keep must be 1 or more.* received 0"),
         (lambda: train.CheckpointConfig(checkpoint_score_order="up"), ValueError, "must be 'max' or 'min', .* 'up'"),
         (lambda: train.RunConfig(name="a/b"), ValueError, "name must be the name of one folder, but received 'a/b'"),
+        (lambda: train.RunConfig(storage_path="s3://bucket/x"), ValueError, "storage_path must be a path of this machine, .* 's3://bucket/x'. Mount it"),
+        (lambda: train.RunConfig(storage_path=Path("memory://x")), ValueError, "received the address 'memory:/x'"),
+        (lambda: train.Checkpoint("gs://bucket/x"), ValueError, "A checkpoint's path must be .* received the address 'gs://bucket/x'"),
+        (lambda: train.Checkpoint.from_directory("file:///tmp/x"), ValueError, "received the address 'file:///tmp/x'. Write '/tmp/x'"),
+        (lambda: train.Result.from_path("s3://bucket/run"), ValueError, "path must be a path of this machine"),
         (lambda: makers.RunConfig(callbacks=[print]), TypeError, "must be instances of hocket.train.UserCallback"),
     ],
 )
@@ -157,3 +163,8 @@ def test_a_missing_framework_names_its_extra() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'." in done.stderr
+
+
+def test_a_path_with_a_colon_is_a_path(tmp_path: Path) -> None:
+    assert train.Checkpoint(tmp_path / "a:b").path == str(tmp_path / "a:b")
+    assert train.RunConfig(storage_path="runs:2026/x").storage_path == "runs:2026/x"

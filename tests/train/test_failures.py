@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -16,7 +17,7 @@ import pytest
 
 import hocket
 from hocket import train
-from hocket.train import worker_group
+from hocket.train import data_parallel_trainer, worker_group
 from tests.conftest import wait_until_cpus_are_free
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("session")]
@@ -306,3 +307,38 @@ def test_a_rank_that_calls_a_dead_actor_has_raised_and_is_not_dead(tmp_path: Pat
         fit(call_a_dead_actor, tmp_path)
     assert "in call_a_dead_actor" in str(caught.value)
     assert isinstance(caught.value.worker_failures[1], hocket.exceptions.ActorDiedError)
+
+
+class Enough(train.UserCallback):
+    """Has seen enough after some reports."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.errors: list[BaseException | None] = []
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            raise StopIteration
+
+    def after_run(self, run_context: Any, error: BaseException | None) -> None:
+        self.errors.append(error)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_callback_ends_a_run_in_good_order(tmp_path: Path, num_workers: int) -> None:
+    def report_for_ever() -> None:
+        for step in itertools.count():
+            folder = tempfile.mkdtemp(dir=tmp_path)
+            train.report({"step": step}, checkpoint=train.Checkpoint(folder))
+
+    callback = Enough(3)
+    result = data_parallel_trainer.DataParallelTrainer(
+        report_for_ever,
+        scaling_config=train.ScalingConfig(num_workers=num_workers),
+        run_config=train.RunConfig(storage_path=str(tmp_path), callbacks=[callback]),
+    ).fit()
+    assert [metrics["step"] for metrics in result.metrics_history][:3] == [0, 1, 2]
+    assert result.checkpoint is not None
+    assert result.return_value is None
+    assert callback.errors == [None]

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 1 after an error, 130 after Ctrl-C; of `run`, that of the script.
     """
-    arguments = build_parser().parse_args(argv)
+    arguments = _parse(argv)
     try:
         code: int = arguments.run(arguments)
         return code
@@ -37,6 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (exceptions.HocketError, OSError, ValueError) as error:
         print(f"hocket {arguments.command}: {error}", file=sys.stderr)
         return 1
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the arguments. What is not known is the command's mistake, and so is the usage that is shown."""
+    parser = build_parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        getattr(arguments, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -99,6 +108,32 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo.set_defaults(run=_run_demo)
 
 
+_TORCHRUN_MEETING = (
+    *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr", "master-port", "local-addr"),
+    *("start-method", "monitor-interval", "role"),
+)
+"""Options of torchrun's with a value that say how machines meet: the ranks are on one, and meet without."""
+
+_TORCHRUN_LOGS = (
+    ("--log-dir", "--log_dir"),
+    ("-r", "--redirects"),
+    ("-t", "--tee"),
+    ("--local-ranks-filter", "--local_ranks_filter"),
+)
+"""Those that say where output goes."""
+
+
+class _RefuseProgram(argparse.Action):
+    """Options of torchrun's that run something else than a script."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: object, values: object, option: str | None = None
+    ) -> None:
+        parser.error(
+            f"{option} is not supported: hocket run starts Python scripts and modules (-m). Start other programs from a script, with subprocess.run."
+        )
+
+
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     run = commands.add_parser(
         "run",
@@ -139,10 +174,17 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--prefix", action="store_true", help="begin each line of output with its rank: [0]")
     run.add_argument("--standalone", action="store_true", help="accepted, as torchrun has it; it is always so")
     run.add_argument("--nnodes", choices=["1", "1:1"], help="accepted, as torchrun has it; machines are always one")
+    for name in _TORCHRUN_MEETING:
+        run.add_argument(f"--{name}", f"--{name.replace('-', '_')}", dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    for names in _TORCHRUN_LOGS:
+        run.add_argument(*names, dest="logs", metavar="X", help=argparse.SUPPRESS)
+    run.add_argument(
+        "--no-python", "--no_python", "--run-path", "--run_path", action=_RefuseProgram, nargs=0, help=argparse.SUPPRESS
+    )
     run.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     run.add_argument("script", metavar="SCRIPT", help="a script, a folder with a __main__.py, or a module")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="what the script gets")
-    run.set_defaults(run=_run_run)
+    run.set_defaults(run=_run_run, parser=run)
 
 
 def _parse_seconds(text: str) -> float:
@@ -198,6 +240,11 @@ def _run_demo(arguments: argparse.Namespace) -> int:
 
 
 def _run_run(arguments: argparse.Namespace) -> int:
+    if arguments.logs is not None:
+        print(
+            "hocket run: the ranks' output goes to the terminal, and no file. --prefix marks each line with its rank.",
+            file=sys.stderr,
+        )
     code: int = importlib.import_module("hocket.cli.launch.command").run(
         arguments.script,
         arguments.arguments,

@@ -313,7 +313,7 @@ def available_resources() -> dict[str, float]:
 
 
 def error_info() -> list[exceptions.ErrorRecord]:
-    """Return the failures of this session, oldest first: exceptions of tasks and deaths of workers.
+    """Return the failures of this session, oldest first: exceptions of tasks and deaths of workers. Without a session there are none.
 
     Example:
         >>> import hocket
@@ -323,4 +323,5 @@ def error_info() -> list[exceptions.ErrorRecord]:
         [('ZeroDivisionError', 'division by zero')]
         >>> hocket.shutdown()
     """
-    return session.get_open_engine().list_errors()
+    engine = contract.get_optional_current_engine()
+    return [] if engine is None else engine.list_errors()

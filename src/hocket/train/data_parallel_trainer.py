@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import inspect
@@ -128,13 +129,17 @@ class DataParallelTrainer:
                     session.get_engine().expect_work(run.backend_config.list_modules(run.function))
                 supplies = datasets_module.prepare(self._datasets, self._dataset_config, stays_here=runs_here)
                 run = dataclasses.replace(run, supplies=supplies)
-                if runs_here:
-                    returned = local_mode.train(run, manager, book, self._validation, max(self._scaling.min_workers, 1))
-                else:
-                    validations = (
-                        validation_queue.ValidationQueue(self._validation, manager) if self._validation else None
-                    )
-                    returned = controller.Controller(run, manager, book, validations).train()
+                returned = None
+                with contextlib.suppress(StopIteration):  # a callback's word for: it is enough
+                    if runs_here:
+                        returned = local_mode.train(
+                            run, manager, book, self._validation, max(self._scaling.min_workers, 1)
+                        )
+                    else:
+                        validations = (
+                            validation_queue.ValidationQueue(self._validation, manager) if self._validation else None
+                        )
+                        returned = controller.Controller(run, manager, book, validations).train()
                 statistics = {} if host is None else host.get_statistics()
         except BaseException as error:
             storage.discard_empty(run.run_storage)

@@ -20,7 +20,7 @@ class Result:
     """
 
     metrics: dict[str, Any] | None = None
-    """Rank 0's metrics of the last report; None if there was none."""
+    """Rank 0's metrics of the last report, or, if there was none, those of the checkpoint that the run went on from; None without either."""
     metrics_history: list[dict[str, Any]] = field(default_factory=list)
     """Rank 0's metrics of every report, in order. Steps that were repeated after a failure are in it once."""
     checkpoint: checkpoint_module.Checkpoint | None = None
@@ -161,7 +161,7 @@ def build(
         statistics: What the strategy has counted.
     """
     return Result(
-        metrics=history[-1] if history else None,
+        metrics=history[-1] if history else manager.committed[-1].metrics if manager.committed else None,
         metrics_history=history,
         checkpoint=manager.latest,
         path=str(run_storage.path),

@@ -53,6 +53,10 @@ class Storage:
         """Where files lie until they are committed."""
         return self.path / ".staging"
 
+    def build_checkpoint_path_from_name(self, checkpoint_name: str) -> str:
+        """Return where a checkpoint of a name lies, or will. Ray's name."""
+        return str(self.path / checkpoint_name)
+
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
@@ -86,8 +90,19 @@ class Staged:
 
 
 def open_storage(storage: Storage) -> None:
-    """Make the run's folder, and remove what a killed run left half done."""
-    storage.path.mkdir(parents=True, exist_ok=True)
+    """Make the run's folder, and remove what a killed run left half done.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    try:
+        storage.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise type(error)(
+            error.errno,
+            f"The run's folder cannot be made ({error.strerror}). Give RunConfig(storage_path=...) a folder that you may write to; it was",
+            str(storage.path),
+        ) from None
     close_storage(storage)
 
 

@@ -254,8 +254,7 @@ def _request(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[ro
                 "Use fewer workers, or placement_strategy='SPREAD', which uses as many nodes as there are."
             ) from error
         raise exceptions.InfeasibleResourcesError(
-            f"{_describe(scaling, size, ranks_roles)}, but the session has {node.hide_internal(api.cluster_resources())}. Use fewer workers, give each less with "
-            "ScalingConfig(resources_per_worker={'CPU': 0.5}), or open the session with more: hocket.init(num_cpus=...)."
+            f"{_describe(scaling, size, ranks_roles)}, but the session has {node.hide_internal(api.cluster_resources())}. {_advise(scaling, size, ranks_roles)}"
         ) from error
 
 
@@ -266,7 +265,21 @@ def _name(size: int, ranks_roles: Sequence[roles.Role]) -> str:
 def _describe(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> str:
     if ranks_roles:
         return f"{_name(size, ranks_roles)} together need {roles.sum_bundles([role.bundle for role in ranks_roles])}"
-    return f"num_workers={size} with {scaling.bundle} each need {scaling.multiply(size)}"
+    return f"num_workers={size} with {scaling.bundle} each need {scaling.multiply(size)} together"
+
+
+def _advise(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> str:
+    """Return what to write instead, by what is short."""
+    there = api.cluster_resources()
+    wanted = roles.sum_bundles([role.bundle for role in ranks_roles]) if ranks_roles else scaling.multiply(size)
+    short = [name for name, amount in wanted.items() if amount > there.get(name, 0.0)]
+    if short == ["GPU"]:
+        return "Use fewer workers, or train on CPUs with ScalingConfig(use_gpu=False)."
+    if short and "CPU" not in short:
+        return (
+            f"Use fewer workers, or open the session with more of {', '.join(short)}: hocket.init(resources={{...}})."
+        )
+    return "Use fewer workers, give each less with ScalingConfig(resources_per_worker={'CPU': 0.5}), or open the session with more: hocket.init(num_cpus=...)."
 
 
 def _start_rank(

@@ -33,7 +33,7 @@ class TorchConfig(backend.BackendConfig):
     """How the ranks' process group is set up.
 
     Raises:
-        ValueError: `timeout_s` is not positive.
+        ValueError: `timeout_s` is not positive, or there is no such `init_method`.
     """
 
     backend: str | None = None
@@ -42,7 +42,12 @@ class TorchConfig(backend.BackendConfig):
     timeout_s: float = 1800
     """Seconds that a collective may take. Ray's default."""
 
+    init_method: str = "env"
+    """For programs written for Ray, which knows ``"env"`` and ``"tcp"``: how the ranks find each other. Here they do either way."""
+
     def __post_init__(self) -> None:
+        if self.init_method not in ("env", "tcp"):
+            raise ValueError(f"init_method must be 'env' or 'tcp', but received {self.init_method!r}. Leave it out.")
         if not self.timeout_s > 0:
             raise ValueError(
                 f"timeout_s must be more than 0 seconds, but received {self.timeout_s!r}. Leave it out for 1800."
