@@ -48,9 +48,7 @@ def launch(folder: Path) -> Iterator[Launch]:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(source))
-        # With PYTHONUNBUFFERED, `print` writes a line in two parts, and those of two ranks would mix.
-        left_out = ("OMP_NUM_THREADS", "PYTHONUNBUFFERED")
-        environment = {key: value for key, value in os.environ.items() if key not in left_out}
+        environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
         process = subprocess.Popen(
             [sys.executable, "-m", "hocket.cli", "run", *options, target or name, *args],
             stdout=subprocess.PIPE,
@@ -696,3 +694,19 @@ def test_options_of_torchrun_that_change_nothing_are_taken(launch: Launch) -> No
 def test_the_package_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "hocket", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("hocket ")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_lines_of_two_ranks_stay_whole(launch: Launch, monkeypatch: pytest.MonkeyPatch, unbuffered: str) -> None:
+    """Containers often set PYTHONUNBUFFERED, with which Python writes a line and its end one after the other."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    source = """
+        import os, sys
+        for number in range(1500):
+            print(os.environ["RANK"], number, "x" * 60)
+            print(os.environ["RANK"], number, "y" * 60, file=sys.stderr)
+    """
+    out, err = finish(launch(source, "--workers", "2"))
+    for text, letter in ((out, "x"), (err, "y")):
+        expected = [f"{rank} {number} {letter * 60}" for rank in (0, 1) for number in range(1500)]
+        assert sorted(text.splitlines()) == sorted(expected)

@@ -225,7 +225,7 @@ class Keeper:
 
     def _count_milliseconds(self) -> int | None:
         """Return how long there is nothing to do, unless something happens."""
-        times = [at for at in (self._deadline, self._say_at) if at is not None]
+        times = [at for at in (self._deadline, self._say_at, self._relay.find_release()) if at is not None]
         return max(0, int((min(times) - time.monotonic()) * 1000) + 1) if times else None
 
     def _stop(self, number: int) -> None:
@@ -250,6 +250,7 @@ class Keeper:
 
     def _keep_time(self) -> None:
         now = time.monotonic()
+        self._relay.release(now)
         if self._say_at is not None and now >= self._say_at:
             self._say_at = None
             if self._living and self._deadline is not None and now < self._deadline:

@@ -26,7 +26,10 @@ TAIL_LINES = 20
 """Lines of them that an error shows."""
 
 LINE_BYTES = 64 * 1024
-"""A line that is longer is passed on in parts when lines have prefixes."""
+"""A line that is longer is passed on in parts."""
+
+HOLD_SECONDS = 0.05
+"""How long the beginning of a line waits for its end, so that ranks do not write into each other's lines. A prompt or a progress bar has none."""
 
 
 def open_pipe(target: int) -> tuple[int, int]:
@@ -51,6 +54,8 @@ class Source:
         self.target = target
         self._prefix = prefix
         self._line = b""
+        #: Since when the beginning of a line is held back; None if none is.
+        self.held_since: float | None = None
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
 
@@ -70,9 +75,13 @@ class Source:
         return "\n".join(lines[-TAIL_LINES:])
 
     def split(self, data: bytes, *, is_end: bool = False) -> bytes:
-        """Return what can be passed on now: all, or whole lines with a prefix."""
+        """Return what can be passed on now: whole lines."""
         if not self._prefix:
-            return data
+            whole = self._line + data
+            end = len(whole) if is_end or len(whole) > LINE_BYTES else max(whole.rfind(b"\n"), whole.rfind(b"\r")) + 1
+            self._line = whole[end:]
+            self.held_since = time.monotonic() if self._line else None
+            return whole[:end]
         *lines, self._line = (self._line + data).split(b"\n")
         if self._line and (is_end or len(self._line) > LINE_BYTES):
             lines.append(self._line)
@@ -92,6 +101,17 @@ class Relay:
         os.set_blocking(fd, False)
         source = self._sources[fd] = Source(fd, target, prefix.encode())
         return source
+
+    def find_release(self) -> float | None:
+        """Return when the beginning of a line is not to be held back any longer; None if none is."""
+        held = [source.held_since for source in self._sources.values() if source.held_since is not None]
+        return min(held) + HOLD_SECONDS if held else None
+
+    def release(self, now: float) -> None:
+        """Pass on what has been held back long enough."""
+        for source in self._sources.values():
+            if source.held_since is not None and now - source.held_since >= HOLD_SECONDS:
+                self._waiting[source.target] += source.split(b"", is_end=True)
 
     def list_descriptors(self) -> list[int]:
         """Return the descriptors that a fork of this process has to close."""

@@ -159,8 +159,9 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
     """Run a worker: the whole life of its process. Returns the exit code."""
     faulthandler.enable(stack_fd, all_threads=False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.stdout is not None:
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # whole lines, also with PYTHONUNBUFFERED
+            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
     engine = client.Client(worker_id, socket.socket(fileno=sock_fd), page_fd)
     contract.set_current_engine(engine)
