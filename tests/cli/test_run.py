@@ -682,7 +682,15 @@ def test_an_error_file_is_read_in_every_form(data: bytes, text: str) -> None:
 def test_options_of_torchrun_that_change_nothing_are_taken(launch: Launch) -> None:
     process = launch(
         "import os; print(os.environ['WORLD_SIZE'])",
-        *("--nproc_per_node=1", "--rdzv_backend=c10d", "--rdzv-endpoint", "localhost:0", "--rdzv_id", "7", "--node_rank=0"),
+        *(
+            "--nproc_per_node=1",
+            "--rdzv_backend=c10d",
+            "--rdzv-endpoint",
+            "localhost:0",
+            "--rdzv_id",
+            "7",
+            "--node_rank=0",
+        ),
         *("--master_addr=127.0.0.1", "--master_port", "29500", "--monitor_interval", "5", "--role", "trainer"),
         *("--start_method", "spawn", "--log-dir", "logs", "--tee", "3"),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,59 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         fit(train_loop, tmp_path, {"keras": 2})
     with pytest.raises(TypeError, match=r"takes a tf\.data\.Dataset, but received list"):
         hocket_tensorflow.prepare_dataset_shard([1])
+
+
+PROGRAM_OF_2022 = """
+import os, sys
+{first}
+import tensorflow as tf
+from tensorflow import keras
+from tensorflow.keras import layers
+import hocket
+from hocket import train
+from hocket.train.tensorflow import TensorflowTrainer
+
+class Reports(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        train.report({given})
+
+def loop(config):
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = keras.Sequential([layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    rows = tf.data.Dataset.from_tensor_slices((tf.ones((8, 2)), tf.ones((8, 1)))).batch(4)
+    model.fit(rows, epochs=2, verbose=0, callbacks=[Reports()])
+    return "trained"
+
+if __name__ == "__main__":
+    if sys.argv[1] == "trainer":
+        print(TensorflowTrainer(
+            loop, scaling_config=train.ScalingConfig(num_workers=2), run_config=train.RunConfig(storage_path=sys.argv[2])
+        ).fit().return_value)
+    else:
+        trainer = train.Trainer(backend="tensorflow", num_workers=2)
+        trainer.start()
+        print(trainer.run(loop, config={{}})[0])
+        trainer.shutdown()
+"""
+
+
+@pytest.mark.about_local("a program of its own")
+@pytest.mark.parametrize("way", ["trainer", "classic"])
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_program_with_its_imports_at_the_top_trains_or_is_told_what_to_write(
+    tmp_path: Path, way: str, is_set: bool
+) -> None:
+    path = tmp_path / "program.py"
+    first = "os.environ['TF_USE_LEGACY_KERAS'] = '1'" if is_set else ""
+    path.write_text(PROGRAM_OF_2022.format(first=first, given="logs" if way == "trainer" else "**logs"))
+    environment = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    done = subprocess.run(
+        [sys.executable, str(path), way, str(tmp_path)], capture_output=True, text=True, env=environment, check=False
+    )
+    if is_set:
+        assert done.stdout.splitlines()[-1] == "trained", done.stderr
+    else:
+        assert done.returncode == 1
+        assert "TypeError: The training function takes along something of Keras 3" in done.stderr
+        assert "os.environ['TF_USE_LEGACY_KERAS'] = '1' at the top of the program" in done.stderr

@@ -39,6 +39,9 @@ class BackendConfig(abc.ABC):
         """
         yield ()
 
+    def check_work(self, work: Any) -> None:  # noqa: B027 (there is mostly nothing to do)
+        """Called before anything is started, with the training function and its arguments: raises if the ranks could not do with it. Default: nothing."""
+
     @abc.abstractmethod
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Called when all ranks live, before any runs the training function."""

@@ -134,6 +134,7 @@ class Controller:
     def _send_work(self) -> contract.ObjectRef[Any]:
         """Pickle function and configuration, once, and before anything is started."""
         work = (self._run.function, self._run.args)
+        self._run.backend_config.check_work(work)
         try:
             return api.put(work)
         except exceptions.SerializationError as error:

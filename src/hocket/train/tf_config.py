@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Any, Final, final
 
+from hocket import exceptions
 from hocket.core import api
+from hocket.engine import values
 from hocket.train import worker_group
 
 LOOPBACK: Final = "127.0.0.1"
@@ -123,3 +127,30 @@ def set_threads(num_threads: int) -> None:
 def be_quiet() -> None:
     """Have TensorFlow print errors only, unless the user's environment says otherwise: its notices and warnings are of what no user can change."""
     os.environ.setdefault(_LOG_LEVEL, _ERRORS_ONLY)
+
+
+_KERAS_3: Final = re.compile(rb"(?<!tf_)keras\.(?:src|_tf_keras|api\._tf_keras)[\w.]*")
+"""How the modules of Keras 3 are called in a pickle; those of tf-keras are called ``tf_keras.src``."""
+
+
+def refuse_keras_3(work: Any) -> None:
+    """Raise if a training function takes along objects or classes of Keras 3, as a callback does whose class is defined beside it: in the ranks ``tf.keras`` is Keras 2.
+
+    Args:
+        work: The function and what it is called with.
+
+    Raises:
+        TypeError: It does.
+    """
+    if "keras.src" not in sys.modules:
+        return
+    try:
+        found = _KERAS_3.search(bytes(values.encode_whole(work).data))
+    except exceptions.SerializationError:  # whoever sends it says why
+        return
+    if found is not None:
+        raise TypeError(
+            f"The training function takes along something of Keras 3 ({found[0].decode()}), but `tf.keras` is Keras 2 (tf-keras) in the ranks of a TensorFlow trainer. Write "
+            f"os.environ['{LEGACY_KERAS}'] = '1' at the top of the program, above `import tensorflow`; or make what is Keras's inside the training function; or train with "
+            "hocket.train.keras.KerasTrainer, which is for Keras 3. TensorflowConfig(legacy_keras=False) makes `tf.keras` Keras 3 in the ranks, too."
+        )

@@ -69,7 +69,9 @@ def _write_lines_at_once() -> None:
     Without a buffer below it is also safe to print in the handler of a signal that came in the middle of a print.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.write_through:  # PYTHONUNBUFFERED: `print` would write a line in two pieces
+        if (
+            isinstance(stream, io.TextIOWrapper) and stream.write_through
+        ):  # PYTHONUNBUFFERED: `print` would write a line in two pieces
             stream.reconfigure(line_buffering=True, write_through=False)
     usual = sys.stdout
     if isinstance(usual, io.TextIOWrapper) and isinstance(usual.buffer, io.BufferedWriter):

@@ -78,6 +78,7 @@ class WorkerRanks(Ranks):
     def begin(self, task: session.Task, run_storage: storage.Storage) -> None:
         """Start the training function in each."""
         self._group.execute(session.begin, [()] * len(self._group))
+        self._backend.check_work(task)
         work = api.put(task)
         self._runs = [
             handle.execute.remote(session.run, work, self._build_info(rank, run_storage))

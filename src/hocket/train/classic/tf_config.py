@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 from hocket.train import backend, tf_config, worker_group
 
@@ -13,6 +13,10 @@ class TFConfigBackend(backend.BackendConfig):
 
     See `hocket.train.tf_config` for what listens where.
     """
+
+    def check_work(self, work: Any) -> None:
+        """Refuse objects of Keras 3."""
+        tf_config.refuse_keras_3(work)
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Make all ranks workers of one cluster."""

@@ -72,6 +72,11 @@ class TensorflowConfig(backend.BackendConfig):
         """
         yield _refuse_to_share()
 
+    def check_work(self, work: Any) -> None:
+        """Refuse objects of Keras 3 where ``tf.keras`` is Keras 2."""
+        if self.legacy_keras:
+            tf_config.refuse_keras_3(work)
+
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Set TF_CONFIG in each rank."""
         tf_config.arrange(group, self.list_task_types(len(group)), legacy_keras=self.legacy_keras)

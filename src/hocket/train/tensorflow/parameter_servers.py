@@ -166,6 +166,11 @@ class ParameterServerBackend(backend.BackendConfig):
         """Return what imports TensorFlow."""
         return (config.PRELOADED,)
 
+    def check_work(self, work: Any) -> None:
+        """Refuse objects of Keras 3 where ``tf.keras`` is Keras 2."""
+        if self.legacy_keras:
+            tf_config.refuse_keras_3(work)
+
     def list_roles(self, scaling: configs.ScalingConfig) -> Sequence[roles.Role]:
         """Return the roles."""
         return self.cluster.list_roles(scaling)
