@@ -515,3 +515,19 @@ for make in (lambda: data.read_csv("x.csv"), lambda: data.from_arrow(1), lambda:
         "read_csv() needs pyarrow, and 'pyarrow' cannot be imported. Run pip install 'hocket[data]'"
     )
     assert ["hocket[data]" in line for line in lines[2:]] == [True] * 3
+
+
+def test_take_works_on_no_more_rows_than_it_needs(session: None, tmp_path: Path) -> None:
+    def note(row: dict[str, Any]) -> dict[str, Any]:
+        (tmp_path / str(row["id"])).touch()
+        return {"id": row["id"], "square": row["id"] ** 2}
+
+    rows = data.range(1000).map(note)
+    assert rows.take(3) == [{"id": at, "square": at**2} for at in range(3)]
+    assert len(list(tmp_path.iterdir())) <= 3 * 8  # a few of each block that was begun
+    renamed = rows.rename_columns({"square": "power"}).select_columns(["power"])
+    assert renamed.take(2) == [{"power": 0}, {"power": 1}]
+    assert rows.filter(lambda row: row["id"] >= 500).take(1) == [{"id": 500, "square": 250_000}]
+    assert [row["id"] for row in rows.random_shuffle(seed=1).take(5)] == [
+        row["id"] for row in rows.random_shuffle(seed=1).take(9)
+    ][:5]

@@ -297,7 +297,9 @@ class Dataset(feed.Feed):
             raise ValueError("limit must be a whole number from 0, but received None. Write take_all().")
         reading.check_count("limit", limit, 0)
         rows: list[blocks.Row] = []
-        for block in self._stream_blocks() if limit else ():
+        options = settings.DataContext.get_current().execution_options
+        found = execution.stream(self._reads, plan.limit_rows(self._ops, limit), options) if limit else ()
+        for block in map(execution.fetch, found):
             rows += block.cut(0, limit - len(rows)).list_rows()
             if len(rows) >= limit:
                 break

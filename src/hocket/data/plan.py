@@ -325,3 +325,30 @@ def cut_block(block: blocks.Block, most_bytes: int, num_blocks: int | None = Non
         size = block.count_bytes()
         num_blocks = max(1, -(-size // most_bytes), min(8, max(size >> 20, block.num_rows >> 12)))
     return [Held(block.cut(start, stop)) for start, stop in cut_evenly(block.num_rows, num_blocks)] or [Held(block)]
+
+
+_ROW_BY_ROW = (MapRows, SelectColumns, DropColumns, RenameColumns)
+
+
+@final
+@dataclass(frozen=True)
+class Cut:
+    """Leaves the first rows of each block."""
+
+    limit: int
+
+    def __call__(self, block: blocks.Block) -> blocks.Block:
+        return block.cut(0, self.limit)
+
+
+def limit_rows(ops: Sequence[Op], limit: int) -> list[Op]:
+    """Return operations whose first rows, up to `limit`, are those of the given ones, without work on rows of a block that come later.
+
+    Only the steps at the end that make each row from one row, in order, can do with fewer.
+    """
+    at = len(ops)
+    while at and isinstance(ops[at - 1], Step) and isinstance(ops[at - 1].apply, _ROW_BY_ROW):  # type: ignore[union-attr]
+        at -= 1
+    if at == len(ops):
+        return list(ops)
+    return [*ops[:at], Step(apply=Cut(limit), name="take", keeps_rows=False), *ops[at:]]
