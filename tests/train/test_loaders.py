@@ -547,6 +547,12 @@ def test_iterable_data_sets_split_themselves() -> None:
 
     with be_rank(1, 2):
         loader = hocket_torch.prepare_data_loader(data.DataLoader(Stream(), batch_size=2))
+    with be_rank(0, 2):
+        with pytest.warns(
+            UserWarning, match=r"Stream is an IterableDataset, .* each of the 2 ranks reads all that it gives"
+        ):
+            hocket_torch.prepare_data_loader(data.DataLoader(Stream(), batch_size=2))
+        hocket_torch.prepare_data_loader(data.DataLoader(Stream(), batch_size=2), add_dist_sampler=False)
     assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
     with pytest.raises(RuntimeError, match=r"loader\.epoch needs the sample ledger, .* IterableDataset"):
         _ = loader.epoch

@@ -79,6 +79,36 @@ def test_two_ranks_learn_what_one_does_with_batches_of_twice_the_size(tmp_path: 
     assert first == pytest.approx(alone["weights"], rel=1e-12)
 
 
+def learn_a_table(config: dict[str, Any]) -> Any:
+    """Steps on an embedding whose gradients are sparse, each rank with its part of the rows."""
+    rank, size = train.get_context().get_world_rank(), train.get_context().get_world_size()
+    torch.manual_seed(3)
+    table = (
+        torch.nn.Embedding(20, 4, sparse=True)
+        if config["kind"] == "Embedding"
+        else torch.nn.EmbeddingBag(20, 4, mode="sum", sparse=True)
+    )
+    model: Any = hocket_torch.prepare_model(torch.nn.Sequential(table, torch.nn.Linear(4, 1)).double())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(5):
+        ids = torch.randint(0, 20, (12, 3), generator=generator).chunk(size)[rank]
+        goal = torch.rand(12, 1, generator=generator, dtype=torch.float64).chunk(size)[rank]
+        found = model(ids)
+        optimizer.zero_grad()
+        ((found.mean(1) if found.dim() == 3 else found) - goal).square().mean().backward()
+        optimizer.step()
+    return (model.module if size > 1 else model).state_dict()
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag"])
+def test_sparse_gradients_are_added_up(tmp_path: Path, kind: str) -> None:
+    alone, *others = (fit(learn_a_table, tmp_path, size, {"kind": kind}).return_value for size in (1, 2, 3))
+    for found in others:
+        for name, value in alone.items():
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-12)
+
+
 def look_at_group(config: dict[str, Any]) -> None:
     rank = train.get_context().get_world_rank()
     assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (rank, 2, config["backend"])

@@ -50,7 +50,7 @@ def prepare_data_loader(
 
     Of torch's samplers, those that give each row of a set once are replaced by the ledger: `SequentialSampler`, `RandomSampler` without replacement,
     `SubsetRandomSampler`, and `DistributedSampler` of the same ranks, also inside torch's `BatchSampler`. Others, and batch samplers of one's own, are refused if there is more
-    than one rank, and kept as they are if there is one; so are the rows of an `IterableDataset`, with any number of ranks, which splits itself. What
+    than one rank, and kept as they are if there is one; so are the rows of an `IterableDataset`, with any number of ranks, which must split itself: rank 0 warns if nobody said so with ``add_dist_sampler=False``. What
     is kept has no position: neither weights nor ``state_dict``, and nothing in checkpoints.
 
     Args:
@@ -88,6 +88,8 @@ def prepare_data_loader(
     _check_loader(data_loader)
     device = devices.get_device() if move_to_device else None
     if not add_dist_sampler or isinstance(data_loader.dataset, data.IterableDataset):
+        if add_dist_sampler and info.world_size > 1 and info.rank == 0:
+            _warn_of_stream(data_loader.dataset, info.world_size)
         return PreparedDataLoader(data_loader, device)
     batching = samplers.read_batching(data_loader)
     plan = samplers.find_plan(data_loader, batching, info.rank, info.world_size)
@@ -111,6 +113,16 @@ def _check_loader(loader: object) -> None:
         )
     if isinstance(loader, PreparedDataLoader):
         raise ValueError("The DataLoader is prepared already. Call prepare_data_loader() once for each loader.")  # noqa: TRY004
+
+
+def _warn_of_stream(dataset: object, world_size: int) -> None:
+    if getattr(dataset, "_distributed", None) is not None:  # of Hugging Face's, split by `split_dataset_by_node`
+        return
+    warnings.warn(
+        f"{type(dataset).__name__} is an IterableDataset, which prepare_data_loader() cannot split: each of the {world_size} ranks reads all that it gives there. Have its "
+        "__iter__ leave out what other ranks read (get_context().get_world_rank()), and pass add_dist_sampler=False to say so.",
+        stacklevel=3,
+    )
 
 
 def _refuse_sampler(loader: data.DataLoader[Any], batching: samplers.Batching | None, world_size: int) -> NoReturn:
