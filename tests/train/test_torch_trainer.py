@@ -103,10 +103,9 @@ def learn_a_table(config: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag"])
 def test_sparse_gradients_are_added_up(tmp_path: Path, kind: str) -> None:
-    alone, *others = (fit(learn_a_table, tmp_path, size, {"kind": kind}).return_value for size in (1, 2, 3))
-    for found in others:
-        for name, value in alone.items():
-            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-12)
+    alone, shared = (fit(learn_a_table, tmp_path, size, {"kind": kind}).return_value for size in (1, 2))
+    for name, value in alone.items():
+        torch.testing.assert_close(shared[name], value, rtol=0, atol=1e-12)
 
 
 def look_at_group(config: dict[str, Any]) -> None:
