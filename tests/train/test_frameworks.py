@@ -70,7 +70,13 @@ def train_with_lightning(config: dict[str, Any]) -> list[float]:
         def training_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
             loss = torch.nn.functional.mse_loss(self.linear(batch["x"]), batch["labels"])
             self.log("loss", loss, sync_dist=True)
+            self.log(
+                "mean_loss", loss, on_step=False, on_epoch=True, sync_dist=True
+            )  # averages a count of rows, too: an int64
             return loss
+
+        def validation_step(self, batch: dict[str, torch.Tensor]) -> None:
+            self.log("rank", float(train.get_context().get_world_rank()), sync_dist=True)
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -95,7 +101,7 @@ def train_with_lightning(config: dict[str, Any]) -> list[float]:
         )
     )
     model = Line()
-    trainer.fit(model, data.DataLoader(Pairs(), batch_size=8))
+    trainer.fit(model, data.DataLoader(Pairs(), batch_size=8), data.DataLoader(Pairs(), batch_size=8))
     assert trainer.world_size == train.get_context().get_world_size()
     return [model.linear.weight.item(), model.linear.bias.item()]
 
@@ -107,7 +113,8 @@ def test_lightning_trains_one_model(tmp_path: Path) -> None:
     expected = train_alone(epochs=2)
     assert result.return_value == pytest.approx(expected, rel=1e-5)
     assert result.metrics is not None
-    assert result.metrics.keys() == {"loss", "epoch", "step"}
+    assert result.metrics.keys() == {"loss", "mean_loss", "rank", "epoch", "step"}
+    assert result.metrics["rank"] == pytest.approx(0.5)
     assert (result.metrics["epoch"], result.metrics["step"]) == (1, 2)
     assert result.checkpoint is not None
     with result.checkpoint.as_directory() as folder:

@@ -198,6 +198,23 @@ def test_local_sgd_that_meets_at_each_step_is_all_reduce_for_plain_descent(tmp_p
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
+def accumulate() -> list[float]:
+    """Two small steps make one: what each rank has, averaged over steps and ranks."""
+    optimizer = hocket_jax.prepare_optimizer(optax.MultiSteps(optax.sgd(1.0), every_k_schedule=2))
+    params = jnp.zeros(())
+    state = optimizer.init(params)
+    found = []
+    for step in range(4):
+        updates, state = optimizer.update(jnp.array(float(get_rank() + step)), state, params)
+        params = optax.apply_updates(params, updates)
+        found.append(float(params))
+    return found
+
+
+def test_an_optimizer_that_accumulates_is_prepared(tmp_path: Path) -> None:
+    assert fit(accumulate, tmp_path).return_value == pytest.approx([0.0, -1.0, -1.0, -4.0])
+
+
 def call_everything() -> dict[str, Any]:
     rank = get_rank()
     found: dict[str, Any] = {}

@@ -81,6 +81,8 @@ def prepare_optimizer(optimizer: Any) -> Any:
     exchange = rank_state.get_exchange("prepare_optimizer")
     if isinstance(optimizer, ps.Optimizer):
         return exchange.adapt_server_optimizer(optimizer)
+    if not hasattr(optimizer, "_replace") and callable(getattr(optimizer, "gradient_transformation", None)):
+        optimizer = optimizer.gradient_transformation()  # of optax.MultiSteps, which is none itself
     init, update = getattr(optimizer, "init", None), getattr(optimizer, "update", None)
     if not (callable(init) and callable(update) and hasattr(optimizer, "_replace")):
         raise TypeError(
