@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,11 @@ import pytest
 
 from hocket import ps
 
-tf = pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
+with pytest.MonkeyPatch.context() as _patch:
+    if "KERAS_BACKEND" not in os.environ:
+        _patch.setenv("KERAS_BACKEND", "torch")  # TensorFlow loads Keras, which chooses for the whole process
+    pytest.importorskip("keras", reason="needs Keras: pip install 'hocket[keras]'")
+    tf = pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'hocket[torch]'")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -37,6 +37,8 @@ def call_everything() -> dict[str, Any]:
     found: dict[str, Any] = {"size": size}
     for op in ReduceOp:
         values = np.arange(6.0).reshape(2, 3) + rank
+        if op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR):
+            values = values.astype(np.int64)
         mine.all_reduce(values, op)
         found[op.name] = values.tolist()
     whole = np.full(300_000, rank, np.int64)  # more than fits into one turn
@@ -49,9 +51,15 @@ def call_everything() -> dict[str, Any]:
     found["objects"] = mine.all_gather_object({"rank": rank, "text": "x" * rank})
     mine.barrier()
     checks = {}
-    for name, bad in (("strided", np.zeros(4)[::2]), ("list", [1.0]), ("whole mean", np.zeros(2, int))):
+    mean, bits = ReduceOp.MEAN, ReduceOp.BAND
+    for name, bad, op in (
+        ("strided", np.zeros(4)[::2], mean),
+        ("list", [1.0], mean),
+        ("whole mean", np.zeros(2, int), mean),
+        ("bits", np.zeros(2), bits),
+    ):
         try:
-            mine.all_reduce(bad, ReduceOp.MEAN)  # type: ignore[arg-type]
+            mine.all_reduce(bad, op)  # type: ignore[arg-type]
         except (ValueError, TypeError) as error:
             checks[name] = str(error)
     return found | {"checks": checks}
@@ -65,6 +73,9 @@ def check_all(found: dict[str, Any], size: int) -> None:
         "MIN": rows.min(0),
         "MAX": rows.max(0),
         "PRODUCT": rows.prod(0),
+        "BAND": np.bitwise_and.reduce(rows.astype(np.int64)),
+        "BOR": np.bitwise_or.reduce(rows.astype(np.int64)),
+        "BXOR": np.bitwise_xor.reduce(rows.astype(np.int64)),
     }
     assert {name: found[name] for name in expected} == {name: value.tolist() for name, value in expected.items()}
     assert found["size"] == size
@@ -73,6 +84,7 @@ def check_all(found: dict[str, Any], size: int) -> None:
     assert "is not contiguous. Pass a copy" in found["checks"]["strided"]
     assert "received list. Write numpy.asarray" in found["checks"]["list"]
     assert "op=MEAN needs floats, but received int64" in found["checks"]["whole mean"]
+    assert "op=BAND is about the bits of whole numbers, but received float64" in found["checks"]["bits"]
 
 
 @pytest.mark.parametrize("size", [1, 3])

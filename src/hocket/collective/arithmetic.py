@@ -23,6 +23,14 @@ class ReduceOp(enum.IntEnum):
     BXOR = 7
 
 
+BITWISE: Final = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
+
+
+def explain_bitwise(op: ReduceOp, dtype: object) -> str:
+    """Return the message for an operation on bits of what is no whole number."""
+    return f"op={op.name} is about the bits of whole numbers, but received {dtype}. Convert it to int64 first."
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arithmetic:
     """How arrays of one kind are copied and combined. They are one-dimensional and contiguous."""

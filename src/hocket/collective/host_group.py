@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket import texts
-from hocket.collective import boxes, errors, futex, lookout, segment, turns
+from hocket.collective import arithmetic, boxes, errors, futex, lookout, segment, turns
 from hocket.collective.arithmetic import NUMPY, Arithmetic, ReduceOp
 
 Bytes = npt.NDArray[np.uint8]
@@ -551,8 +551,6 @@ class _Turn:
             self._lock.release()
 
 
-_BITWISE: Final = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
-
 _possible: set[tuple[str, Any, int]] = set()
 """What was found to be possible: arithmetic, dtype and operation."""
 
@@ -563,10 +561,8 @@ def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
         raise TypeError(
             f"op=MEAN needs floats, but received {array.dtype}, whose mean is no whole number. Use SUM and divide as you want it rounded."
         )
-    if op in _BITWISE and calc.is_inexact(array.dtype):
-        raise TypeError(
-            f"op={op.name} is about the bits of whole numbers, but received {array.dtype}. Convert it to int64 first."
-        )
+    if op in arithmetic.BITWISE and calc.is_inexact(array.dtype):
+        raise TypeError(arithmetic.explain_bitwise(op, array.dtype))
     key = (calc.name, array.dtype, int(op))
     if key not in _possible:
         one, other = (calc.view(bytearray(array.dtype.itemsize), array.dtype, 1, 0) for _ in range(2))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket import exceptions
-from hocket.collective import errors, host_group
+from hocket.collective import arithmetic, errors, host_group
 from hocket.collective.arithmetic import NUMPY, ReduceOp
 from hocket.core import actor, api
 
@@ -72,18 +72,17 @@ class World:
 
         Raises:
             ValueError: The array cannot be changed in place.
-            TypeError: A mean of whole numbers.
+            TypeError: A mean of whole numbers, or bits of others.
             CollectiveError: A rank has died, did not come in time, or calls something else.
         """
         flat = _flatten(array)
         if not self._is_apart:
             if self._local is not None:
                 self._local.all_reduce(flat, op)
-            elif op is ReduceOp.MEAN:
-                _check_mean(flat)
+            else:
+                _check_op(flat, op)
             return
-        if op is ReduceOp.MEAN:
-            _check_mean(flat)
+        _check_op(flat, op)
         inner = ReduceOp.SUM if op is ReduceOp.MEAN else op
         if self._local is not None:
             self._local.reduce(flat, 0, inner)
@@ -196,9 +195,11 @@ def _flatten(array: Array) -> Array:
     return array.reshape(-1)
 
 
-def _check_mean(flat: Array) -> None:
-    if not NUMPY.is_inexact(flat.dtype):
+def _check_op(flat: Array, op: ReduceOp) -> None:
+    if op is ReduceOp.MEAN and not NUMPY.is_inexact(flat.dtype):
         raise TypeError(f"op=MEAN needs floats, but received {flat.dtype}. Use SUM.")
+    if op in arithmetic.BITWISE and NUMPY.is_inexact(flat.dtype):
+        raise TypeError(arithmetic.explain_bitwise(op, flat.dtype))
 
 
 # --- between machines ------------------------------------------------------------------------------------------------
