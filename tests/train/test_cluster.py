@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import tempfile
 import threading
@@ -141,6 +143,36 @@ def step_and_lose_a_node(config: dict[str, Any]) -> int:
             threading.Event().wait(FAR_SECONDS)
         save(str(step).encode(), "step" if rank == 0 else f"other-{rank}", {"step": step, "first": first})
     return first
+
+
+def count_and_be_told(config: dict[str, Any]) -> str:
+    """Steps that need all ranks; rank 1 gets SIGTERM in the middle, once."""
+    rank = train.get_context().get_world_rank()
+    start = train.get_checkpoint()
+    first = 0
+    if start is not None:
+        with start.as_directory() as folder:
+            first = int(Path(folder, "step").read_text())
+    for step in range(first, 30):
+        dist.all_reduce(torch.ones(4))
+        if rank == 1 and step == 10 and start is None:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if rank == 0 and step % 3 == 2:
+            save(str(step + 1).encode(), "step", {"step": step})
+        else:
+            train.report({"step": step})
+    return "done"
+
+
+def test_sigterm_ends_a_rank_at_once_and_training_goes_on(cluster: Any, runs: Path) -> None:
+    """Ray's own handler would have the process wait for the end of its training function, and everybody for the process."""
+    result = hocket_torch.TorchTrainer(
+        count_and_be_told,
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(storage_path=runs, failure_config=train.FailureConfig(max_failures=1)),
+    ).fit()
+    assert result.return_value == "done"
+    assert [metrics["step"] for metrics in result.metrics_history] == list(range(30))
 
 
 def test_a_node_that_dies_is_named(cluster: Any, runs: Path) -> None:

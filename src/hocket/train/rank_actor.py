@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hocket.collective import host_group
-from hocket.core import api
+from hocket.core import api, session
 from hocket.train import checkpoint, copies, notices, parcels, places, questions, storage, worker_session
 
 MAX_CONCURRENCY = 8
@@ -23,7 +23,8 @@ class RankActor:
         self._inquiry = questions.Inquiry(self._reports.put)
         self._session: worker_session.WorkerSession | None = None
         self._copies: copies.Copies | None = None
-        notices.listen(lambda: self.notify(is_drivers=False))
+        if not notices.listen(lambda: self.notify(is_drivers=False)) and session.get_engine().name == "ray":
+            notices.end_at_once()
 
     def notify(self, *, is_drivers: bool) -> None:
         """Pass on that this process, or that of the driver, was told to end. Called by a signal's handler too; the queue allows it."""
