@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +248,33 @@ def test_too_little_is_left(cluster: Any, runs: Path, monkeypatch: pytest.Monkey
             )
         assert fault.fired == 1
     assert isinstance(caught.value.__cause__, train.WorkerGroupError)
+
+
+class BringBack(Collect):
+    """Adds a node some time after one was lost, as a cloud does."""
+
+    def __init__(self, add: Callable[[], object]) -> None:
+        super().__init__()
+        self.timer = threading.Timer(3.0, add)
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        super().after_exception(run_context, worker_exceptions)
+        self.timer.start()
+
+
+def test_a_group_of_fixed_size_waits_for_a_node_that_comes_back(cluster: Any, runs: Path) -> None:
+    cluster.add_node(num_cpus=NODE_CPUS, private_paths=[str(runs)])
+    callback = BringBack(lambda: cluster.add_node(num_cpus=NODE_CPUS, private_paths=[str(runs)]))
+    with cluster.fail_at("step 2") as fault:
+        result = fit(
+            step_and_lose_a_node,
+            runs,
+            {"head": cluster.nodes[0].node_id},
+            name="waited",
+            failure_config=train.FailureConfig(max_failures=1),
+            callbacks=[callback],
+        )
+        assert fault.fired == 1
+    callback.timer.join()
+    assert [(row["step"], row["first"]) for row in result.metrics_history] == [(0, 0), (1, 0), (2, 2), (3, 2)]
+    assert len(callback.failures) == 1

@@ -20,7 +20,11 @@ RETURN_SECONDS = 2.0
 """How long an elastic group waits for what its ranks held before to be free again. On one machine it is at once; a guess for Ray."""
 
 START_SECONDS = float(os.environ.get("HOCKET_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60"))
-"""How long the resources of a group may be held by others before `fit` gives up. Ray's default."""
+"""How long the resources of a group may be held by others before `fit` gives up; and, if it is started again, how long it waits for a node to come
+back. Ray's default."""
+
+LOOK_SECONDS = 0.25
+"""How often it is looked whether a node has come back."""
 
 REMOVE_SECONDS = 15.0
 """How long the removal of copies on the nodes may take before the group's end goes on without it. A guess."""
@@ -217,7 +221,7 @@ def _reserve(
     size = len(ranks_roles) or _choose_size(scaling, size_before)
     least = len(ranks_roles) or scaling.min_workers
     while True:
-        reservation = _request(scaling, size, ranks_roles)
+        reservation = _request_patiently(scaling, size, ranks_roles, START_SECONDS if size_before else 0.0)
         try:
             if reservation.wait(START_SECONDS if size == least else GROW_SECONDS):
                 return reservation, size
@@ -240,6 +244,20 @@ def _choose_size(scaling: configs.ScalingConfig, size_before: int) -> int:
     while (fitting := count_fitting(scaling)) < size_before and time.monotonic() < deadline:
         time.sleep(0.02)
     return min(max(fitting, scaling.min_workers), scaling.max_workers)
+
+
+def _request_patiently(
+    scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role], patience_s: float
+) -> placement.PlacementGroup:
+    """Reserve what the ranks hold; where the session has too little, look for so long whether it gets more."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return _request(scaling, size, ranks_roles)
+        except exceptions.InfeasibleResourcesError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(LOOK_SECONDS)
 
 
 def _request(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> placement.PlacementGroup:
