@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,22 @@ class ProcessActorContract:
         waiting = mixed.wait.remote()
         api.get(mixed.open.remote())
         assert api.get(waiting) == "through"
+
+    def test_calls_that_wait_for_each_other_all_have_a_thread(self) -> None:
+        class Meeting:
+            def __init__(self) -> None:
+                self.barrier = threading.Barrier(3)
+
+            def call(self) -> bool:
+                return True
+
+            def meet(self) -> bool:
+                return self.barrier.wait(20) >= 0
+
+        meeting = api.remote(max_concurrency=3)(Meeting).remote()
+        for _ in range(50):
+            assert all(api.get([meeting.call.remote(), meeting.call.remote()]))
+            assert all(api.get([meeting.meet.remote() for _ in range(3)]))
 
     def test_cancelled_coroutine_gets_asyncios_error(self) -> None:
         class Sleeper:
