@@ -266,3 +266,33 @@ def test_arguments_that_change_nothing_are_taken() -> None:
     assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()) == (0, 1, True)
     hvd.shutdown()
     hvd_jax.shutdown()
+
+
+def learn_a_table() -> Any:
+    hvd.init()
+    torch.manual_seed(5)
+    table = torch.nn.Embedding(12, 3, sparse=True).double()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SparseAdam(table.parameters(), lr=0.1))
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(4):
+        ids = torch.randint(0, 12, (8,), generator=generator).chunk(hvd.size())[hvd.rank()]
+        optimizer.zero_grad()
+        table(ids).square().mean().backward()
+        optimizer.step()
+    return table.weight.tolist()
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's own optimizer causes it
+def test_sparse_gradients_stay_sparse_for_the_optimizer(tmp_path: Path) -> None:
+    two, one = (
+        TorchTrainer(
+            learn_a_table,
+            scaling_config=train.ScalingConfig(num_workers=size),
+            run_config=train.RunConfig(storage_path=str(tmp_path)),
+        )
+        .fit()
+        .return_value
+        for size in (2, 1)
+    )
+    torch.testing.assert_close(torch.tensor(two), torch.tensor(one), rtol=0, atol=1e-9)

@@ -336,20 +336,28 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
 @torch.no_grad()
 def _average_gradients(optimizer: torch.optim.Optimizer, compression: torch.dtype | None, op: place.Op) -> None:
-    """A parameter that only some ranks used counts as zero in the others; one that none used keeps no gradient."""
+    """A parameter that only some ranks used counts as zero in the others; one that none used keeps no gradient. Sparse gradients travel dense."""
     count = size()
     if count == 1:
         return
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     used = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
-    given = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    given = [_to_dense(p) for p in parameters]
     if compression is not None:
         given = [gradient.to(compression) for gradient in given]
     *means, used_by = averaging.compute_means([*given, used], count)
     for parameter, mean, share in zip(parameters, means, used_by.tolist(), strict=True):
         if share:
             found = mean if op is Average else mean * count
-            parameter.grad = found.to(parameter.dtype)
+            found = found.to(parameter.dtype)
+            own = parameter.grad
+            parameter.grad = found if own is None or not own.is_sparse else found.to_sparse(own.sparse_dim())
+
+
+def _to_dense(parameter: torch.Tensor) -> torch.Tensor:
+    if parameter.grad is None:
+        return torch.zeros_like(parameter)
+    return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
 
 
 def _check_root(root_rank: int) -> None:
