@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import select
 import signal
 import struct
@@ -718,3 +719,36 @@ def test_lines_of_two_ranks_stay_whole(launch: Launch, monkeypatch: pytest.Monke
     for text, letter in ((out, "x"), (err, "y")):
         expected = [f"{rank} {number} {letter * 60}" for rank in (0, 1) for number in range(1500)]
         assert sorted(text.splitlines()) == sorted(expected)
+
+
+def test_ranks_that_go_on_after_others_have_ended_are_told_of(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOCKET_RUN_NOTICE_S", "0.2")
+    source = """
+        import os, sys, threading
+        if os.environ["RANK"] == "1":
+            threading.Event().wait()
+    """
+    process = launch(source, "--workers", "2")
+    assert process.stderr is not None
+    words = process.stderr.readline()
+    assert re.search(
+        r"rank 0 ended 0 s ago, and rank 1 \(pid \d+\) goes on\. .*Ctrl-C or SIGTERM ends the launch", words
+    )
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+
+
+def test_a_rank_that_had_failed_when_it_was_asked_to_end_keeps_its_exit_code(launch: Launch, tmp_path: Path) -> None:
+    source = f"""
+        import atexit, os, sys, time
+        flag = {str(tmp_path / "flag")!r}
+        if os.environ["RANK"] == "0":
+            atexit.register(lambda: (open(flag, "w").close(), time.sleep(60)))
+            sys.exit(3)
+        while not os.path.exists(flag):
+            time.sleep(0.01)
+        sys.exit(4)
+    """
+    _, err = finish(launch(source, "--workers", "2"), 3)
+    assert "rank 0 of 2 failed first: it exited with code 3" in err

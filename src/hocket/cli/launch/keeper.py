@@ -37,6 +37,9 @@ SETTLE_SECONDS = 0.5
 """How long what the ranks have started may outlive them. Python's own trackers of shared memory clean up when their program is dead; a
 guess at how long that takes."""
 
+NOTICE_SECONDS = float(os.environ.get("HOCKET_RUN_NOTICE_S", "20"))
+"""How long some ranks may go on after the first has ended well, until that is said."""
+
 PATIENCE_SECONDS = 1.0
 """How long a rank that was asked to end may take before we say what we wait for. A guess."""
 
@@ -91,6 +94,8 @@ class Keeper:
         self._sent: set[int] = {signal.SIGKILL}
         self._deadline: float | None = None
         self._say_at: float | None = None
+        #: When to say that ranks go on though others have ended.
+        self._tell_at: float | None = None
         self._usual = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -133,7 +138,7 @@ class Keeper:
     def _run_attempt(self, attempt: int) -> None:
         self._endings = []
         self._asked_at, self._sent = math.inf, {signal.SIGKILL}
-        self._deadline = self._say_at = None
+        self._deadline = self._say_at = self._tell_at = None
         address = self._start_server()
         for number in range(self._plan.num_workers):
             self._start(number, attempt, address)
@@ -225,7 +230,9 @@ class Keeper:
 
     def _count_milliseconds(self) -> int | None:
         """Return how long there is nothing to do, unless something happens."""
-        times = [at for at in (self._deadline, self._say_at, self._relay.find_release()) if at is not None]
+        times = [
+            at for at in (self._deadline, self._say_at, self._tell_at, self._relay.find_release()) if at is not None
+        ]
         return max(0, int((min(times) - time.monotonic()) * 1000) + 1) if times else None
 
     def _stop(self, number: int) -> None:
@@ -259,6 +266,9 @@ class Keeper:
                 self._relay.say(
                     f"hocket run: waiting for rank {ranks} to end, {rest:.0f} s at most (--grace); Ctrl-C ends all now.\n"
                 )
+        if self._tell_at is not None and now >= self._tell_at:
+            self._tell_at = None
+            self._tell_of_stragglers()
         if self._deadline is not None and now >= self._deadline:
             self._deadline = None
             for child in self._living.values():
@@ -291,6 +301,8 @@ class Keeper:
         exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         oom_kills = descendants.count_oom_kills()
         word = child.note.read()
+        if word is not None and word.time <= self._asked_at and signal_number in self._sent - {signal.SIGKILL}:
+            signal_number, exit_code = None, word.code  # it had failed, and was about to end, when our signal came
         assert child.stderr is not None
         self._take_rest(child.stderr.fd)
         death = exceptions.Death(
@@ -303,22 +315,35 @@ class Keeper:
             stack=child.read_stack() if signal_number is not None else "",
             # An error that it left word of before we asked is its own; so is any signal that we did not send.
             expected=child.is_ended_by_us
-            and (word is None or word[0] > self._asked_at)
+            and (word is None or word.time > self._asked_at)
             and (signal_number is None or signal_number in self._sent),
         )
         self._oom_kills = oom_kills
         ending = report.Ending(
             rank=child.rank,
             death=death,
-            ended_at=word[0] if word else now,
-            ran_s=(word[0] if word else now) - child.started_at,
-            summary=word[1] if word else "",
+            ended_at=word.time if word else now,
+            ran_s=(word.time if word else now) - child.started_at,
+            summary=word.summary if word else "",
             recorded=report.parse_recorded(child.read(child.error_fd)),
         )
         self._endings.append(ending)
         child.close()
         if ending.is_failure and self._deadline is None and self._living:
             self._ask_to_end(signal.SIGTERM)
+        elif self._tell_at is None and len(self._endings) == 1:
+            self._tell_at = now + NOTICE_SECONDS
+
+    def _tell_of_stragglers(self) -> None:
+        """Say it once: that a rank goes on may be meant, or it may wait for ever, as for a rank that has ended."""
+        if not self._living or self._deadline is not None:
+            return
+        ended = ", ".join(str(ending.rank) for ending in sorted(self._endings, key=lambda one: one.rank))
+        living = ", ".join(f"{child.rank} (pid {child.pid})" for child in self._living.values())
+        self._relay.say(
+            f"hocket run: rank {ended} ended {NOTICE_SECONDS:.0f} s ago, and rank {living} goes on. If it waits for one that has ended, Ctrl-C or SIGTERM ends "
+            "the launch.\n"
+        )
 
     def _take_rest(self, fd: int) -> None:
         """Read what a dead rank left in its pipe, as much as a pipe holds; what nobody takes waits in our memory."""

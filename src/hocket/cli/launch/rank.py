@@ -12,6 +12,7 @@ import runpy
 import sys
 import time
 import types
+from typing import NamedTuple
 
 from hocket import texts
 from hocket.cli.launch import plan as plans
@@ -21,21 +22,30 @@ _OURS = (__file__, "<frozen runpy>", runpy.__file__)
 """Files whose frames say nothing to a user."""
 
 
+class Word(NamedTuple):
+    """What a rank says of its failure."""
+
+    time: float
+    """When it was, by the monotonic clock."""
+    summary: str
+    code: int
+
+
 class Note:
     """Where a rank leaves word of its end, for the keeper. It can be read after any death, and has no name to clean up."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("hocket-note", os.MFD_CLOEXEC)
 
-    def write(self, summary: str) -> None:
-        """Leave word that the script failed just now."""
-        os.pwrite(self.fd, json.dumps({"time": time.monotonic(), "summary": summary}).encode(), 0)
+    def write(self, summary: str, code: int) -> None:
+        """Leave word that the script failed just now, and with which exit code the process will end."""
+        os.pwrite(self.fd, json.dumps({"time": time.monotonic(), "summary": summary, "code": code}).encode(), 0)
 
-    def read(self) -> tuple[float, str] | None:
+    def read(self) -> Word | None:
         """Return when the script failed, and of what; None if it left no word."""
         try:
             fields = json.loads(os.pread(self.fd, 16 * 1024, 0))
-            return float(fields["time"]), str(fields["summary"])
+            return Word(float(fields["time"]), str(fields["summary"]), int(fields["code"]))
         except ValueError:
             return None
 
@@ -53,13 +63,14 @@ def run(plan: plans.Plan, note: Note, stack_fd: int) -> int:
     except SystemExit as error:
         code = _get_code(error)
         if code and os.getpid() == pid:
-            note.write("")
+            note.write("", code)
         return code
     except BaseException as error:  # noqa: BLE001 (this is the end of the script)
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
         if os.getpid() == pid:  # the script may have forked
-            note.write(_summarize(error))
+            note.write(_summarize(error), code)
         _show(error)
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
+        return code
     return 0
 
 
