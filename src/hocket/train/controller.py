@@ -164,7 +164,6 @@ class Controller:
             def begin(rank: int) -> contract.ObjectRef[Any] | None:
                 return self._begin(group, rank, work, token)
 
-            runs = [begin(rank) for rank in range(len(group))]
             held = roles.sum_bundles([role.bundle for role in group.roles]) or run.scaling.multiply(len(group))
             obstacle = self._validations.find_obstacle(held) if self._validations else ""
             told = drain.Drain(self._book, group.places, run.config.failure_config.preemption_grace_s)
@@ -175,17 +174,22 @@ class Controller:
                 run.backend_config.on_replace(group, rank)
                 return begin(rank)
 
-            following = follower.Follower(
-                group, runs, self._book, front, told, self._validations, run.run_storage, attempt, token, replace
-            )
-            returned = self._follow(group, following, told)
+            def begin_all() -> follower.Follower:
+                runs = [begin(rank) for rank in range(len(group))]
+                return follower.Follower(
+                    group, runs, self._book, front, told, self._validations, run.run_storage, attempt, token, replace
+                )
+
+            returned = self._follow(group, begin_all, told)
             run.backend_config.on_shutdown(group)
             return returned
         finally:
             group.shutdown()
 
-    def _follow(self, group: worker_group.WorkerGroup, following: follower.Follower, told: drain.Drain) -> Any:
-        """Follow the ranks, with SIGTERM as a notice."""
+    def _follow(
+        self, group: worker_group.WorkerGroup, begin_all: Callable[[], follower.Follower], told: drain.Drain
+    ) -> Any:
+        """Have the ranks begin, and follow them, with SIGTERM as a notice: not later than they, who may be quick."""
 
         def tell_ranks() -> None:
             for handle in group.actors:
@@ -193,7 +197,7 @@ class Controller:
 
         try:
             with notices.passed_on(tell_ranks):
-                return following.follow()
+                return begin_all().follow()
         except errors.WorkerGroupError as error:
             judged = told.judge(error)
             if judged is error:
