@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+import hocket
 from hocket import train
+from hocket.train import storage
 
 makers: Any = train  # what the type checker refuses is given on purpose
 
@@ -180,3 +182,43 @@ def test_a_missing_framework_names_its_extra() -> None:
 def test_a_path_with_a_colon_is_a_path(tmp_path: Path) -> None:
     assert train.Checkpoint(tmp_path / "a:b").path == str(tmp_path / "a:b")
     assert train.RunConfig(storage_path="runs:2026/x").storage_path == "runs:2026/x"
+
+
+def test_where_a_checkpoint_of_a_name_lies(tmp_path: Path) -> None:
+    kept = storage.Storage(str(tmp_path), "run")
+    assert kept.build_checkpoint_path_from_name("checkpoint_3") == str(tmp_path / "run" / "checkpoint_3")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(
+        NotADirectoryError, match=r"The run's folder cannot be made .*RunConfig\(storage_path=\.\.\.\).*file/run"
+    ):
+        storage.open_storage(storage.Storage(str(file), "run"))
+
+
+def test_torch_takes_both_of_rays_init_methods() -> None:
+    torch_training = pytest.importorskip("hocket.train.torch", reason="needs PyTorch: pip install 'hocket[torch]'")
+    for name in ("env", "tcp"):
+        assert torch_training.TorchConfig(init_method=name).init_method == name
+    with pytest.raises(ValueError, match=r"init_method must be 'env' or 'tcp', but received 'file'\. Leave it out"):
+        torch_training.TorchConfig(init_method="file")
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize(
+    ("scaling", "match"),
+    [
+        (train.ScalingConfig(use_gpu=True), r"Use fewer workers, or train on CPUs with ScalingConfig\(use_gpu=False\)"),
+        (
+            train.ScalingConfig(resources_per_worker={"lidar": 1}),
+            r"open the session with more of lidar: hocket\.init\(resources",
+        ),
+        (train.ScalingConfig(num_workers=99), r"give each less .*hocket\.init\(num_cpus=\.\.\.\)"),
+    ],
+)
+def test_what_is_short_decides_the_advice(scaling: train.ScalingConfig, match: str, tmp_path: Path) -> None:
+    run = train.RunConfig(storage_path=tmp_path)
+    with pytest.raises(hocket.exceptions.InfeasibleResourcesError, match=match):
+        train.DataParallelTrainer(take_none, scaling_config=scaling, run_config=run).fit()

@@ -301,9 +301,9 @@ def _read_foreign(jobs: Any, task: ClusterTask | None) -> tuple[Any, ClusterTask
             task = ClusterTask(kind, index or 0)
         jobs = jobs.cluster_spec()
     if isinstance(jobs, Cluster):
-        return jobs._tasks if any(None not in found.values() for found in jobs._tasks.values()) else {
-            role: len(found) for role, found in jobs._tasks.items()
-        }, task or jobs.task
+        task, jobs = task or jobs.task, jobs._tasks
+        if all(address is None for tasks in jobs.values() for address in tasks.values()):  # it was made from numbers
+            jobs = {role: len(tasks) for role, tasks in jobs.items()}
     if hasattr(jobs, "as_dict"):
         jobs = jobs.as_dict()
     return jobs, task

@@ -146,7 +146,7 @@ def refuse_keras_3(work: Any) -> None:
         return
     try:
         found = _KERAS_3.search(bytes(values.encode_whole(work).data))
-    except exceptions.SerializationError:  # whoever sends it says why
+    except exceptions.SerializationError:  # the sending that follows says why
         return
     if found is not None:
         raise TypeError(

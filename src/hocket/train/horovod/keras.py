@@ -254,7 +254,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         steps_per_epoch: How many batches an epoch has. Default: what ``fit`` knows.
 
     Raises:
-        ValueError: The rate shall change with each batch, and nobody knows how many there are.
+        ValueError: The rate changes with each batch, and the number of batches is unknown.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._steps_per_epoch = self._steps_per_epoch or (self.params or {}).get("steps")
         if not self.staircase and not self._steps_per_epoch:
             raise ValueError(
-                "The learning rate shall change with each batch, but how many an epoch has is unknown. Pass steps_per_epoch=..."
+                "The learning rate changes with each batch, but how many an epoch has is unknown. Pass steps_per_epoch=..."
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
