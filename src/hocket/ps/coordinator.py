@@ -150,7 +150,7 @@ class Coordinator:
         if isinstance(args, str) or not isinstance(args, Sequence):
             raise TypeError(f"args must be a tuple of arguments, but received {args!r}. Write args=({args!r},).")
         self._desk.check_open()
-        foreign.refuse_captured(fn, args, kwargs or {})
+        foreign.refuse_arguments(fn, args, kwargs or {})
         function = self._learn(fn)
         given, named = tuple(args), dict(kwargs or {})
         drawn = frozenset(one.number for one in (*function.inputs, *_find_inputs((given, named))))
@@ -368,6 +368,7 @@ class Coordinator:
         is_plain = isinstance(fn, types.FunctionType)
         function = self._functions.get(fn) if is_plain else None
         if function is None:
+            foreign.refuse_captured(fn)  # once: what workers know of a function stays
             with streams.collected() as inputs:
                 ref = api.put(fn)
             referred = [*inputs, *_find_referred(fn)]

@@ -76,24 +76,33 @@ def _refuse_parameter(module: Any, name: str, parameter: Any) -> None:
 # --- closures ---------------------------------------------------------------------------------------------------------
 
 
-def refuse_captured(fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise if a closure takes variables of TensorFlow or Keras along, or layers with weights of Keras.
+def refuse_captured(fn: Any) -> None:
+    """Raise if a function refers to variables of TensorFlow or Keras, or to layers of Keras.
 
     Raises:
         TypeError: It does.
     """
+    function = getattr(fn, "python_function", fn)  # what `tf.function` has made of it
+    _refuse_among(fn, _list_captured(function))
+
+
+def refuse_arguments(fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise if a closure is given such variables or layers.
+
+    Raises:
+        TypeError: It is.
+    """
+    _refuse_among(fn, [*((f"argument {index}", one) for index, one in enumerate(args)), *kwargs.items()])
+
+
+def _refuse_among(fn: Any, found: Iterable[tuple[str, Any]]) -> None:
     kinds = _list_kinds()
     if not kinds:
         return
-    function = getattr(fn, "python_function", fn)  # what `tf.function` has made of it
-    for name, value in (
-        *_list_captured(function),
-        *((f"argument {index}", one) for index, one in enumerate(args)),
-        *kwargs.items(),
-    ):
+    for name, value in found:
         for one in _flatten(value):
             if isinstance(one, kinds):
-                _refuse(getattr(function, "__qualname__", repr(fn)), name, one)
+                _refuse(getattr(getattr(fn, "python_function", fn), "__qualname__", repr(fn)), name, one)
 
 
 def _list_kinds() -> tuple[type, ...]:
