@@ -32,6 +32,7 @@ from hocket.engine.ray import (
     arrays,
     classes,
     errors,
+    keeping,
     keywords,
     listing,
     natives,
@@ -135,6 +136,7 @@ class RayEngine(contract.Engine):
         self._callbacks_lock = threading.Lock()
         #: Ids of actors that end with the session.
         self._own_actors: set[int] = set()
+        self._kept_arguments = keeping.KeptArguments(listing.list_dead_actors)
         self._groups: dict[int, Any] = {}
         self._rebuilder = _Rebuilder((namespace, session_id))
         #: Placement groups that this process gave back, and the references of tasks that were to run in one.
@@ -268,6 +270,8 @@ class RayEngine(contract.Engine):
         shell.__module__ = getattr(actor_class.value, "__module__", shell.__module__)
         native_args, native_kwargs = natives.replace_references(args, kwargs)
         try:
+            if options.max_restarts:
+                native_args, native_kwargs = keeping.put_large(native_args, native_kwargs)
             remote = outside.build_remote(shell, keywords.build_actor_keywords(options))
             native = remote.remote(*native_args, **native_kwargs)
             ref = self.wrap_known(native)
@@ -275,6 +279,8 @@ class RayEngine(contract.Engine):
             if "already taken" in str(error) or isinstance(error, ray.exceptions.ActorAlreadyExistsError):
                 raise rules.build_name_error(options.name, options.namespace) from error
             raise _explain_submission(error, args, kwargs, options.class_name) from error
+        if options.max_restarts:
+            self._kept_arguments.keep(native, native_args, native_kwargs)
         if options.name:
             listing.publish_actor(native, options)
         if not options.detached:
@@ -326,6 +332,8 @@ class RayEngine(contract.Engine):
     def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
         if not self._is_closed:
             ray.kill(actor._native, no_restart=no_restart)
+            if no_restart:
+                self._kept_arguments.forget(actor._native)
 
     def request_exit(self) -> None:
         runner.is_exiting = True
@@ -560,6 +568,7 @@ class RayEngine(contract.Engine):
         for callback in callbacks:
             callback()
         arrays.uninstall()
+        self._kept_arguments.clear()
         try:
             if ray.is_initialized():  # the user may have called ray.shutdown() before
                 if self.connection.is_attached:

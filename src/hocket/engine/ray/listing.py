@@ -210,13 +210,17 @@ def _get_key(native: Any) -> bytes:
 
 def list_living_actors() -> list[str]:
     """Return the ids of the actors of this driver's job that are not dead."""
-    return outside.ask(_list_living_actors)
+    return [actor_id for actor_id, state in outside.ask(_list_actor_states).items() if state != "DEAD"]
 
 
-def _list_living_actors() -> list[str]:
+def list_dead_actors() -> list[str]:
+    """Return the ids of the actors of this driver's job that are dead."""
+    return [actor_id for actor_id, state in outside.ask(_list_actor_states).items() if state == "DEAD"]
+
+
+def _list_actor_states() -> dict[str, str]:
     job_id = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
-    found = ray._private.state.actors(job_id=job_id)
-    return [actor_id for actor_id, actor in found.items() if actor["State"] != "DEAD"]
+    return {actor_id: actor["State"] for actor_id, actor in ray._private.state.actors(job_id=job_id).items()}
 
 
 def list_objects() -> dict[bytes, Row]:

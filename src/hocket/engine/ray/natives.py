@@ -37,6 +37,11 @@ def is_group(native: Any) -> bool:
     return isinstance(native, PlacementGroup)
 
 
+def is_object(value: Any) -> bool:
+    """Tell whether it is one of Ray's references on an object."""
+    return type(value) in _OBJECTS
+
+
 def format_id(native: Any) -> str:
     """Return the id of a native handle in hexadecimal."""
     if isinstance(native, ray.ObjectRef):

@@ -59,10 +59,11 @@ class ProcessActorContract:
         again = api.remote(Fragile).options(max_restarts=1, max_task_retries=1).remote(tmp_path / "once")
         assert api.get([again.die_once.remote(), again.ping.remote()]) == ["alive", "pong"]
 
-    def test_restarted_actor_knows_it_and_keeps_its_name_and_arguments(self) -> None:
+    @pytest.mark.parametrize("is_put", [True, False])
+    def test_restarted_actor_knows_it_and_keeps_its_name_and_arguments(self, is_put: bool) -> None:
         class Phoenix:
-            def __init__(self, array: Any) -> None:
-                self.total = float(array.sum())
+            def __init__(self, array: Any, *, more: Any) -> None:
+                self.total = float(array.sum() + more.sum())
 
             def look(self) -> tuple[float, bool]:
                 return self.total, api.get_runtime_context().was_current_actor_reconstructed
@@ -70,13 +71,16 @@ class ProcessActorContract:
             def die(self) -> None:
                 os._exit(1)
 
-        argument = api.put(np.ones(200_000))
-        phoenix = api.remote(Phoenix).options(max_restarts=-1, max_task_retries=-1, name="phoenix").remote(argument)
-        del argument
-        assert api.get(phoenix.look.remote()) == (200_000.0, False)
-        with pytest.raises(exceptions.ActorUnavailableError):
-            api.get(phoenix.die.options(max_task_retries=0).remote())
-        assert api.get(api.get_actor("phoenix").look.remote()) == (200_000.0, True)
+        array, more = np.ones(200_000), np.ones(100_000)
+        argument, other = (api.put(array), api.put(more)) if is_put else (array, more)
+        build = api.remote(Phoenix).options(max_restarts=-1, max_task_retries=-1, name="phoenix").remote
+        phoenix = build(argument, more=other)
+        del argument, other
+        assert api.get(phoenix.look.remote()) == (300_000.0, False)
+        for _ in range(3):  # objects that nobody refers to are gone a moment later
+            with pytest.raises(exceptions.ActorUnavailableError):
+                api.get(phoenix.die.options(max_task_retries=0).remote())
+            assert api.get(api.get_actor("phoenix").look.remote()) == (300_000.0, True)
 
     def test_threads_of_concurrency_groups(self) -> None:
         mixed = api.remote(concurrency_groups={"io": 2})(programs.GroupedGate).remote()
