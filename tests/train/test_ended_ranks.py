@@ -1,7 +1,13 @@
-"""Ranks that have returned while others still wait for them."""
+"""Ranks that others wait for in vain: they have returned, are stopped, or are stuck."""
 
 from __future__ import annotations
 
+import logging
+import os
+import re
+import signal
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +16,9 @@ import torch
 import torch.distributed as dist
 
 from hocket import train
+from hocket.train import collective, patience
 from hocket.train import torch as hocket_torch
+from tests.conftest import wait_until_cpus_are_free
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60), pytest.mark.usefixtures("session")]
 
@@ -49,3 +57,78 @@ def work_on_alone() -> int:
 
 def test_ranks_that_need_nobody_may_end_when_they_like(tmp_path: Path) -> None:
     assert fit(work_on_alone, tmp_path).return_value == 1
+
+
+def wait_for_a_lock() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire(timeout=600)
+
+
+def stop_here() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def report_after(obstacle: Any) -> None:
+    train.report({"step": 0})
+    if train.get_context().get_world_rank() == 1:
+        obstacle()
+    with tempfile.TemporaryDirectory() as folder:
+        train.report({"step": 1}, checkpoint=train.Checkpoint(folder))
+
+
+def meet_after(obstacle: Any) -> None:
+    if train.get_context().get_world_rank() == 1:
+        obstacle()
+    collective.barrier()
+
+
+@pytest.mark.parametrize(
+    ("function", "wait"),
+    [
+        (report_after, r"in report\(\) for rank 1, which has made \d reports?\."),
+        (meet_after, r"in barrier\(\) for rank 1, which has not called it\."),
+    ],
+)
+@pytest.mark.parametrize(
+    ("obstacle", "where"),
+    [
+        (wait_for_a_lock, r"Rank 1 is here:\n(.|\n)* in wait_for_a_lock\n    lock.acquire\(timeout=600\)"),
+        (stop_here, r"Rank 1 \(pid \d+\) does not say where it is: its process is stopped"),
+    ],
+)
+def test_a_rank_that_does_not_come_is_named_and_given_up(  # noqa: PLR0913 (pytest's)
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    function: Any,
+    wait: str,
+    obstacle: Any,
+    where: str,
+) -> None:
+    monkeypatch.setattr(patience, "NOTICE_SECONDS", 0.2)
+    monkeypatch.setattr(patience, "LIMIT_SECONDS", 1.0)
+    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.5)
+    with (
+        caplog.at_level(logging.WARNING, "hocket.train"),
+        pytest.raises(train.WorkerGroupError, match=rf"^Rank 0 has waited for \d s {wait} The limit is ") as caught,
+    ):
+        fit(lambda: function(obstacle), tmp_path)
+    assert re.search(where, str(caught.value))
+    assert list(caught.value.worker_failures) == [1]
+    notices = [record.getMessage() for record in caplog.records if "has waited for" in record.getMessage()]
+    assert notices and re.search(rf"^Rank 0 has waited for \d s {wait}\n", notices[0]) and re.search(where, notices[0])
+    wait_until_cpus_are_free()
+
+
+def report_late() -> None:
+    if train.get_context().get_world_rank() == 1:
+        threading.Event().wait(0.5)
+    with tempfile.TemporaryDirectory() as folder:
+        train.report({"step": 1}, checkpoint=train.Checkpoint(folder))
+
+
+def test_a_limit_of_0_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "NOTICE_SECONDS", 0.1)
+    monkeypatch.setattr(patience, "LIMIT_SECONDS", 0.0)
+    assert fit(report_late, tmp_path).checkpoint is not None

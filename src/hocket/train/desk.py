@@ -62,6 +62,21 @@ class Desk:
                 answers.append((rank, questions.Answer(question.number, self._manager.list_reported())))
         return answers
 
+    def find_meeting(self) -> tuple[str, int, list[int]] | None:
+        """Return in which call ranks wait for each other, its number, and which are there; None if none waits."""
+        here = self._list_present()
+        if not here:
+            return None
+        return here[min(here)][1].call, self._met, sorted(here)
+
+    def list_readers(self) -> list[int]:
+        """Return the ranks that wait for a list with a report whose row is not complete."""
+        return [
+            rank
+            for rank, question in self._held
+            if isinstance(question.about, questions.ListCheckpoints) and question.report_count > self._book.row_count
+        ]
+
     def _is_true(self, mode: reported.CheckpointConsistencyMode | None, report_count: int) -> bool:
         if mode is None:
             return True
@@ -78,10 +93,7 @@ class Desk:
 
     def _settle_meeting(self) -> list[tuple[int, questions.Answer]]:
         """Answer the ranks that wait for each other, if they are all there and have called the same."""
-        here: dict[int, tuple[questions.Question, questions.Meeting]] = {}
-        for rank, question in self._held:
-            if isinstance(question.about, questions.Meeting) and rank not in here:
-                here[rank] = (question, question.about)
+        here = self._list_present()
         if not here:
             return []
         first = min(here)
@@ -109,6 +121,14 @@ class Desk:
         for rank, (question, _) in here.items():
             self._held.remove((rank, question))
         return [(rank, questions.Answer(question.number, data)) for rank, (question, _) in here.items()]
+
+    def _list_present(self) -> dict[int, tuple[questions.Question, questions.Meeting]]:
+        """Return the first meeting of each rank that is in one."""
+        here: dict[int, tuple[questions.Question, questions.Meeting]] = {}
+        for rank, question in self._held:
+            if isinstance(question.about, questions.Meeting) and rank not in here:
+                here[rank] = (question, question.about)
+        return here
 
     def _describe_preemption(self) -> bytes:
         """Return what all ranks are told, so that they agree."""

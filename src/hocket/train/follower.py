@@ -28,6 +28,7 @@ from hocket.train import (
     failures,
     notices,
     parcels,
+    patience,
     questions,
     report_book,
     reports,
@@ -183,6 +184,7 @@ class Follower:
         self._waiting: dict[Source, Callable[[Any], None]] = {}
         self._lines = [_Line() for _ in runs]
         self._watch = _Watch(group, book)
+        self._patience = patience.Patience(group, self._find_wait)
         self._deliveries: dict[tuple[str, str, str], _Delivery] = {}
 
     def follow(self) -> Any:
@@ -225,7 +227,7 @@ class Follower:
     def _wait_once(self) -> None:
         """Wait for the next thing to happen, and see to it. A validation that still runs when all else is done is not waited for here."""
         sources: list[Source] = list(self._waiting)
-        limits = [self._watch.seconds_left, self._drain.seconds_left]
+        limits = [self._watch.seconds_left, self._drain.seconds_left, self._patience.seconds_left]
         if self._validations is not None:
             sources += self._validations.start()
             limits.append(self._validations.seconds_left)
@@ -239,6 +241,24 @@ class Follower:
         self._drain.look()
         if self._drain.info is None:
             self._watch.look()
+        self._patience.look()
+
+    def _find_wait(self) -> patience.Wait | None:
+        """Return which ranks wait for another one to come to them; None if none does."""
+        meeting = self._desk.find_meeting()
+        if meeting is not None:
+            call, number, present = meeting
+            missing = tuple(rank for rank in range(self._num_reporting) if rank not in present)
+            return patience.Wait(("meeting", number), f"{call}()", tuple(present), missing, "has not called it")
+        call, waiting = "report()", self._book.list_waiting()
+        if not waiting:
+            call, waiting = "get_all_reported_checkpoints()", self._desk.list_readers()
+        missing = tuple(rank for rank in self._book.list_missing() if not self._lines[rank].reports)  # else: under way
+        if not waiting or not missing:
+            return None
+        row = self._book.row_count
+        what = f"has made {row} report{'s' * (row != 1)}"
+        return patience.Wait(("row", row), call, tuple(waiting), missing, what)
 
     def _serve(self, source: Source) -> None:
         serve, rank = self._waiting.pop(source), self._aside.pop(source, None)

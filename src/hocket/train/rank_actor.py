@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,9 +13,9 @@ from hocket.collective import host_group
 from hocket.core import api, session
 from hocket.train import checkpoint, copies, notices, parcels, places, questions, storage, worker_session
 
-MAX_CONCURRENCY = 8
+MAX_CONCURRENCY = 9
 """Calls that run at once in a rank: the training function, the wait for its reports, files sent, a parcel received, an acknowledgement,
-an answer, a notice, a ping."""
+an answer, a notice, a ping, a question where it is."""
 
 
 class RankActor:
@@ -23,6 +26,7 @@ class RankActor:
         self._inquiry = questions.Inquiry(self._reports.put)
         self._session: worker_session.WorkerSession | None = None
         self._copies: copies.Copies | None = None
+        self._thread: int | None = None
         if not notices.listen(lambda: self.notify(is_drivers=False)) and session.get_engine().name == "ray":
             notices.end_at_once()
 
@@ -40,6 +44,15 @@ class RankActor:
         gpu_ids = tuple(context.get_accelerator_ids().get("GPU", ()))
         return places.Introduction(context.get_node_id(), os.getpid(), gpu_ids, copies.find_temporary())
 
+    def describe(self) -> str:
+        """Return the stack of the training function, its own frames and those that it called."""
+        frame = sys._current_frames().get(self._thread or 0)
+        if frame is None:
+            return "  (the training function does not run)\n"
+        stack = traceback.extract_stack(frame)
+        ours = max((at for at, found in enumerate(stack) if found.filename == __file__), default=-1)
+        return "".join(traceback.format_list(stack[ours + 1 :]))
+
     def execute(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function here."""
         return function(*args)
@@ -47,6 +60,7 @@ class RankActor:
     def run(self, work: tuple[Callable[..., Any], tuple[Any, ...]], info: worker_session.RankInfo) -> Any:
         """Run the training function, and return what it returns if this is rank 0."""
         function, args = work
+        self._thread = threading.get_ident()
         if not storage.sees_token(info.run_storage, info.token):
             self._copies = copies.Copies(self._reports.put)
         reports = self._reports

@@ -100,6 +100,14 @@ class ReportBook:
         behind = max(report_count, self.row_count)
         return next((rank for rank, index in enumerate(self._waiting) if index >= behind), None)
 
+    def list_waiting(self) -> list[int]:
+        """Return the ranks that wait for the commit of a report."""
+        return [rank for rank, index in enumerate(self._waiting) if index >= self.row_count]
+
+    def list_missing(self) -> list[int]:
+        """Return the ranks whose report of the next row is not here."""
+        return [rank for rank, pending in enumerate(self._pending) if not pending]
+
     def _complete(self, row: list[reports.Report]) -> Acknowledgement | None:
         metrics = [report.read_metrics() for report in row]
         kept = dict(metrics[0])  # a validation adds to them, and callbacks may do what they like to theirs
