@@ -15,12 +15,14 @@ Needs ``hocket[ray]``.
 
 from __future__ import annotations
 
+import abc
 import contextlib
-import ctypes
+import json
 import os
 import queue
 import secrets
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -37,14 +39,18 @@ import psutil
 from hocket.core import session
 from hocket.engine import faults
 from hocket.engine.ray import access, adapter, folders
+from hocket.testing import machine_node, machines, mounts
 
 ray = adapter.ray
 
 from ray import cluster_utils  # noqa: E402 (after the adapter, which explains a missing Ray)
 from ray._common.utils import reset_ray_address  # noqa: E402
+from ray._private import services  # noqa: E402
 from ray._private.utils import get_ray_address_file, write_ray_address  # noqa: E402
 
 T = TypeVar("T")
+
+_LOOPBACK = "127.0.0.1"
 
 _FAULTS_VARIABLE = "HOCKET_CLUSTER_FAULTS"
 """The environment variable that holds the folder of armed faults, for all processes of all nodes."""
@@ -62,10 +68,6 @@ _HEALTH = {
 
 _STORE_BYTES = 100 * 2**20
 """The object store of a node. Ray takes no less than 75 MiB."""
-
-_NEW_MOUNTS, _RECURSIVE_AND_PRIVATE = 0x20000, 0x4000 | 0x40000
-"""CLONE_NEWNS of unshare(2); MS_REC and MS_PRIVATE of mount(2)."""
-
 
 def reach(moment: str) -> None:
     """Say that the program under test has come to a moment. Does nothing unless `Cluster.fail_at` waits for it.
@@ -104,29 +106,12 @@ def can_have_private_paths() -> bool:
     home = _Home([])
     try:
         with tempfile.TemporaryDirectory() as folder:
-            home.run(lambda: _hide([folder]))
+            home.run(lambda: mounts.hide([folder]))
     except OSError:
         return False
     finally:
         home.end()
     return True
-
-
-def _hide(paths: Sequence[str]) -> None:
-    """Give this thread, and what it starts from now on, an empty folder of its own in the place of each of these."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "unshare"):
-        raise OSError("this system has no unshare(2)")
-    _check_call(libc.unshare(_NEW_MOUNTS), "unshare")
-    _check_call(libc.mount(b"none", b"/", None, _RECURSIVE_AND_PRIVATE, None), "mount")
-    for path in paths:
-        _check_call(libc.mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, None), path)
-
-
-def _check_call(result: int, what: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
 
 
 class _Home:
@@ -160,19 +145,44 @@ class _Home:
                 future.set_exception(error)
 
 
-class Node:
+class Node(abc.ABC):
     """A node of a `Cluster`. Made by it."""
 
-    def __init__(self, cluster: Cluster, native: Any, home: _Home, folder: str) -> None:
-        self.node_id: str = native.node_id
+    def __init__(self, node_id: str, folder: str) -> None:
+        self.node_id = node_id
         #: Where the node has its logs, sockets and spilled values.
         self.folder = folder
+
+    @abc.abstractmethod
+    def list_pids(self) -> list[int]:
+        """Return the processes of the node: Ray's own, the workers, and what these have started."""
+
+    @abc.abstractmethod
+    def is_alive(self) -> bool:
+        """Tell whether the node's main process runs."""
+
+    @abc.abstractmethod
+    def kill(self) -> None:
+        """End all processes of the node at once, as if the machine had lost its power. Ray learns of it by itself, after some two seconds."""
+
+    @abc.abstractmethod
+    def _end(self) -> None:
+        """Ask the node to end, and wait for it."""
+
+    def __repr__(self) -> str:
+        return f"Node({self.node_id[:8]})"
+
+
+class _NodeHere(Node):
+    """A node among the processes of this machine."""
+
+    def __init__(self, cluster: Cluster, native: Any, home: _Home, folder: str) -> None:
+        super().__init__(native.node_id, folder)
         self._cluster = cluster
         self._native = native
         self._home = home
 
     def list_pids(self) -> list[int]:
-        """Return the processes of the node: Ray's own, the workers, and what these have started."""
         found: dict[int, None] = {}
         for infos in self._native.all_processes.values():
             for info in infos:
@@ -185,13 +195,11 @@ class Node:
         return list(found)
 
     def is_alive(self) -> bool:
-        """Tell whether the node's main process runs."""
         return bool(self._native.all_processes) and any(
             info.process.poll() is None for info in self._native.all_processes.get("raylet", ())
         )
 
     def kill(self) -> None:
-        """End all processes of the node at once, as if the machine had lost its power. Ray learns of it by itself, after some two seconds."""
         for pid in self.list_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -199,8 +207,33 @@ class Node:
             for info in infos:
                 info.process.wait()
 
-    def __repr__(self) -> str:
-        return f"Node({self.node_id[:8]})"
+    def _end(self) -> None:
+        cluster = self._cluster._native
+        self._native.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
+        cluster.worker_nodes.discard(self._native)
+        if cluster.head_node is self._native:
+            cluster.head_node = None
+        self._home.end()
+
+
+class _NodeApart(Node):
+    """A node on a machine of its own."""
+
+    def __init__(self, machine: machines.Machine, node_id: str, folder: str) -> None:
+        super().__init__(node_id, folder)
+        self._machine = machine
+
+    def list_pids(self) -> list[int]:
+        return self._machine.list_pids()
+
+    def is_alive(self) -> bool:
+        return self._machine.is_on()
+
+    def kill(self) -> None:
+        self._machine.kill()
+
+    def _end(self) -> None:
+        self._machine.end()
 
 
 class _Fault:
@@ -243,14 +276,22 @@ class Cluster:
             Ray's ``RayParams``; and ``private_paths``: folders in whose place the node alone has an empty one. The first node is the head; a
             driver on this machine joins through it.
         system_config: Ray's internal settings, beside those that have it find a dead node soon.
+        apart: Whether each node but the head is on a machine of its own, made of namespaces (`machines`): it has an address of its own, and sees
+            neither the others' processes nor their shared memory; when it is killed, its connections end without a word. The nodes then
+            listen on this machine's address and their own, and not on loopback. Default: all are processes side by side, on loopback.
 
     Raises:
         ValueError: There is no node, or the head has private paths.
+        PermissionError: ``apart`` needs root and ``iproute2``; `machines.can_have_machines` tells.
         PermissionError: ``private_paths`` needs the right to mount; `can_have_private_paths` tells.
     """
 
     def __init__(
-        self, nodes: Sequence[Mapping[str, Any]] = ({},), *, system_config: Mapping[str, Any] | None = None
+        self,
+        nodes: Sequence[Mapping[str, Any]] = ({},),
+        *,
+        system_config: Mapping[str, Any] | None = None,
+        apart: bool = False,
     ) -> None:
         if not nodes:
             raise ValueError(
@@ -261,6 +302,9 @@ class Cluster:
                 "The first node is the head, through which the driver joins, so it cannot have private_paths. Give them to another node."
             )
         self._wanted = nodes
+        self._is_apart = apart
+        self._network: machines.Network | None = None
+        self._host = _LOOPBACK
         self._system_config = {**_HEALTH, **(system_config or {})}
         self._native: Any = None
         self._nodes: list[Node] = []
@@ -293,7 +337,14 @@ class Cluster:
                 "AUTOSCALER_METRIC_PORT": "0",
                 "DASHBOARD_METRIC_PORT": "0",
             }
-            stack.enter_context(access.settings(settings, loopback=True))
+            if self._is_apart:
+                if not machines.can_have_machines():
+                    raise PermissionError(
+                        "apart=True needs root and iproute2, to make machines of namespaces. Leave it out: then all nodes are side by side on loopback."
+                    )
+                self._network = stack.enter_context(machines.Network())
+                self._host = services.get_node_ip_address()
+            stack.enter_context(access.settings(settings, loopback=not self._is_apart))
             self._native = cluster_utils.Cluster(shutdown_at_exit=False)
             stack.callback(self._end_nodes)
             for node in self._wanted:
@@ -322,13 +373,21 @@ class Cluster:
         """
         folder = tempfile.mkdtemp(prefix="n", dir=self._place)
         wanted = {
-            "node_ip_address": "127.0.0.1",
+            "node_ip_address": self._host,
             "object_store_memory": _STORE_BYTES,
             "include_log_monitor": True,  # each node has its own folder, so one for all would see one of them
             "temp_dir": folder,
             "dashboard_agent_listen_port": None,  # any free one
             **resources,
         }
+        if self._network is not None and self._nodes:
+            node = self._add_apart(self._network, wanted, private_paths)
+        else:
+            node = self._add_here(wanted, private_paths)
+        self._nodes.append(node)
+        return node
+
+    def _add_here(self, wanted: dict[str, Any], private_paths: Sequence[str]) -> Node:
         if not self._nodes:
             wanted = {
                 "include_dashboard": False,
@@ -337,11 +396,11 @@ class Cluster:
                 "_system_config": self._system_config,
                 **wanted,
             }
-        home = _Home(private_paths)
+        home, folder = _Home(private_paths), wanted["temp_dir"]
 
         def start() -> Any:
             if private_paths:
-                _hide(private_paths)
+                mounts.hide(private_paths)
                 Path(folder).mkdir(parents=True, exist_ok=True)
             return self._native.add_node(**wanted)
 
@@ -352,18 +411,46 @@ class Cluster:
         except BaseException:
             home.end()
             raise
-        node = Node(self, native, home, folder)
-        self._nodes.append(node)
-        return node
+        return _NodeHere(self, native, home, folder)
+
+    def _add_apart(self, network: machines.Network, wanted: dict[str, Any], private_paths: Sequence[str]) -> Node:
+        environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+        environment[machine_node.PACKAGE_VARIABLE] = str(Path(machine_node.__file__).parents[2])
+        machine = network.start_machine([sys.executable, machine_node.__file__], environment)
+        try:
+            params = {
+                "num_cpus": 1,
+                "num_gpus": 0,
+                "min_worker_port": 0,
+                "max_worker_port": 0,
+                "gcs_address": self.address,
+                "redis_address": self.address,
+                "node_manager_port": 0,
+                **wanted,
+                "node_ip_address": machine.address,
+            }
+            machine.stdin.write(json.dumps({"hide": list(private_paths), "params": params}).encode() + b"\n")
+            machine.stdin.flush()
+            node_id = machine.stdout.readline().decode().strip()
+            if not node_id:
+                raise RuntimeError("A node on a machine of its own did not start; see what it printed.")
+            self._wait_for_node(node_id)
+        except BaseException:
+            machine.end(0.0)
+            raise
+        return _NodeApart(machine, node_id, wanted["temp_dir"])
+
+    def _wait_for_node(self, node_id: str, timeout: float = 30.0) -> None:
+        deadline = time.monotonic() + timeout
+        while node_id not in self._native.global_state._live_node_ids():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"The node {node_id[:8]} has not joined the cluster after {timeout:g} seconds.")
+            time.sleep(0.05)
 
     def remove_node(self, node: Node) -> None:
         """Take a node away: its processes are asked to end, and the cluster is told."""
         self._nodes.remove(node)
-        node._native.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
-        self._native.worker_nodes.discard(node._native)
-        if self._native.head_node is node._native:
-            self._native.head_node = None
-        node._home.end()
+        node._end()
 
     def count_nodes(self) -> int:
         """Return how many nodes the cluster takes for alive."""

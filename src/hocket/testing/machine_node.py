@@ -1,0 +1,43 @@
+"""What process 1 of a machine runs: a node of a Ray cluster, until its standard input ends. A script; started by `hocket.testing.cluster`.
+
+It reads a line of JSON: ``hide``, the folders in whose place the machine has an empty one, and ``params``, fields of Ray's ``RayParams``. It
+writes the node's id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+PACKAGE_VARIABLE = "HOCKET_MACHINE_PACKAGE"
+"""Where this package is."""
+
+
+def main() -> None:
+    """Start the node, and end it when it is told to."""
+    sys.path[0] = os.environ.pop(PACKAGE_VARIABLE)
+
+    from hocket.testing import mounts
+
+    wanted = json.loads(sys.stdin.readline())
+    mounts.hide(["/dev/shm", *wanted["hide"]])  # noqa: S108 (a machine has its own)
+    params = wanted["params"]
+    os.makedirs(params["temp_dir"], exist_ok=True)  # noqa: PTH103 (it may lie in a folder that is hidden)
+    os.chdir(params["temp_dir"])
+    answer = os.dup(1)
+    os.dup2(2, 1)  # what Ray prints is for nobody's eyes but people's
+
+    import ray._private.node
+    import ray._private.parameter
+
+    node = ray._private.node.Node(
+        ray._private.parameter.RayParams(**params), head=False, shutdown_at_exit=False, spawn_reaper=False
+    )
+    os.write(answer, f"{node.node_id}\n".encode())
+    sys.stdin.read()
+    node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
+
+
+if __name__ == "__main__":
+    main()
