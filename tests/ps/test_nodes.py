@@ -13,6 +13,7 @@ import pytest
 
 import hocket
 from hocket import ps
+from hocket.testing import machines
 
 testing_cluster: Any = pytest.importorskip("hocket.testing.cluster", reason="needs Ray: pip install 'hocket[ray]'")
 
@@ -36,7 +37,7 @@ def _send_this_module() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     with (
-        testing_cluster.Cluster(nodes=[{"num_cpus": 2}] * 3) as opened,
+        testing_cluster.Cluster(nodes=[{"num_cpus": 2}] * 3, apart=machines.can_have_machines()) as opened,
         hocket.init(address=opened.address),
     ):
         yield opened

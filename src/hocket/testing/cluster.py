@@ -90,7 +90,8 @@ def _name_fault(moment: str, place: str) -> str:
 
 
 def _kill_tree(pid: int) -> None:
-    """Kill a process and all below it at once; last this one, if it is among them."""
+    """Kill a process and all below it at once; last this one, if it is among them. On a machine of its own the cable is cut first."""
+    machines.cut_own_cable()
     try:
         root = psutil.Process(pid)
         below = root.children(recursive=True)

@@ -10,6 +10,9 @@ import os
 import signal
 import sys
 
+VARIABLE = "HOCKET_MACHINE"
+"""The environment variable that tells a process that it is on a machine, and on which."""
+
 _NEW_MOUNTS, _NEW_PIDS, _NEW_IPC = 0x20000, 0x20000000, 0x08000000
 _RECURSIVE_AND_PRIVATE = 0x4000 | 0x40000
 _DEATH_SIGNAL = 1

@@ -1,4 +1,4 @@
-"""What process 1 of a machine runs: a node of a Ray cluster, until its standard input ends. A script; started by `hocket.testing.cluster`.
+"""What process 1 of a machine runs: a node of a Ray cluster, until its standard input ends or the node dies. A script; started by `hocket.testing.cluster`.
 
 It reads a line of JSON: ``hide``, the folders in whose place the machine has an empty one, and ``params``, fields of Ray's ``RayParams``. It
 writes the node's id.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 
 PACKAGE_VARIABLE = "HOCKET_MACHINE_PACKAGE"
 """Where this package is."""
+
+LOOK_SECONDS = 0.05
+"""How often it is looked whether the node lives."""
 
 
 def main() -> None:
@@ -30,12 +34,16 @@ def main() -> None:
 
     import ray._private.node
     import ray._private.parameter
+    import ray._private.ray_constants
 
     node = ray._private.node.Node(
         ray._private.parameter.RayParams(**params), head=False, shutdown_at_exit=False, spawn_reaper=False
     )
     os.write(answer, f"{node.node_id}\n".encode())
-    sys.stdin.read()
+    (raylet,) = node.all_processes[ray._private.ray_constants.PROCESS_TYPE_RAYLET]
+    while not select.select([sys.stdin], [], [], LOOK_SECONDS)[0]:
+        if raylet.process.poll() is not None:
+            os._exit(1)  # and the machine with it
     node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
 
 

@@ -48,6 +48,12 @@ def can_have_machines() -> bool:
     return is_up
 
 
+def cut_own_cable() -> None:
+    """Cut the cable of the machine that this process is on, if it is on one."""
+    if os.environ.get(machine_init.VARIABLE):
+        _ip("link", "set", "eth0", "down")
+
+
 class Network:
     """A bridge that machines are connected to, and this machine too. A context manager; its machines must have ended before."""
 
@@ -104,7 +110,7 @@ class Network:
                 [*start, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=dict(environment),
+                env={**environment, machine_init.VARIABLE: space},
                 cwd="/",
                 start_new_session=True,  # Ctrl-C is for the driver
             )
