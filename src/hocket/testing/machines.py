@@ -114,8 +114,7 @@ class Network:
                 cwd="/",
                 start_new_session=True,  # Ctrl-C is for the driver
             )
-            machine = Machine(f"{self._prefix}.{number}", process, cable, stack.pop_all())
-        return machine
+            return Machine(f"{self._prefix}.{number}", process, cable, stack.pop_all())
 
 
 class Machine:
@@ -181,6 +180,6 @@ def _is_taken(prefix: str) -> bool:
 
 
 def _ip(*arguments: Any) -> None:
-    done = subprocess.run(["ip", *map(str, arguments)], capture_output=True, text=True, check=False)
+    done = subprocess.run(["ip", *map(str, arguments)], capture_output=True, text=True, check=False)  # noqa: S607 (wherever it is)
     if done.returncode:
         raise OSError(f"`ip {' '.join(map(str, arguments))}` failed: {done.stderr.strip()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,8 @@ from hocket.core import actor, api, placement, remote_function, session
 from hocket.engine import contract, node
 from hocket.train import configs, copies, errors, failures, places, rank_actor, roles
 
+_log = logging.getLogger("hocket.train")
+
 GROW_SECONDS = 5.0
 """How long an elastic group waits for more ranks than it must have, when the resources seemed to be free. A guess."""
 
@@ -22,6 +25,10 @@ RETURN_SECONDS = 2.0
 START_SECONDS = float(os.environ.get("HOCKET_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60"))
 """How long the resources of a group may be held by others before `fit` gives up; and, if it is started again, how long it waits for a node to come
 back. Ray's default."""
+
+STUCK_SECONDS = 240.0
+"""How much longer is waited when the resources are free, but the cluster does not hand them out: Ray reserves one group after the other, and one for
+which it has asked a machine that lost its power keeps it for 136 seconds (measured) with Ray's own settings."""
 
 LOOK_SECONDS = 0.25
 """How often it is looked whether a node has come back."""
@@ -225,6 +232,8 @@ def _reserve(
         try:
             if reservation.wait(START_SECONDS if size == least else GROW_SECONDS):
                 return reservation, size
+            if size == least and _is_stuck(scaling, size, ranks_roles) and reservation.wait(STUCK_SECONDS):
+                return reservation, size
         except BaseException:
             placement.remove_placement_group(reservation)
             raise
@@ -235,6 +244,19 @@ def _reserve(
                 f"{node.hide_internal(api.available_resources())} left. End the tasks and actors that hold the rest, or use fewer workers."
             )
         size -= 1
+
+
+def _is_stuck(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> bool:
+    """Tell, also the user, whether there is enough by the sum over all nodes, but the cluster has not handed it out."""
+    if ranks_roles or count_fitting(scaling) < size:
+        return False
+    _log.warning(
+        "%s, which are free, but Ray has not reserved them for %.0f s. It may have asked a machine for some that has lost its power, and will give up "
+        "in the end; RAY_grpc_client_keepalive_time_ms=10000, set where the cluster is started, makes that sooner.",
+        _describe(scaling, size, ranks_roles),
+        START_SECONDS,
+    )
+    return True
 
 
 def _choose_size(scaling: configs.ScalingConfig, size_before: int) -> int:
