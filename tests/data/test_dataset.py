@@ -54,6 +54,15 @@ def check_datasets() -> None:
     assert order == [row["id"] for row in shuffled.take_all()]
     assert order != [row["id"] for row in rows.random_shuffle(seed=2).take_all()]
 
+    options = data.DataContext.get_current().execution_options
+    data.DataContext.get_current().execution_options = data.ExecutionOptions(max_bytes_in_flight=8_000)
+    try:  # more than a task may look at: each block is cut into parts first
+        assert order == [row["id"] for row in shuffled.take_all()]
+        texts = even.random_shuffle(seed=4).take_all()
+    finally:
+        data.DataContext.get_current().execution_options = options
+    assert texts == even.random_shuffle(seed=4).take_all()
+
     kept = even.repartition(3).materialize()
     assert (kept.num_blocks(), kept.count()) == (3, 500)
     parts = kept.split(3)

@@ -188,7 +188,7 @@ def list_rows(log: Path) -> list[int]:
         groups.setdefault((int(attempt), int(first)), []).append(path)
     order = sorted(groups)
     ends = [first for _, first in order[1:]] + [sys.maxsize]
-    counted = []
+    counted: list[int] = []
     for key, end in zip(order, ends, strict=True):
         for path in groups[key]:
             for line in path.read_text().splitlines():
@@ -229,4 +229,4 @@ def test_every_row_counts_once_an_epoch(
                 f"\n{num_workers} {kind}: median {statistics.median(seconds):.1f} s, most {max(seconds):.1f} s, of {len(seconds)}",
                 end="",
             )
-        print(f"; {result.metrics['step']} steps, {sum(counts.values()) / ROWS:.1f} epochs")
+        print(f"; {(result.metrics or {})['step']} steps, {sum(counts.values()) / ROWS:.1f} epochs")
