@@ -114,32 +114,46 @@ def test_variables_of_others_are_not_taken_along(session: None) -> None:
 
 
 def test_a_graph_does_not_swallow_what_happens_to_a_variable(session: None) -> None:
-    strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1})
+    strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1}, optimizer=ps.SGD(lr=1.0))
     with strategy.scope():
-        variable = ps.Variable([1.0, 2.0])
+        variable, table = ps.Variable([1.0, 2.0]), ps.Embedding(4, 1)
     coordinator = ps.Coordinator(strategy)
-
-    @tf.function
-    def add() -> None:
-        variable.assign_add([1.0, 1.0])
-
-    @tf.function
-    def read() -> Any:
-        return variable.read_value() + 1
+    items = iter(coordinator.create_per_worker_dataset(range(1, 6)))
+    own = coordinator.per_worker(lambda: 3)
 
     @tf.function
     def compute(value: Any) -> Any:
         return value * 2
 
-    for fn in (add, read):
-        value = coordinator.schedule(fn)
+    uses = (  # each done in a graph of its own: once, if it were not refused
+        ("variable", lambda: variable.assign_add([1.0, 1.0])),
+        ("variable", lambda: variable.read_value() + 1),
+        ("strategy", lambda: strategy.pull([variable])),
+        ("strategy", lambda: strategy.push([([1.0, 1.0], variable)]).staleness),
+        ("table", lambda: table.pull([1]).expand()),
+        ("table", lambda: table.add_rows([1], [[1.0]])),
+        ("table", lambda: table.assign_rows([1], [[1.0]])),
+        ("items", lambda: next(items)),
+        ("own", lambda: own.value),
+    )
+    for name, use in uses:
+        graph = tf.function(use)
+        with pytest.raises(
+            TypeError, match=rf"is a @tf\.function that would use `{name}` once.*Take @tf\.function off"
+        ):
+            coordinator.schedule(graph)
+        value = coordinator.schedule(lambda graph=graph: graph())
         with pytest.raises(ps.ClosureFailures):
             coordinator.join()
         with pytest.raises(Exception, match=r"Take @tf\.function off the closure"):
             value.fetch()
+    with pytest.raises(TypeError, match="that would use `argument 0` once"):
+        coordinator.schedule(compute, args=(items,))
+    assert variable.numpy().tolist() == [1.0, 2.0]
     coordinator.schedule(lambda: variable.assign(compute(variable.read_value()).numpy()))
     coordinator.join()
     assert variable.numpy().tolist() == [2.0, 4.0]
+    assert coordinator.schedule(compute, args=(3,)).fetch().numpy() == 6  # a graph that only computes
     coordinator.close()
     strategy.close()
 

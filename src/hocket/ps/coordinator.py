@@ -12,7 +12,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, final
 
 from hocket.core import api, session
-from hocket.ps import checks, closures, desk, errors, foreign, gate, links, memory, place, strategy, streams, watchdog
+from hocket.ps import (
+    checks,
+    closures,
+    desk,
+    embedding,
+    errors,
+    foreign,
+    gate,
+    links,
+    memory,
+    place,
+    strategy,
+    streams,
+    variable,
+    watchdog,
+)
 
 MAX_QUEUED: Final = 256 * 1024
 """How many closures may wait before `Coordinator.schedule` does. TensorFlow's number."""
@@ -139,7 +154,7 @@ class Coordinator:
             Its result, which will be there.
 
         Raises:
-            TypeError: It cannot be called.
+            TypeError: It cannot be called, or takes along what would be a copy in each worker, or a constant in the graph of a ``tf.function``.
             ClosureFailures: Closures have failed before.
         """
         _refuse_in_closure("schedule")
@@ -151,6 +166,8 @@ class Coordinator:
             raise TypeError(f"args must be a tuple of arguments, but received {args!r}. Write args=({args!r},).")
         self._desk.check_open()
         foreign.refuse_arguments(fn, args, kwargs or {})
+        if foreign.is_graph(fn):
+            _refuse_served(fn, foreign.list_taken(fn, args, kwargs or {}))
         function = self._learn(fn)
         given, named = tuple(args), dict(kwargs or {})
         drawn = frozenset(one.number for one in (*function.inputs, *_find_inputs((given, named))))
@@ -474,6 +491,25 @@ def _find_inputs(structure: Any) -> list[Any]:
     found: list[Any] = []
     closures.map_instances(structure, _Input, found.append)
     return found
+
+
+_Served = (
+    streams.PerWorkerIterator,
+    streams.PerWorkerValue,
+    variable.BaseVariable,
+    embedding.Embedding,
+    strategy.ParameterServerStrategy,
+    strategy.RemoteStrategy,
+)
+"""What is another thing in each call, and would be a constant in a graph."""
+
+
+def _refuse_served(fn: Any, taken: Sequence[tuple[str, Any]]) -> None:
+    for name, value in taken:
+        found: list[Any] = []
+        closures.map_instances(value, _Served, found.append)
+        if found:
+            foreign.refuse_graph(fn, name)
 
 
 def _find_referred(fn: Callable[..., Any]) -> list[Any]:

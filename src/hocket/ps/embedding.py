@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket.ps import checks, dense, links, placement, records, scope, slices
+from hocket.ps import checks, dense, foreign, links, placement, records, scope, slices
 from hocket.ps.memory import Array
 
 
@@ -185,6 +185,7 @@ class Embedding:
             TypeError: They are no whole numbers.
             CapacityError: A table of hashed ids is full.
         """
+        foreign.refuse_in_graph(self.name)
         asked = self._check(ids)
         found = slices.group(asked.reshape(-1))
         return Lookup(found.ids, self.read_rows(found.ids), found.find_places().reshape(asked.shape), found)
@@ -222,6 +223,7 @@ class Embedding:
             IndexError: An id is out of range.
             ValueError: The values do not fit.
         """
+        foreign.refuse_in_graph(self.name)
         unique, sums = IndexedSlices(values, self._check(ids)).combine()
         self._write("rows_add", unique, sums)
 
@@ -281,6 +283,7 @@ class Embedding:
         return self._build("rows_gradient", ids.astype(np.int64, copy=False), values, scale)
 
     def _write(self, kind: str, ids: Any, values: Any) -> None:
+        foreign.refuse_in_graph(self.name)
         which = self._check(ids).reshape(-1)
         rows = np.broadcast_to(np.asarray(values, self.dtype), (len(which), self.dim))
         if len(np.unique(which)) < len(which):

@@ -154,8 +154,35 @@ def _refuse(closure: str, name: str, value: Any) -> NoReturn:
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
 
-def refuse_in_graph(name: str) -> None:
+_OFF_THE_GRAPH = (
+    "once, while it records the graph, and not in each call. Take @tf.function off the closure, "
+    "and put it on the part that only computes: read before, pass values in, and push what it returns."
+)
+
+
+def is_graph(fn: Any) -> bool:
+    """Tell whether a function was made by ``tf.function``."""
+    return hasattr(fn, "python_function")
+
+
+def list_taken(fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return what a closure made by ``tf.function`` refers to and is given, by name."""
+    given = [*((f"argument {index}", one) for index, one in enumerate(args)), *kwargs.items()]
+    return [*_list_captured(fn.python_function), *given]
+
+
+def refuse_graph(fn: Any, name: str) -> NoReturn:
+    """Raise, as a closure made by ``tf.function`` takes along something that is on servers or a worker's own."""
+    closure = getattr(fn.python_function, "__qualname__", repr(fn))
+    raise TypeError(f"The closure {closure} is a @tf.function that would use `{name}` {_OFF_THE_GRAPH}")
+
+
+def refuse_in_graph(name: str, is_what: str = "is on a server") -> None:
     """Raise if TensorFlow records a graph just now: what a variable on a server does would be done once, while it records, and never again.
+
+    Args:
+        name: What is used.
+        is_what: Why it cannot be a part of the graph.
 
     Raises:
         RuntimeError: It does.
@@ -163,7 +190,4 @@ def refuse_in_graph(name: str) -> None:
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is None or not hasattr(tensorflow, "inside_function") or not tensorflow.inside_function():
         return
-    raise RuntimeError(
-        f"`{name}` is on a server, and @tf.function would read or change it once, while it records the graph, and not in each call. Take @tf.function off the closure, "
-        "and put it on the part that only computes: read before, pass values in, and push what it returns."
-    )
+    raise RuntimeError(f"`{name}` {is_what}, and @tf.function would read or change it {_OFF_THE_GRAPH}")

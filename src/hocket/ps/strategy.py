@@ -400,6 +400,7 @@ class RemoteStrategy:
         operations: dict[int, list[records.Operation]] = {}
         seen: set[str] = set()
         for gradient, target in gradients:
+            foreign.refuse_in_graph(getattr(target, "name", ""))
             if getattr(target, "name", None) in seen:
                 raise ValueError(f"`{target.name}` is named twice in one push. Add its gradients up first.")
             found = _build(link, gradient, target, scale)

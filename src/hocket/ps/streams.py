@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn, final
 import numpy as np
 
 from hocket.core import actor, api
-from hocket.ps import memory, mutex, place
+from hocket.ps import foreign, memory, mutex, place
 
 _FREE: Final = -1
 _DONE: Final = -2
@@ -316,6 +316,7 @@ class PerWorkerIterator:
 
         Raises:
             OutOfData: There is none. It is a StopIteration.
+            RuntimeError: TensorFlow records a graph.
             NotImplementedError: It is called outside a closure.
         """
         here = place.get_optional_place()
@@ -323,6 +324,7 @@ class PerWorkerIterator:
             raise NotImplementedError(
                 "A per-worker iterator has no items of its own: each worker draws from its part. Call next(iterator) in the function that you schedule."
             )
+        foreign.refuse_in_graph("next(iterator)", "draws another item each time")
         return next(_find(here, self.number))
 
 
@@ -346,6 +348,7 @@ class PerWorkerValue:
         Raises:
             RuntimeError: It is called outside a closure.
         """
+        foreign.refuse_in_graph("PerWorkerValue.value", "is the worker's own")
         return _find(place.get_place("PerWorkerValue.value"), self.number)
 
 
