@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ import hocket
 from hocket import train
 from hocket.train.tensorflow import TensorflowTrainer
 
-STEPS, BATCH_SIZE, DEVICES = 6, 128, 2
+STEPS, BATCH_SIZE = 6, 128
 """
     + programs.DIGITS
     + """
@@ -63,7 +64,7 @@ class MLP(tf.Module):
 """
 )
 
-ON_A_MESH = """
+ON_MESHES = """
 
 class DenseLayer(tf.Module):
     def __init__(self, in_dim, out_dim, weight_layout, activation=tf.identity):
@@ -98,6 +99,20 @@ class Adam(tf.Module):
             self.s_dvar[i].assign(self.beta_2 * self.s_dvar[i] + (1 - self.beta_2) * tf.square(d_var))
             v_dvar_bc = self.v_dvar[i] / (1 - (self.beta_1**self.t))
             s_dvar_bc = self.s_dvar[i] / (1 - (self.beta_2**self.t))
+            var.assign_sub(self.learning_rate * (v_dvar_bc / (tf.sqrt(s_dvar_bc) + self.ep)))
+        self.t += 1.0
+
+
+class AdamOnSeveral(Adam):
+    # Uses what it has computed, and not what it reads after it has assigned it.
+    def apply_gradients(self, grads):
+        for i, (d_var, var) in enumerate(zip(grads, self.model_vars)):
+            v = self.beta_1 * self.v_dvar[i] + (1 - self.beta_1) * d_var
+            s = self.beta_2 * self.s_dvar[i] + (1 - self.beta_2) * tf.square(d_var)
+            self.v_dvar[i].assign(v)
+            self.s_dvar[i].assign(s)
+            v_dvar_bc = v / (1 - (self.beta_1**self.t))
+            s_dvar_bc = s / (1 - (self.beta_2**self.t))
             var.assign_sub(self.learning_rate * (v_dvar_bc / (tf.sqrt(s_dvar_bc) + self.ep)))
         self.t += 1.0
 
@@ -142,9 +157,8 @@ def train_step(model, x_batch, y_batch, loss, metric, optimizer):
     return batch_loss, metric(y_pred, y_batch)
 
 
-def train_func(config):
-    configure_virtual_cpus(DEVICES)
-    mesh = dtensor.create_mesh([("batch", DEVICES)], devices=[f"CPU:{i}" for i in range(DEVICES)])
+def train_on(size, make_optimizer):
+    mesh = dtensor.create_mesh([("batch", size)], devices=[f"CPU:{i}" for i in range(size)])
     weight_layout = dtensor.Layout([dtensor.UNSHARDED, dtensor.UNSHARDED], mesh)
     mlp_model = MLP(
         [
@@ -153,13 +167,18 @@ def train_func(config):
             DenseLayer(10, 10, weight_layout),
         ]
     )
-    optimizer = Adam(mlp_model.trainable_variables)
+    optimizer = make_optimizer(mlp_model.trainable_variables)
     losses = []
     for x_batch, y_batch in batches():
         x_batch, y_batch = repack_batch(x_batch, y_batch, mesh)
         batch_loss, batch_acc = train_step(mlp_model, x_batch, y_batch, cross_entropy_loss, accuracy, optimizer)
         losses.append(float(batch_loss))
     return losses
+
+
+def train_func(config):
+    configure_virtual_cpus(8)
+    return [train_on(1, Adam), train_on(2, AdamOnSeveral), train_on(8, AdamOnSeveral)]
 """
 
 ON_RANKS = """
@@ -279,14 +298,16 @@ if __name__ == "__main__":
 """
 
 
-def find_losses(program: str, folder: Path, *, workers: int, trainer: str = "TensorflowTrainer") -> list[float]:
+def run(program: str, folder: Path, *, workers: int, trainer: str = "TensorflowTrainer") -> Any:
     text = BEGIN + program + END.replace("WORKERS", str(workers)).replace("TRAINER", trainer)
-    return [float(loss) for loss in ast.literal_eval(programs.read_result(programs.run(text, folder))[-1])]
+    return ast.literal_eval(programs.read_result(programs.run(text, folder))[-1])
 
 
-def test_a_mesh_in_one_rank_and_data_parallel_ranks_reach_the_same_losses(tmp_path: Path) -> None:
-    on_a_mesh = find_losses(ON_A_MESH, tmp_path, workers=1)
-    assert len(on_a_mesh) == 6
-    assert on_a_mesh[-1] < on_a_mesh[0]
-    assert find_losses(ON_RANKS, tmp_path, workers=2) == pytest.approx(on_a_mesh, rel=1e-4)
-    assert find_losses(BY_TORCH, tmp_path, workers=2, trainer="TorchTrainer") == pytest.approx(on_a_mesh, rel=1e-4)
+def test_meshes_in_one_rank_and_data_parallel_ranks_reach_the_same_losses(tmp_path: Path) -> None:
+    on_one, on_two, on_eight = run(ON_MESHES, tmp_path, workers=1)
+    assert len(on_one) == 6
+    assert on_one[-1] < on_one[0]
+    assert on_two == pytest.approx(on_one, rel=1e-4)
+    assert on_eight == pytest.approx(on_one, rel=1e-4)
+    assert run(ON_RANKS, tmp_path, workers=2) == pytest.approx(on_one, rel=1e-4)
+    assert run(BY_TORCH, tmp_path, workers=2, trainer="TorchTrainer") == pytest.approx(on_one, rel=1e-4)
