@@ -59,7 +59,9 @@ def test_a_chain_waits_seven_times_and_a_tree_three_times(tmp_path: Path) -> Non
     text = (
         ADD.replace("DELAY", "0.3")
         + "ray.get([add.remote(0, 0) for _ in range(4)])  # the workers have started\n"
-        + "".join(f"start = time.monotonic()\n{part}\nprint(result, time.monotonic() - start)\n" for part in (CHAIN, TREE))
+        + "".join(
+            f"start = time.monotonic()\n{part}\nprint(result, time.monotonic() - start)\n" for part in (CHAIN, TREE)
+        )
     )
     (chain, chain_s), (tree, tree_s) = (line.split() for line in programs.read_result(programs.run(text, tmp_path)))
     assert (chain, tree) == ("36", "36")
