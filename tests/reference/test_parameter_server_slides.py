@@ -93,6 +93,7 @@ def test_the_sample_ends_at_15_on_one_two_and_three_workers(tmp_path: Path) -> N
     assert programs.read_result(programs.run(text, tmp_path)) == ["[15.0, 15.0, 15.0]"] * 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "refusal"),
     [
@@ -105,19 +106,16 @@ def test_the_sample_ends_at_15_on_one_two_and_three_workers(tmp_path: Path) -> N
             write("tf.Variable(initial_value=0)", args="(per_worker_iterator)"),
             r"TypeError: args must be a tuple of arguments, .* Write args=\(PerWorkerIterator\(number=0\),\)\.",
             id="as a slide has it, without the comma",
-            marks=pytest.mark.long,
         ),
         pytest.param(
             write("make_weight()"),
             r"TypeError: A Keras layer or model makes its weights in strategy\.scope\(\).*Train it with KerasTrainer",
             id="a layer's weight",
-            marks=pytest.mark.long,
         ),
         pytest.param(
             write("ps.Variable(0)").replace("range(1, 6)", "tf.data.Dataset.range(1, 6)"),
             r"TypeError: A per-worker dataset is made of a function .* write lambda context: \.\.\.",
             id="a dataset and not a function",
-            marks=pytest.mark.long,
         ),
         pytest.param(
             write("ps.Variable(0)").replace(
@@ -125,7 +123,6 @@ def test_the_sample_ends_at_15_on_one_two_and_three_workers(tmp_path: Path) -> N
             ),
             r"TypeError: Coordinator takes a ParameterServerStrategy, but received \w+\. Write ps\.Coordinator\(ps\.ParameterServerStrategy",
             id="another strategy",
-            marks=pytest.mark.long,
         ),
     ],
 )

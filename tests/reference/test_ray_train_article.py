@@ -132,6 +132,7 @@ def test_each_piece_runs_with_its_imports_changed(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_gpus_that_are_not_there_are_told(tmp_path: Path) -> None:
     text = ARTICLE.replace("use_gpu=False", "use_gpu=True")
     refusal = programs.read_refusal(programs.run(f"{text}    fit(bare)\n", tmp_path))
