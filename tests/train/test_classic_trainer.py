@@ -371,13 +371,40 @@ def test_it_must_be_started(tmp_path: Path) -> None:
             train.Trainer("none", 2, logdir=tmp_path).start()
 
 
+def add_up_ranks_in_torch() -> float:
+    import torch
+
+    import hocket.train.horovod.torch as hvd
+
+    hvd.init()
+    return float(hvd.allreduce(torch.tensor(float(hvd.rank())), op=hvd.Sum))
+
+
+def add_up_ranks_in_keras() -> float:
+    import hocket.train.horovod.keras as hvd
+
+    hvd.init()
+    return float(hvd.allreduce(float(hvd.rank()), op=hvd.Sum))
+
+
+@pytest.mark.usefixtures("session")
+def test_ranks_are_joined_for_the_verbs_of_horovod(tmp_path: Path) -> None:
+    from hocket.train.keras import KerasConfig
+
+    for backend, function in (("horovod", add_up_ranks_in_torch), (KerasConfig(), add_up_ranks_in_keras)):
+        trainer = train.Trainer(backend, 2, logdir=tmp_path)
+        trainer.start()
+        assert trainer.run(function) == [1.0, 1.0]
+        trainer.shutdown()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"num_workers": 0}, ValueError, "num_workers must be 1 or more, but received 0"),
         ({"num_workers": "2"}, ValueError, "num_workers must be 1 or more, but received '2'"),
         ({"max_retries": -2}, ValueError, "max_retries must be -1"),
-        ({"backend": "horovod"}, ValueError, r"backend must be one of \['torch', 'tensorflow', 'none'\]"),
+        ({"backend": "mpi"}, ValueError, r"backend must be one of \['torch', 'tensorflow', 'horovod', 'none'\]"),
         ({"backend": 3}, TypeError, "or a BackendConfig, but received 3"),
         ({"resources_per_worker": {"GPU": 1}}, ValueError, "but use_gpu is False"),
         ({"resources_per_worker": {"GPU": 0}, "use_gpu": True}, ValueError, "use_gpu=True needs GPUs"),

@@ -14,7 +14,7 @@ from hocket.train import backend as backend_module
 from hocket.train import classic_callbacks, configs
 from hocket.train.classic import checkpoints, iterator, ranks, session, tf_config
 
-BACKENDS = ("torch", "tensorflow", "none")
+BACKENDS = ("torch", "tensorflow", "horovod", "none")
 """What `Trainer` knows by name."""
 
 
@@ -27,8 +27,8 @@ class Trainer:
     New programs use `DataParallelTrainer` or a framework's trainer.
 
     Args:
-        backend: ``"torch"`` joins the ranks into a process group, ``"tensorflow"`` sets TF_CONFIG in each, ``"none"`` does nothing; or a
-            `BackendConfig`.
+        backend: ``"torch"`` joins the ranks into a process group, ``"horovod"`` does the same, for ``hocket.train.horovod.torch``, ``"tensorflow"`` sets
+            TF_CONFIG in each, ``"none"`` does nothing; or a `BackendConfig`.
         num_workers: How many ranks.
         use_gpu: Whether each holds a GPU: one, unless `resources_per_worker` says otherwise.
         resources_per_worker: What each holds, by resource name. Default: one CPU, and one GPU if `use_gpu`.
@@ -302,7 +302,7 @@ def _build_backend(given: object) -> backend_module.BackendConfig:
         raise TypeError(
             f"backend must be one of {list(BACKENDS)} or a BackendConfig, but received {given!r}. Write backend='torch'."
         )
-    if given == "torch":
+    if given in ("torch", "horovod"):
         module = importlib.import_module("hocket.train.torch.config")  # imports torch, which others need not have
         built: backend_module.BackendConfig = module.TorchConfig()
         return built
@@ -311,8 +311,7 @@ def _build_backend(given: object) -> backend_module.BackendConfig:
     if given == "none":
         return backend_module.NoBackend()
     raise ValueError(
-        f"backend must be one of {list(BACKENDS)} or a BackendConfig, but received {given!r}. Write backend='torch', which also does what "
-        "Horovod did: all-reduce between the ranks."
+        f"backend must be one of {list(BACKENDS)} or a BackendConfig, but received {given!r}. Write backend='torch'."
     )
 
 
