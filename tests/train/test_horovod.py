@@ -120,6 +120,47 @@ def test_verbs_for_torch(tmp_path: Path) -> None:
     }
 
 
+def send_gradients_back() -> dict[str, Any]:
+    hvd.init()
+    rank = hvd.rank()
+    own = torch.ones(1 + rank, 2, requires_grad=True)
+    scale = torch.tensor([1.0, 2.0], requires_grad=True)
+
+    def back(loss: torch.Tensor, leaf: torch.Tensor) -> Any:
+        (gradient,) = torch.autograd.grad(loss * (1 + rank), leaf)  # what ranks send back is [1, 1] and [2, 2]
+        return gradient.tolist()
+
+    found = {
+        "average": back(hvd.allreduce(scale).sum(), scale),
+        "sum": back(hvd.allreduce(scale, op=hvd.Sum).sum(), scale),
+        "gathered": back((hvd.allgather(own) * torch.arange(3)[:, None]).sum(), own),
+        "sent": back(hvd.broadcast(scale, root_rank=1).sum(), scale),
+        "both": back((scale * hvd.allreduce(scale.detach())).sum(), scale),
+    }
+    with pytest.raises(RuntimeError, match="has no gradient"):
+        hvd.allreduce(scale, op=hvd.Max).sum().backward()
+    return {name: hvd.allgather_object(value) for name, value in found.items()}
+
+
+@pytest.mark.usefixtures("session")
+def test_gradients_flow_back_through_the_verbs_for_torch(tmp_path: Path) -> None:
+    assert fit(TorchTrainer, send_gradients_back, tmp_path) == {
+        "average": [[1.5, 1.5]] * 2,
+        "sum": [[3.0, 3.0]] * 2,
+        "gathered": [[[0.0, 0.0]], [[1.5, 1.5], [3.0, 3.0]]],
+        "sent": [[0.0, 0.0], [1.5, 1.5]],
+        "both": [[1.0, 2.0], [2.0, 4.0]],
+    }
+
+
+def test_gradients_flow_back_in_a_single_process() -> None:
+    hvd.init()
+    weights = torch.ones(2, requires_grad=True)
+    for result in (hvd.allreduce(weights), hvd.allgather(weights), hvd.broadcast(weights, 0)):
+        (gradient,) = torch.autograd.grad((3 * result).sum(), weights)
+        assert gradient.tolist() == [3.0, 3.0]
+
+
 def call_jax_verbs() -> dict[str, Any]:
     hvd_jax.init()
     rank = hvd_jax.rank()

@@ -108,6 +108,8 @@ def allreduce(
 ) -> torch.Tensor:
     """Return the mean of all ranks' tensors, or what `op` makes of them.
 
+    Gradients flow back through it, as through `allgather` and `broadcast`: each rank gets the mean of what the ranks send back, or the sum for `Sum`.
+
     Args:
         tensor: Of the same shape and dtype in all ranks. It stays as it is.
         average: Older programs' way to say `op`.
@@ -116,6 +118,7 @@ def allreduce(
 
     Raises:
         ValueError: `init` was not called, `op` is no operation, or a mean is asked for whole numbers.
+        RuntimeError: In the backward pass, if `op` is neither `Average` nor `Sum`.
 
     Example:
         >>> import torch
@@ -125,14 +128,17 @@ def allreduce(
         tensor([1., 2.])
         >>> hvd.shutdown()
     """
-    return allreduce_(tensor.detach().clone(), average, name, op)
+    return _apply(_AllReduce, tensor, place.choose_op(op, average))
 
 
 def allreduce_(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: place.Op | None = None
 ) -> torch.Tensor:
-    """Do what `allreduce` does, in place; return the tensor."""
-    chosen = place.choose_op(op, average)
+    """Do what `allreduce` does, in place, and without gradients; return the tensor."""
+    return _reduce(tensor, place.choose_op(op, average))
+
+
+def _reduce(tensor: torch.Tensor, chosen: place.Op) -> torch.Tensor:
     if chosen is Average and not (tensor.is_floating_point() or tensor.is_complex()):
         raise ValueError(
             f"hvd.Average needs floats, but received a tensor of {tensor.dtype}. Pass op=hvd.Sum, or tensor.float()."
@@ -147,16 +153,11 @@ def allreduce_(
 
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     """Return all ranks' tensors one after another, along the first dimension, which may be of another length in each rank."""
-    if place.get_place().size == 1:
-        return tensor.detach().clone()
-    if not tensor.dim():
+    if place.get_place().size > 1 and not tensor.dim():
         raise ValueError(
             "allgather() puts tensors one after another along their first dimension, but received a scalar. Write tensor[None]."
         )
-    lengths = [int(length) for length in _gather(torch.tensor([len(tensor)]))]
-    padded = tensor.new_zeros((max(lengths), *tensor.shape[1:]))
-    padded[: len(tensor)] = tensor.detach()
-    return torch.cat([part[:length] for part, length in zip(_gather(padded), lengths, strict=True)])
+    return _apply(_AllGather, tensor)
 
 
 def _gather(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -167,7 +168,57 @@ def _gather(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
     """Return the root's tensor, in all ranks."""
-    return broadcast_(tensor.detach().clone(), root_rank, name)
+    return _apply(_Broadcast, tensor, root_rank)
+
+
+class _AllReduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, op: place.Op) -> torch.Tensor:
+        ctx.op = op
+        return _reduce(tensor.detach().clone(), op)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        if ctx.op not in (Average, Sum):
+            raise RuntimeError(
+                f"allreduce() with {ctx.op} has no gradient. Use hvd.Average or hvd.Sum in a loss, or pass tensor.detach()."
+            )
+        return _reduce(gradients[0].clone(memory_format=torch.contiguous_format), ctx.op), None
+
+
+class _AllGather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.own = slice(0, None)
+        if size() == 1:
+            return tensor.detach().clone()
+        lengths = [int(length) for length in _gather(torch.tensor([len(tensor)]))]
+        start = sum(lengths[: rank()])
+        ctx.own = slice(start, start + len(tensor))
+        padded = tensor.new_zeros((max(lengths), *tensor.shape[1:]))
+        padded[: len(tensor)] = tensor.detach()
+        return torch.cat([part[:length] for part, length in zip(_gather(padded), lengths, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return _reduce(gradients[0].clone(memory_format=torch.contiguous_format), Average)[ctx.own]
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int) -> torch.Tensor:
+        ctx.root_rank = root_rank
+        return broadcast_(tensor.detach().clone(), root_rank)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        mean = _reduce(gradients[0].clone(memory_format=torch.contiguous_format), Average)
+        return (mean if rank() == ctx.root_rank else torch.zeros_like(mean)), None
+
+
+def _apply(function: type[torch.autograd.Function], *args: Any) -> torch.Tensor:
+    result: torch.Tensor = function.apply(*args)  # type: ignore[no-untyped-call]  # torch does not say
+    return result
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
