@@ -665,6 +665,37 @@ def test_memory_that_ran_out_is_named_with_what_to_do() -> None:
     assert "use smaller batches, or fewer --workers" in text
 
 
+def test_a_killed_rank_is_the_cause_of_what_others_raise_when_they_lose_it() -> None:
+    lost = build_ending(0, 1.0, exit_code=1)
+    killed = build_ending(1, 1.3, signal_number=9)
+    aborted = build_ending(2, 1.2, signal_number=6)
+    late = build_ending(3, 9.0, signal_number=9)
+    assert report.find_first([lost, killed, aborted]) is killed
+    assert report.find_first([lost, aborted, late]) is lost
+    text = report.explain([lost, killed], attempt=0, max_restarts=0)
+    assert "rank 1 of 2 failed first: it was killed by signal 9 (SIGKILL)" in text
+    assert "Rank 0: exited with code 1, just before that was seen.\nSIGKILL comes from outside" in text
+
+
+def test_a_rank_that_somebody_killed_is_not_said_to_be_ended_by_us(launch: Launch) -> None:
+    source = f"""
+        import os, signal, sys, time
+
+        def end(*_):
+            time.sleep({report.RACE_SECONDS} + 0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        signal.signal(signal.SIGTERM, end)
+        if os.environ["RANK"] == "0":
+            sys.exit(3)
+        while True:
+            time.sleep(0.01)
+    """
+    _, err = finish(launch(source, "--workers", "2", "--grace", "30"), 3)
+    assert "rank 0 of 2 failed first: it exited with code 3" in err
+    assert "Rank 1: was killed by signal 9 (SIGKILL), later." in err
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [

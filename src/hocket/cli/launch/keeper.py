@@ -91,7 +91,7 @@ class Keeper:
         self._stopped_by: int | None = None
         #: When and by which signal the living ranks were asked to end, and when they are killed.
         self._asked_at = math.inf
-        self._sent: set[int] = {signal.SIGKILL}
+        self._sent: set[int] = set()
         self._deadline: float | None = None
         self._say_at: float | None = None
         #: When to say that ranks go on though others have ended.
@@ -137,7 +137,7 @@ class Keeper:
 
     def _run_attempt(self, attempt: int) -> None:
         self._endings = []
-        self._asked_at, self._sent = math.inf, {signal.SIGKILL}
+        self._asked_at, self._sent = math.inf, set()
         self._deadline = self._say_at = self._tell_at = None
         address = self._start_server()
         for number in range(self._plan.num_workers):
@@ -271,6 +271,7 @@ class Keeper:
             self._tell_of_stragglers()
         if self._deadline is not None and now >= self._deadline:
             self._deadline = None
+            self._sent.add(signal.SIGKILL)
             for child in self._living.values():
                 descendants.kill_group(child.pid)
 

@@ -9,6 +9,16 @@ from dataclasses import dataclass
 
 from hocket import exceptions, texts
 
+RACE_SECONDS = 1.0
+"""How much sooner than a killed rank another may seem to have failed, though it only lost its connection to it. The kernel closes a dying process's
+connections first, and tells us of its death later. A guess at how long that takes on a busy machine."""
+
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE)
+"""What ends a process whose native code failed."""
+
+_CAUSES = frozenset({signal.SIGKILL, *_CRASHES} - {signal.SIGABRT})
+"""Signals that no rank gets because another one failed. Native code that finds its peer gone may abort."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
@@ -43,8 +53,11 @@ class Ending:
 
 
 def find_first(endings: Sequence[Ending]) -> Ending:
-    """Return the failure that came first: the others are mostly its consequences."""
-    return min((ending for ending in endings if ending.is_failure), key=lambda ending: ending.ended_at)
+    """Return the failure that came first, the others are mostly its consequences; or a kill or a crash that was seen just after it."""
+    failures = sorted((ending for ending in endings if ending.is_failure), key=lambda ending: ending.ended_at)
+    latest = failures[0].ended_at + RACE_SECONDS
+    causes = (one for one in failures if one.death.signal_number in _CAUSES and one.ended_at <= latest)
+    return next(causes, failures[0])
 
 
 def explain(endings: Sequence[Ending], *, attempt: int, max_restarts: int) -> str:
@@ -62,7 +75,7 @@ def explain(endings: Sequence[Ending], *, attempt: int, max_restarts: int) -> st
     recorded = first.recorded.strip()
     if recorded and recorded.splitlines()[-1] not in first.death.stderr_tail:
         parts.append("What it recorded in TORCHELASTIC_ERROR_FILE:\n" + _indent(texts.escape(recorded)))
-    parts += _describe_others([ending for ending in endings if ending is not first])
+    parts += _describe_others(first, [ending for ending in endings if ending is not first])
     parts.append(_advise(first, max_restarts))
     return "hocket run: " + "\n".join(parts) + "\n"
 
@@ -90,7 +103,7 @@ def parse_recorded(data: bytes) -> str:
     return str(message)
 
 
-def _describe_others(others: Sequence[Ending]) -> list[str]:
+def _describe_others(first: Ending, others: Sequence[Ending]) -> list[str]:
     """Say in a line for each kind of end how the other ranks ended."""
     kinds: dict[str, list[int]] = {}
     for ending in others:
@@ -99,7 +112,9 @@ def _describe_others(others: Sequence[Ending]) -> list[str]:
         elif ending.death.exit_code == 0:
             kind = "ended well"
         else:
-            kind = f"{ending.describe()}, later"
+            kind = (
+                f"{ending.describe()}, {'later' if ending.ended_at > first.ended_at else 'just before that was seen'}"
+            )
         kinds.setdefault(kind, []).append(ending.rank)
     return [
         f"{'Rank' if len(ranks) == 1 else 'Ranks'} {', '.join(map(str, ranks))}: {kind}."
@@ -113,7 +128,7 @@ def _advise(first: Ending, max_restarts: int) -> str:
         return "The kernel's out-of-memory killer was at work: use smaller batches, or fewer --workers."
     if death.signal_number == signal.SIGKILL:
         return "SIGKILL comes from outside, most often for want of memory: see `dmesg`, try smaller batches or fewer --workers."
-    if death.signal_number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE):
+    if death.signal_number in _CRASHES:
         return "Native code crashed: the stack shows which call; try it alone with --workers 1."
     if max_restarts:
         return "No restart is left: mend the cause above, then run it again."
