@@ -348,6 +348,8 @@ def test_bad_input(tmp_path: Path) -> None:
             lambda: dist.broadcast(torch.eye(3).to_sparse(), 0),
             lambda: dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.MAX),
             lambda: dist.all_reduce(torch.eye(2 + rank).to_sparse()),
+            lambda: dist.all_to_all_single(torch.ones(3), torch.ones(4)),
+            lambda: dist.all_to_all_single(torch.ones(4), torch.ones(3)),
         ):
             with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
                 call()
@@ -367,6 +369,8 @@ def test_bad_input(tmp_path: Path) -> None:
             "layout torch.sparse",
             "Sparse tensors can be summed or averaged, but received op=MAX",
             "must reduce tensors of one shape and as many sparse dimensions, but they have [(2, 2), (3, 3)]",
+            "no output_split_sizes, so 2 ranks share the rows of the output evenly, but there are 3. Pass output_split_sizes",
+            "no input_split_sizes, so 2 ranks share the rows of the input evenly, but there are 3. Pass input_split_sizes",
             "[2.0, 2.0]",
         ],
         strict=True,

@@ -319,6 +319,12 @@ class ProcessGroup(dist.ProcessGroup):
         input_sizes: list[int],
         opts: Any = None,
     ) -> dist.Work:
+        for which, given, sizes in (("output", output, output_sizes), ("input", tensor, input_sizes)):
+            if not sizes and len(given) % self._size:
+                raise ValueError(
+                    f"all_to_all_single() has no {which}_split_sizes, so {self._size} ranks share the rows of the {which} evenly, but there are {len(given)}. "
+                    f"Pass {which}_split_sizes, or pad the tensor."
+                )
         whole = tensors.lay_out(output)
         self.alltoall(
             list(torch.split(whole, output_sizes) if output_sizes else whole.chunk(self._size)),
