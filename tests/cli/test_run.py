@@ -465,6 +465,20 @@ def test_a_launcher_can_be_ended_while_it_loads(launch: Launch, folder: Path, nu
 
 
 @pytest.mark.slow
+def test_an_import_that_fails_before_the_ranks_start_is_told(launch: Launch, folder: Path) -> None:
+    """They import the rest of it, and may fail in another way."""
+    (folder / "torch.py").write_text(
+        "import json\nassert not hasattr(json, 'half'), 'in two halves'\njson.half = 1\n1 / 0"
+    )
+    process = launch("import torch", "--workers", "2")
+    _, err = finish(process, 1)
+    assert (
+        err.count("ZeroDivisionError: division by zero\nhocket run: the import of torch failed, as above, before") == 1
+    )
+    assert "AssertionError: in two halves" in err
+
+
+@pytest.mark.slow
 def test_a_rank_of_a_terminal_has_a_terminal(folder: Path) -> None:
     (folder / "script.py").write_text(
         "import os, sys; print(sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size(2), file=sys.stderr)"

@@ -51,6 +51,7 @@ def call_torch_verbs() -> dict[str, Any]:
         "average": hvd.allreduce(own).tolist(),
         "older": hvd.allreduce(own, average=False).tolist(),
         "product": hvd.allreduce(own, op=hvd.Product).tolist(),
+        "half": (hvd.allreduce(own * 1.0003, None, "name", hvd.Compression.fp16)).tolist(),
         "whole": hvd.allreduce(torch.tensor(3), op=hvd.Sum).item(),
         "gathered": hvd.allgather(torch.full((1 + rank, 2), rank)).tolist(),
         "sent": hvd.broadcast(own, root_rank=1).tolist(),
@@ -106,6 +107,7 @@ def test_verbs_for_torch(tmp_path: Path) -> None:
         "average": [1.5, 3.0],
         "older": [3.0, 6.0],
         "product": [2.0, 8.0],
+        "half": [1.5, 3.0],  # of float16, which has no 1.0003
         "whole": 6,
         "gathered": [[0, 0], [1, 1], [1, 1]],
         "sent": [2.0, 4.0],

@@ -22,6 +22,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 from types import FrameType
 from typing import NoReturn
 
@@ -449,13 +450,25 @@ def _load(modules: tuple[str, ...]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     descendants.die_with_parent()
     for name in modules:
-        with contextlib.suppress(Exception):  # the script will say it, if it matters to it
+        try:
             importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the ranks may do without)
+            if not (isinstance(error, ModuleNotFoundError) and error.name == name):
+                _tell_of_failed_import(name, error)
     backend.announce()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     descendants.die_with_parent(0)  # from here on the lifeline tells, and there are others to end
     for number, handler in usual.items():
         signal.signal(number, handler)
+
+
+def _tell_of_failed_import(name: str, error: Exception) -> None:
+    """Say what went wrong here: when the ranks import the rest of it, they may fail in another way."""
+    text = "".join(traceback.format_exception(error))
+    with contextlib.suppress(OSError):
+        os.write(
+            2, f"{text}hocket run: the import of {name} failed, as above, before the ranks were started.\n".encode()
+        )
 
 
 def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:

@@ -104,7 +104,11 @@ def shutdown() -> None:
 
 
 def allreduce(
-    tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: place.Op | None = None
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: torch.dtype | None = Compression.none,
+    op: place.Op | None = None,
 ) -> torch.Tensor:
     """Return the mean of all ranks' tensors, or what `op` makes of them.
 
@@ -114,6 +118,7 @@ def allreduce(
         tensor: Of the same shape and dtype in all ranks. It stays as it is.
         average: Older programs' way to say `op`.
         name: Not needed: calls are matched by their order.
+        compression: ``hvd.Compression.fp16`` sends floats in half the bytes.
         op: What to make of them. Default: `Average`.
 
     Raises:
@@ -128,7 +133,10 @@ def allreduce(
         tensor([1., 2.])
         >>> hvd.shutdown()
     """
-    return _apply(_AllReduce, tensor, place.choose_op(op, average))
+    chosen = place.choose_op(op, average)
+    if compression is not None and tensor.is_floating_point():
+        return _apply(_AllReduce, tensor.to(compression), chosen).to(tensor.dtype)
+    return _apply(_AllReduce, tensor, chosen)
 
 
 def allreduce_(
