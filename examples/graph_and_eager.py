@@ -179,5 +179,14 @@ if __name__ == "__main__":
         print(
             f"{row.name:<12}{row.graph_name:<16}{row.eager_ms:>10.3f}{row.graph_ms:>10.3f}{row.eager_ms / row.graph_ms:>7.1f}x{row.first_ms:>21.0f}"
         )
+    for row in rows:
+        if row.graph_ms > row.eager_ms:
+            print(
+                f"{row.graph_name} costs more here than it saves: the operations of so small a network take microseconds, and so does the call of the graph. "
+                "Measure with your own."
+            )
+        else:
+            after = (row.first_ms - row.graph_ms) / max(row.eager_ms - row.graph_ms, 1e-6)
+            print(f"{row.graph_name}: its first step is paid back after {after:,.0f} steps.")
     save_chart(rows, options.png)
     print(f"saved {options.png}")

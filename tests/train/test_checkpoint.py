@@ -140,6 +140,11 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
         last.manager.pass_over_damaged()
     with pytest.warns(UserWarning, match="its manifest cannot be read"):
         assert Bench(tmp_path).manager.latest == last.manager.latest == first
+    Path(third.path, storage.MANIFEST_NAME).unlink()
+    with pytest.warns(UserWarning, match="it has no manifest, so it was not committed, or has lost files"):
+        bare = Bench(tmp_path)
+    assert bare.manager.latest == first
+    assert bare.commit({}) == third, "the name is free again"
 
 
 @pytest.fixture

@@ -38,6 +38,17 @@ def test_ranks_of_a_node_are_in_the_order_of_their_gpus() -> None:
     assert places.sort_by_node(found) == [3, 2, 0, 1]
 
 
+def test_a_crowd_is_told_of() -> None:
+    def assign(counts: dict[str, int], num_cores: int) -> str:
+        found = [places.Introduction(node, 1, (), "/tmp", num_cores) for node, n in counts.items() for _ in range(n)]
+        return places.describe_crowd(places.assign(found))
+
+    assert assign({"a": 2, "b": 2}, 2) == ""
+    assert assign({"a": 9}, 0) == ""  # not known
+    assert assign({"a": 1, "b": 6}, 4).startswith("6 ranks share 4 processors of one machine.")
+    assert "slower than num_workers=4, which has the same results if each rank gets 1.5 times" in assign({"b": 6}, 4)
+
+
 def tell_place() -> None:
     context = train.get_context()
     train.report(

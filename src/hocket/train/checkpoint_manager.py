@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ from hocket.train import configs, errors, reported, reports, storage, validation
 
 DAMAGED_SUFFIX = ".damaged"
 """What the name of a damaged checkpoint gets when another one needs its name."""
+
+_OWN_NAME = re.compile(r"checkpoint_\d{6,}")
+"""What a checkpoint is called unless the user says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +73,11 @@ class CheckpointManager:
         """Return the whole checkpoints in a run's folder; warn of damaged ones."""
         found: list[Committed] = []
         for folder in run_path.iterdir() if run_path.is_dir() else ():
-            if folder.name.endswith(DAMAGED_SUFFIX) or not (folder / storage.MANIFEST_NAME).is_file():
+            if folder.name.endswith(DAMAGED_SUFFIX):
+                continue
+            if not (folder / storage.MANIFEST_NAME).is_file():
+                if _OWN_NAME.fullmatch(folder.name) and folder.is_dir():
+                    self._note_damage(folder, "it has no manifest, so it was not committed, or has lost files")
                 continue
             manifest = storage.get_optional_manifest(folder)
             if manifest is None:

@@ -155,6 +155,13 @@ class Controller:
         ranks_roles = run.backend_config.list_roles(run.scaling)
         group = worker_group.start(run.scaling, run.config.worker_runtime_env, self._size_before, ranks_roles)
         self._is_starting, self._size_before = False, len(group)
+        if (
+            not attempt
+            and not group.roles
+            and not run.scaling.use_gpu
+            and (crowd := places.describe_crowd(group.places))
+        ):
+            _log.warning("%s", crowd)
         try:
             run.backend_config.on_start(group)
             num_reporting = roles.count_reporting(group.roles, len(group))

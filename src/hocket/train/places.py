@@ -15,6 +15,8 @@ class Introduction:
     gpu_ids: tuple[str, ...]
     temporary: str
     """Where temporary files of its node lie."""
+    num_cores: int = 0
+    """How many processors the process may run on; 0 if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,19 @@ def sort_by_node(found: Sequence[Introduction]) -> list[int]:
         return nodes.index(one.node_id), [(int(gpu) if gpu.isdecimal() else 0, gpu) for gpu in one.gpu_ids]
 
     return sorted(range(len(found)), key=rank)
+
+
+def describe_crowd(ranks_places: Sequence[Place]) -> str:
+    """Return what to say where ranks outnumber the processors of their node; nothing where they do not."""
+    for place in ranks_places:
+        cores = place.introduction.num_cores
+        if 0 < cores < place.local_world_size:
+            return (
+                f"{place.local_world_size} ranks share {cores} processor{'s' * (cores != 1)} of one machine. Each repeats what does not depend on its number of rows, "
+                f"the optimizer's step above all, and waits for its turn to compute, so this is slower than num_workers={cores}, which has the same "
+                f'results if each rank gets {place.local_world_size / cores:.3g} times the rows. See "How many ranks" in docs/train.md.'
+            )
+    return ""
 
 
 def assign(found: Sequence[Introduction]) -> tuple[Place, ...]:

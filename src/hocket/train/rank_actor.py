@@ -11,6 +11,7 @@ from typing import Any
 
 from hocket.collective import host_group
 from hocket.core import api, session
+from hocket.engine import node
 from hocket.train import checkpoint, copies, notices, parcels, places, questions, storage, worker_session
 
 MAX_CONCURRENCY = 9
@@ -42,7 +43,9 @@ class RankActor:
         """Tell where this process is."""
         context = api.get_runtime_context()
         gpu_ids = tuple(context.get_accelerator_ids().get("GPU", ()))
-        return places.Introduction(context.get_node_id(), os.getpid(), gpu_ids, copies.find_temporary())
+        return places.Introduction(
+            context.get_node_id(), os.getpid(), gpu_ids, copies.find_temporary(), node.count_cpus()
+        )
 
     def describe(self) -> str:
         """Return the stack of the training function, its own frames and those that it called."""
