@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn import parallel
 
 from hocket.train import strategies
-from hocket.train.torch.strategies import sharding, strategy
+from hocket.train.torch.strategies import closures, sharding, strategy
 
 _HOOKS: Final[Mapping[str, Callable[..., Any]]] = {
     "fp16": default_hooks.fp16_compress_hook,
@@ -31,6 +31,7 @@ class _Exchange(strategy.Exchange):
     def __init__(self, settings: strategies.AllReduce, ranks: strategy.Ranks) -> None:
         self._settings = settings
         self._ranks = ranks
+        self._hooks: list[Any] = []
 
     def adapt_model(
         self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
@@ -67,7 +68,19 @@ class _Exchange(strategy.Exchange):
             wrapped.register_comm_hook(None, _HOOKS[compression])
 
     def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        if isinstance(optimizer, torch.optim.LBFGS) and self._ranks.world_size > 1:
+            self._hooks.append(optimizer.register_step_pre_hook(self._share_loss))
         return optimizer
+
+    def _share_loss(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Have LBFGS decide by the mean loss how far to go: by its own each rank would go another way, with the same gradients. Called before ``step``."""
+        closure = closures.get_optional_closure(args, kwargs)
+        if closure is None:
+            return None
+        device = optimizer.param_groups[0]["params"][0].device
+        return closures.replace_closure(
+            args, kwargs, lambda: closures.average_loss(closure(), device, self._ranks.world_size)
+        )
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
 
@@ -75,4 +88,6 @@ class _Exchange(strategy.Exchange):
 
     def synchronize(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()

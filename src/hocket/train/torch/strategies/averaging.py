@@ -32,6 +32,23 @@ def compute_means(tensors: Sequence[torch.Tensor], world_size: int) -> list[torc
 
 
 @torch.no_grad()
+def compute_sparse_mean(parameter: torch.Tensor, world_size: int) -> torch.Tensor:
+    """Return the mean over all ranks of a parameter's gradient, as sparse as the ranks' are. A rank that has none counts as zero.
+
+    Raises:
+        ValueError: It is dense in this rank.
+    """
+    if parameter.grad is not None and not parameter.grad.is_sparse:
+        raise ValueError(
+            f"The gradient of a parameter of shape {tuple(parameter.shape)} is dense in this rank and sparse in another one. Use it in the same way in all ranks."
+        )
+    given = torch.zeros_like(parameter).to_sparse(1) if parameter.grad is None else parameter.grad
+    total = given.to(widen(parameter.dtype)).coalesce()
+    dist.all_reduce(total)
+    return (total / world_size).to(parameter.dtype)
+
+
+@torch.no_grad()
 def copy_from_first(tensors: Iterable[torch.Tensor]) -> None:
     """Give all ranks rank 0's values. One collective a dtype.
 

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 import torch
 
 from hocket.train import strategies
-from hocket.train.torch.strategies import averaging, strategy
+from hocket.train.torch.strategies import averaging, closures, strategy
 
 STATE_KEY: Final = "hocket.local_sgd"
 """Where an optimizer's ``state_dict`` has what belongs to the meetings. Other strategies, and plain torch, load such a dict and ignore it."""
@@ -57,8 +57,9 @@ class _Exchange(strategy.Exchange):
         self._meetings[optimizer] = _Meetings(optimizer, models, self._settings, self._ranks.world_size)
         return optimizer
 
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._meetings[optimizer].before_step()
+    def before_step(
+        self, optimizer: torch.optim.Optimizer
+    ) -> None: ...  # meetings follow the optimizer, and know of closures
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._meetings[optimizer].after_step()
@@ -116,13 +117,27 @@ class _Meetings:
         self._hooks = [
             optimizer.register_state_dict_post_hook(self._add_state),
             optimizer.register_load_state_dict_pre_hook(self._take_state),
+            optimizer.register_step_pre_hook(self._begin_step),
         ]
 
-    def before_step(self) -> None:
-        if self._count < self._settings.begin_after:
+    def _begin_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Called before ``step``; return other arguments for it, or None."""
+        if self._count >= self._settings.begin_after:
+            if self._settings.outer is not None:
+                self._drop_anchors()
+            return None
+        closure = closures.get_optional_closure(args, kwargs)
+        if closure is None:
             self._average_gradients()
-        elif self._settings.outer is not None:
-            self._drop_anchors()
+            return None
+
+        def compute() -> Any:
+            loss = closure()
+            self._average_gradients()
+            device = list_parameters(optimizer)[0].device
+            return closures.average_loss(loss, device, self._world_size)
+
+        return closures.replace_closure(args, kwargs, compute)
 
     def after_step(self) -> None:
         self._count += 1
@@ -147,14 +162,19 @@ class _Meetings:
         if self._world_size == 1:
             return
         parameters = list_parameters(self._optimizer)
-        used = torch.tensor(
-            [float(p.grad is not None) for p in parameters], device=parameters[0].device, dtype=torch.float32
-        )
-        given = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        *means, used_by = averaging.compute_means([*given, used], self._world_size)
-        for parameter, mean, share in zip(parameters, means, used_by.tolist(), strict=True):
+        kinds = [[float(p.grad is not None), float(p.grad is not None and p.grad.is_sparse)] for p in parameters]
+        flags = torch.tensor(kinds, device=parameters[0].device, dtype=torch.float32)
+        shares, *_ = averaging.compute_means([flags], self._world_size)
+        dense: list[torch.Tensor] = []
+        sparse: list[torch.Tensor] = []
+        for parameter, (share, sparse_share) in zip(parameters, shares.tolist(), strict=True):
             if share:
-                parameter.grad = mean.to(parameter.dtype)
+                (sparse if sparse_share else dense).append(parameter)
+        given = [torch.zeros_like(p) if p.grad is None else p.grad for p in dense]
+        for parameter, mean in zip(dense, averaging.compute_means(given, self._world_size), strict=True):
+            parameter.grad = mean.to(parameter.dtype)
+        for parameter in sparse:
+            parameter.grad = averaging.compute_sparse_mean(parameter, self._world_size)
 
     def _drop_anchors(self) -> None:
         """Note where each parameter is that has no anchor yet: before the first step, and those that were added since."""

@@ -10,7 +10,7 @@ prepared model, since only a rank that computes may keep others waiting. Large e
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, final
 
 import torch
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from hocket import ps
 from hocket.train import served
-from hocket.train.torch.strategies import averaging, served_optimizers, strategy, tables
+from hocket.train.torch.strategies import averaging, closures, served_optimizers, strategy, tables
 
 STEPS_KEY: Final = "hocket_steps"
 """Where an optimizer's first parameter group has how many steps were taken, so that it is saved and loaded with the optimizer, prepared or not."""
@@ -241,12 +241,12 @@ class _Exchange(strategy.Exchange):
 
 def _run_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the closure that a step is given, which computes the gradients; return the step's arguments with its loss."""
-    closure: Callable[[], Any] | None = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    closure = closures.get_optional_closure(args, kwargs)
     if closure is None:
         return None
     with torch.enable_grad():
         loss = closure()
-    return (args[0], lambda: loss), {}
+    return closures.replace_closure(args, kwargs, lambda: loss)
 
 
 def _take_gradient(target: Any, gradient: torch.Tensor) -> Any:
