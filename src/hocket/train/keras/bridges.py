@@ -10,6 +10,10 @@ JAX         the same, and one back
 torch       one to put them together; the collective works in that memory, and the gradients become views of it
 ==========  ===========================================================================================================================
 
+On TensorFlow a layer of `Embedding` has a gradient of some rows, as ``tf.IndexedSlices``, where a row that a batch names twice is there twice. Keras's optimizers there square each
+of the two on its own, so with the sum of both they compute other steps. If `Crossing` is given what gathers them, such gradients stay as they are: those of all ranks, one behind the
+other, as one process would have them. They travel behind the array.
+
 The collective adds its own: into shared memory and out again (`hocket.collective.host_group`).
 
 What an error on the host looks like depends on the backend, and is not what was raised. `Crossing` keeps that.
@@ -30,6 +34,12 @@ import numpy.typing as npt
 OnHost: TypeAlias = Callable[[npt.NDArray[Any], float], None]
 """Changes an array in place, given the number of rows; its last element has no meaning."""
 
+Slices: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+"""Which rows of a variable, and their gradients. A row may be there several times."""
+
+Gather: TypeAlias = Callable[[Sequence[Slices], float], Sequence[Slices]]
+"""Returns those of all ranks, given the number of rows of this one. Called before `OnHost` is."""
+
 
 @final
 class Crossing:
@@ -37,10 +47,12 @@ class Crossing:
 
     Args:
         on_host: What to do with them there.
+        gather: What to do with gradients of some rows. Default: they become whole.
     """
 
-    def __init__(self, on_host: OnHost) -> None:
+    def __init__(self, on_host: OnHost, gather: Gather | None = None) -> None:
         self._on_host = on_host
+        self._gather = gather
         self.error: BaseException | None = None
         """What `on_host` has raised. The backend's own error only quotes it."""
         self._cross: Final = _CROSS[keras.backend.backend()]
@@ -48,6 +60,11 @@ class Crossing:
     def begin(self) -> None:
         """Forget an error."""
         self.error = None
+
+    @property
+    def keeps_slices(self) -> bool:
+        """Whether gradients of some rows stay so."""
+        return self._gather is not None
 
     def average(self, gradients: Sequence[Any], rows: Any) -> list[Any]:
         """Return gradients as the host made them; None stays None.
@@ -59,16 +76,19 @@ class Crossing:
         there = [gradient for gradient in gradients if gradient is not None]
         if not there:
             return list(gradients)
-        back = iter(self._cross(self._call, there, rows))
+        back = iter(self._cross(self, there, rows))
         return [None if gradient is None else next(back) for gradient in gradients]
 
-    def _call(self, flat: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def call(self, flat: npt.NDArray[Any], slices: Sequence[Slices] = ()) -> tuple[npt.NDArray[Any], Sequence[Slices]]:
+        """Called on the host."""
         try:
-            self._on_host(flat, float(flat[-1]))
+            rows = float(flat[-1])
+            gathered = self._gather(slices, rows) if self._gather is not None and slices else ()
+            self._on_host(flat, rows)
         except BaseException as error:
             self.error = error
             raise
-        return flat
+        return flat, gathered
 
 
 def _choose_dtype(gradients: Sequence[Any]) -> str:
@@ -81,24 +101,42 @@ def _find_sizes(gradients: Sequence[Any]) -> list[int]:
     return [math.prod(gradient.shape) for gradient in gradients]
 
 
-def _cross_tensorflow(call: Callable[..., Any], given: Sequence[Any], rows: Any) -> list[Any]:
+def _cross_tensorflow(crossing: Crossing, given: Sequence[Any], rows: Any) -> list[Any]:
     import tensorflow as tf
 
-    gradients = [tf.convert_to_tensor(gradient) for gradient in given]  # of an embedding, only some rows are there
-    dtype = tf.as_dtype(_choose_dtype(gradients))
-    parts = [tf.reshape(tf.cast(gradient, dtype), [-1]) for gradient in gradients]
+    some = [one for one in given if crossing.keeps_slices and isinstance(one, tf.IndexedSlices)]
+    whole = [tf.convert_to_tensor(one) for one in given if not any(one is other for other in some)]
+    dtype = tf.as_dtype(_choose_dtype(given))
+    parts = [tf.reshape(tf.cast(gradient, dtype), [-1]) for gradient in whole]
     flat = tf.concat([*parts, tf.reshape(tf.cast(rows, dtype), [1])], 0)
-    averaged = tf.numpy_function(lambda array: call(np.array(array)), [flat], dtype)
-    sizes = _find_sizes(gradients)
+    sent = [tensor for one in some for tensor in (tf.cast(one.indices, tf.int64), tf.cast(one.values, dtype))]
+
+    def call(array: Any, *arrays: Any) -> Any:
+        averaged, gathered = crossing.call(np.array(array), list(zip(arrays[::2], arrays[1::2], strict=True)))
+        return [averaged, *(array for slices in gathered for array in slices)]
+
+    dtypes = [dtype, *(tensor.dtype for tensor in sent)]
+    returned = tf.numpy_function(call, [flat, *sent], dtypes)
+    averaged, *gathered = returned if isinstance(returned, list) else [returned]  # outside of a graph one is no list
+    sizes = _find_sizes(whole)
     averaged.set_shape([sum(sizes) + 1])
-    back = tf.split(averaged, [*sizes, 1])
-    return [
+    back = iter(
         tf.cast(tf.reshape(part, gradient.shape), gradient.dtype)
-        for part, gradient in zip(back, gradients, strict=False)
-    ]
+        for part, gradient in zip(tf.split(averaged, [*sizes, 1]), whole, strict=False)
+    )
+    pairs = iter(zip(gathered[::2], gathered[1::2], strict=True))
+    return [_rebuild_slices(one, *next(pairs)) if any(one is other for other in some) else next(back) for one in given]
 
 
-def _cross_jax(call: Callable[..., Any], gradients: Sequence[Any], rows: Any) -> list[Any]:
+def _rebuild_slices(like: Any, indices: Any, values: Any) -> Any:
+    import tensorflow as tf
+
+    indices.set_shape([None])
+    values.set_shape([None, *like.values.shape[1:]])
+    return tf.IndexedSlices(tf.cast(values, like.dtype), tf.cast(indices, like.indices.dtype), like.dense_shape)
+
+
+def _cross_jax(crossing: Crossing, gradients: Sequence[Any], rows: Any) -> list[Any]:
     import jax
     from jax.experimental import io_callback
 
@@ -107,7 +145,7 @@ def _cross_jax(call: Callable[..., Any], gradients: Sequence[Any], rows: Any) ->
     parts = [gradient.astype(dtype).reshape(-1) for gradient in gradients]
     flat = numpy.concatenate([*parts, numpy.asarray([rows], dtype)])
     shape = jax.ShapeDtypeStruct(flat.shape, flat.dtype)
-    averaged = io_callback(lambda array: call(np.array(array)), shape, flat, ordered=True)
+    averaged = io_callback(lambda array: crossing.call(np.array(array))[0], shape, flat, ordered=True)
     ends = np.cumsum(_find_sizes(gradients))
     back = numpy.split(averaged, ends)
     return [
@@ -115,7 +153,7 @@ def _cross_jax(call: Callable[..., Any], gradients: Sequence[Any], rows: Any) ->
     ]
 
 
-def _cross_torch(call: Callable[..., Any], gradients: Sequence[Any], rows: Any) -> list[Any]:
+def _cross_torch(crossing: Crossing, gradients: Sequence[Any], rows: Any) -> list[Any]:
     import torch
 
     def cross() -> list[Any]:
@@ -123,7 +161,7 @@ def _cross_torch(call: Callable[..., Any], gradients: Sequence[Any], rows: Any) 
         parts = [gradient.detach().reshape(-1).to(dtype) for gradient in gradients]
         flat = torch.cat([*parts, torch.tensor([float(rows)], dtype=dtype, device=parts[0].device)])
         on_host = flat.cpu()  # itself, if it is there
-        call(on_host.numpy())
+        crossing.call(on_host.numpy())
         back = torch.split(on_host.to(flat.device), [*_find_sizes(gradients), 1])
         return [part.view(gradient.shape).to(gradient.dtype) for part, gradient in zip(back, gradients, strict=False)]
 

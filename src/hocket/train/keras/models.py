@@ -106,7 +106,7 @@ class _Prepared:
         self._model = weakref.ref(model)
         self._world = state.world
         self._exchange = state.exchange
-        self._crossing = bridges.Crossing(self._on_host)
+        self._crossing = bridges.Crossing(self._on_host, None if self._exchange.takes_steps else self._gather)
         self._originals: dict[str, Any] = {}
         #: How many rows the batch has whose step is computed or traced; None if that is not known.
         self._rows: Any = None
@@ -126,6 +126,9 @@ class _Prepared:
         is_filler = self._step == self._filler
         self._step += 1
         self._exchange.average(flat, 0.0 if is_filler else rows)
+
+    def _gather(self, slices: Sequence[bridges.Slices], rows: float) -> Sequence[bridges.Slices]:
+        return self._exchange.gather(slices, 0.0 if self._step == self._filler else rows)
 
     # --- the methods that are replaced --------------------------------------------------------------------------------
 

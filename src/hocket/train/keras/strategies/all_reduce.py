@@ -11,6 +11,7 @@ import numpy.typing as npt
 from hocket.collective.arithmetic import ReduceOp
 from hocket.collective.world import World
 from hocket.train import strategies
+from hocket.train.keras import bridges
 from hocket.train.keras.strategies import strategy
 
 _SHORT: Final = {"fp16": "float16", "bf16": "bfloat16"}
@@ -38,6 +39,9 @@ class _Exchange(strategy.Exchange):
 
     def average(self, flat: npt.NDArray[Any], rows: float) -> None:
         average_rows(self._world, flat, rows, self._short)
+
+    def gather(self, slices: Sequence[bridges.Slices], rows: float) -> Sequence[bridges.Slices]:
+        return gather_slices(self._world, slices, rows, self._short)
 
     def choose(self, numbers: Sequence[int]) -> None: ...
 
@@ -79,6 +83,32 @@ def average_rows(joined: World, flat: npt.NDArray[Any], rows: float, short: np.d
     wire = values.astype(short)
     joined.all_reduce(wire, ReduceOp.MEAN)
     values[:] = wire
+
+
+def gather_slices(
+    joined: World, slices: Sequence[bridges.Slices], rows: float, short: np.dtype[Any] | None = None
+) -> list[bridges.Slices]:
+    """Return the slices of all ranks' rows, one behind the other, of which the sum is the mean over all rows.
+
+    Args:
+        joined: The ranks.
+        slices: The means of this rank's rows.
+        rows: How many there are. What 0 rows give does not count.
+        short: The dtype to travel as, if not as they are.
+    """
+    sent = [(indices, values if short is None else values.astype(short)) for indices, values in slices]
+    ranks = [(theirs, given) for theirs, given in joined.all_gather_object((rows, sent)) if theirs]
+    total = sum(theirs for theirs, _ in ranks)
+    found = []
+    for number, (indices, values) in enumerate(slices):
+        parts = [given[number][1].astype(values.dtype) * values.dtype.type(theirs / total) for theirs, given in ranks]
+        found.append(
+            (
+                np.concatenate([indices[:0], *(given[number][0] for _, given in ranks)]),
+                np.concatenate([values[:0], *parts]),
+            )
+        )
+    return found
 
 
 def _find_dtype(name: str) -> np.dtype[Any]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hocket.collective.world import World
 from hocket.train import strategies
-from hocket.train.keras import variables
+from hocket.train.keras import bridges, variables
 from hocket.train.keras.strategies import all_reduce, strategy
 
 
@@ -43,6 +43,11 @@ class _Exchange(strategy.Exchange):
         self._seen += 1
         if self._seen <= self._settings.begin_after:
             all_reduce.average_rows(self._world, flat, rows)
+
+    def gather(self, slices: Sequence[bridges.Slices], rows: float) -> Sequence[bridges.Slices]:
+        if self._seen < self._settings.begin_after:
+            return all_reduce.gather_slices(self._world, slices, rows)
+        return slices
 
     def choose(self, numbers: Sequence[int]) -> None: ...
 

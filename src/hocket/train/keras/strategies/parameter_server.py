@@ -19,7 +19,7 @@ import numpy.typing as npt
 from hocket import ps
 from hocket.collective.world import World
 from hocket.train import served
-from hocket.train.keras import variables
+from hocket.train.keras import bridges, variables
 from hocket.train.keras.strategies import strategy
 
 _LR: Final = 1.0
@@ -74,6 +74,9 @@ class _Exchange(strategy.Exchange):
             self._client.enter_early()
         for target, part in zip(targets, parts, strict=True):
             part[...] = self._client.read(target)
+
+    def gather(self, slices: Sequence[bridges.Slices], rows: float) -> Sequence[bridges.Slices]:
+        raise AssertionError("where steps are taken on servers gradients are whole")
 
     @property
     def has_begun(self) -> bool:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from hocket.collective.world import World
 from hocket.train import strategies
+from hocket.train.keras import bridges
 
 
 class Exchange(abc.ABC):
@@ -36,6 +37,17 @@ class Exchange(abc.ABC):
         Args:
             flat: All of them, and a last element that has no meaning and may be used.
             rows: Of how many rows they are the mean; 0 if they shall not count. If it takes steps: the learning rate; 0 for no step.
+        """
+
+    @abc.abstractmethod
+    def gather(self, slices: Sequence[bridges.Slices], rows: float) -> Sequence[bridges.Slices]:
+        """Return the gradients of all ranks where those of some rows are not made whole; not called if it takes steps.
+
+        Called before `average`, in the same way.
+
+        Args:
+            slices: For each such variable, which of its rows, and their gradients.
+            rows: As in `average`.
         """
 
     @abc.abstractmethod
