@@ -52,6 +52,8 @@ OPTIMIZERS: Final[Mapping[str, Callable[[], Any]]] = {
     "novograd": lambda: optax.novograd(0.02, eps=1e-4),
     "fromage": lambda: optax.fromage(0.02),
     "sm3": lambda: optax.sm3(0.02),
+    "polyak_sgd": lambda: optax.polyak_sgd(max_learning_rate=0.5),
+    "lbfgs": lambda: optax.lbfgs(0.05, linesearch=None),
     "rprop": lambda: optax.rprop(0.02),
     "sign_sgd": lambda: optax.sign_sgd(0.02),
     "noisy_sgd": lambda: optax.noisy_sgd(0.05, eta=0.1, key=3),
@@ -140,8 +142,8 @@ def split_names(names: Sequence[str], size: int = 4) -> list[tuple[str, ...]]:
 def build_step(optimizer: Any) -> Any:
     @jax.jit
     def step(params: Any, state: Any, batches: Any) -> Any:
-        gradients = jax.grad(compute_losses)(params, batches)
-        updates, state = optimizer.update(gradients, state, params)
+        loss, gradients = jax.value_and_grad(compute_losses)(params, batches)
+        updates, state = optimizer.update(gradients, state, params, value=loss)
         return optax.apply_updates(params, updates), state
 
     return step
@@ -178,6 +180,13 @@ def train_in_rank(config: dict[str, Any]) -> list[Weights]:
     return joined.all_gather_object(found)
 
 
+def search_in_rank(config: dict[str, Any]) -> None:
+    """Take a step that searches along a line."""
+    optimizer = hocket_jax.prepare_optimizer(optax.lbfgs())
+    params = jnp.ones(2)
+    optimizer.update(params, optimizer.init(params), params, value=0.0, grad=params, value_fn=jnp.sum)
+
+
 # --- in one process -----------------------------------------------------------------------------------------------------
 
 
@@ -193,8 +202,12 @@ def train_together(names: Sequence[str], size: int) -> Weights:
 def train_apart(names: Sequence[str], size: int, strategy: strategies.LocalSGD) -> Weights:
     """Each rank steps on its own, and now and then they meet."""
     begun, optimizer = build_all(names)
-    step, gradient = build_step(optimizer), jax.jit(jax.grad(compute_losses))
-    update = jax.jit(optimizer.update)
+    step, gradient = build_step(optimizer), jax.jit(jax.value_and_grad(compute_losses))
+
+    @jax.jit
+    def update(gradients: Any, state: Any, params: Any, loss: Any) -> Any:
+        return optimizer.update(gradients, state, params, value=loss)
+
     ranks = [(begun, optimizer.init(begun)) for _ in range(size)]
     anchor, velocity = begun, jax.tree.map(jnp.zeros_like, begun)
     outer = strategy.outer
@@ -216,8 +229,8 @@ def train_apart(names: Sequence[str], size: int, strategy: strategies.LocalSGD) 
     for number in range(STEPS):
         rows = [[batch_number(rank, number)] for rank in range(size)]
         if apart < 0:
-            both = gradient(ranks[0][0], make_batches(begun, list(itertools.chain(*rows))))
-            found = [(params, *update(both, state, params)) for params, state in ranks]
+            loss, both = gradient(ranks[0][0], make_batches(begun, list(itertools.chain(*rows))))
+            found = [(params, *update(both, state, params, loss)) for params, state in ranks]
             ranks = [(optax.apply_updates(params, updates), state) for params, updates, state in found]
             anchor = ranks[0][0]
         else:

@@ -31,6 +31,7 @@ with pytest.MonkeyPatch.context() as _patch:
     import keras
 
 from hocket import train
+from hocket.train import jax as hocket_jax
 from hocket.train import keras as hocket_keras
 from hocket.train import torch as hocket_torch
 from hocket.train.strategies import AllReduce, LocalSGD, Nesterov, ParameterServer
@@ -66,10 +67,11 @@ def fit(trainer: Any, path: Path, function: Any, strategy: Any, num_workers: int
 
 
 def measure(found: Any, expected: Any) -> float:
-    """Return how far two models lie apart: the largest difference of two weights."""
+    """Return how far two models lie apart: the largest difference of two weights, beside the largest weight if that is above 1."""
     keys: Sequence[Any] = list(expected) if isinstance(expected, Mapping) else range(len(expected))
     assert len(found) == len(keys)
-    return float(max(np.abs(found[key] - expected[key]).max() for key in keys))
+    scale = max(1.0, *(np.abs(expected[key]).max() for key in keys))
+    return float(max(np.abs(found[key] - expected[key]).max() for key in keys) / scale)
 
 
 def list_wrong(ranks: Sequence[Mapping[Any, Any]], expected: Mapping[Any, Any], tolerance: float) -> dict[Any, float]:
@@ -151,8 +153,6 @@ def test_rows_of_a_table_move_alone(here: None, tmp_path: Path, name: str) -> No
 
 
 def check_jax(path: Path, strategy: Any, num_workers: int, names: Sequence[str]) -> None:
-    from hocket.train import jax as hocket_jax
-
     is_served = isinstance(strategy, ParameterServer)
     trees = [tuple(names)] if is_served else oracle_jax.split_names(names)
     steps = 2 if is_served and num_workers > 1 else oracle_jax.STEPS
@@ -194,8 +194,16 @@ def test_jax(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.usefixtures("session")
 def test_a_sample_of_jax(tmp_path: Path) -> None:
-    """On servers, too, the first step is taken from what others have made of the parameters."""
+    """A loss that an optimizer is given is averaged; and on servers, too, the first step is taken from what others have made of the parameters."""
+    check_jax(tmp_path, AllReduce(), 2, ("polyak_sgd", "lbfgs"))
     check_jax(tmp_path, ONE_AT_A_TIME, 2, ("adamw", "MultiSteps"))
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("strategy", [AllReduce(), LocalSGD(2, begin_after=1)])
+def test_a_line_search_of_jax_is_refused_in_several_ranks(tmp_path: Path, strategy: Any) -> None:
+    with pytest.raises(train.TrainingFailedError, match=r"Leave the line search out: optax.lbfgs\(learning_rate, lin"):
+        fit(hocket_jax.JaxTrainer, tmp_path, oracle_jax.search_in_rank, strategy, 2, {})
 
 
 # --- Keras ------------------------------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ class _Exchange(strategy.Exchange):
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
         def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+            losses = averaging.pick_losses(extra, self._world_size)
+            if losses:
+                extra.update(averaging.compute_means(losses, self._world_size, "prepare_optimizer"))
             return optimizer.update(self.average(updates, "prepare_optimizer"), state, params, **extra)
 
         return optimizer._replace(update=update)

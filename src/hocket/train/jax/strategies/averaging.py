@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from hocket.train.jax import host_calls, trees
 
@@ -42,6 +43,20 @@ def compute_means(
         for number, mean in zip(chosen, means, strict=True):
             values[number] = mean
     return jax.tree_util.tree_unflatten(structure, values)
+
+
+def pick_losses(extra: Mapping[str, Any], world_size: int) -> dict[str, Any]:
+    """Return what an optimizer is given beside gradients and is of the rank's own rows, as ``polyak_sgd`` is its loss; ranks step alike with the means only.
+
+    Raises:
+        ValueError: A function is among it, which computes the loss elsewhere, as a line search does.
+    """
+    if world_size > 1 and extra.get("value_fn") is not None:
+        raise ValueError(
+            "optimizer.update() received value_fn, which has this rank's rows only, so each rank's line search would go another way. Leave the line search out: "
+            "optax.lbfgs(learning_rate, linesearch=None)."
+        )
+    return {name: jax.tree.map(jnp.asarray, extra[name]) for name in ("value", "grad") if extra.get(name) is not None}
 
 
 def find_step(param: Any, goal: Any, step: Any) -> Any:

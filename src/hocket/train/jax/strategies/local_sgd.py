@@ -74,7 +74,9 @@ class _Exchange(strategy.Exchange):
                 )
             early = state.count < self._settings.begin_after
             if self._settings.begin_after:
-                updates = jax.lax.cond(early, self._average, lambda tree: tree, updates)
+                losses = averaging.pick_losses(extra, self._world_size)
+                updates, losses = jax.lax.cond(early, self._average, lambda tree: tree, (updates, losses))
+                extra.update(losses)
             steps, inner = optimizer.update(updates, state.inner, params, **extra)
             if self._outer is not None:  # the anchors are where the ranks' own steps begin
                 is_first = state.count <= self._settings.begin_after
