@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -213,38 +214,47 @@ _SOME_KERAS: Final = ("Adam", "RMSprop", "Adagrad", "SGD nesterov")
 _TENSORFLOW: Final = ("Adamax", "Nadam", "Ftrl", "Lamb", "Adadelta", "clipnorm", "global_clipnorm", "ema", "AdamW")
 
 
-def check_keras(
-    path: Path, backend: str, strategy: Any, num_workers: int, names: Sequence[str], *, is_eager: bool = False
-) -> None:
+def list_wrong_of_keras(
+    path: Path,
+    backend: str,
+    strategy: Any,
+    num_workers: int,
+    names: Sequence[str],
+    *,
+    is_eager: bool = False,
+    function: Any = oracle_keras.train_in_rank,
+) -> dict[tuple[str, bool], float]:
     pytest.importorskip(backend, reason=f"needs {backend}: pip install 'hocket[{backend}]'")
     compute: Any = oracle_keras.train_together
     if isinstance(strategy, LocalSGD):
         compute = oracle_keras.train_apart
     elif isinstance(strategy, ParameterServer):
         compute = oracle_keras.train_in_some_order
+    cases = [(name, has_table) for name in names for has_table in (False, True)]
     config = {
-        "cases": [(name, has_table) for name in names for has_table in (False, True)],
         "steps": 2 if isinstance(strategy, ParameterServer) and num_workers > 1 else oracle_keras.STEPS,
         "is_eager": is_eager,
         "oracle": compute,
         "strategy": strategy,
     }
-    used, ranks, expected = fit(
-        hocket_keras.KerasTrainer,
-        path,
-        oracle_keras.train_in_rank,
-        strategy,
-        num_workers,
-        config,
-        keras_config=hocket_keras.KerasConfig(backend=backend),
-    )
-    assert (used, len(ranks), len(expected)) == (backend, num_workers, 2 * len(names))
     wrong = {}
-    for case, ways in expected.items():
-        apart = min(max(measure(found[case], way) for found in ranks) for way in ways)
-        if not apart < CLOSE:
-            wrong[case] = apart
-    assert wrong == {}
+    # Servers have one model of Keras.
+    for some in [[case] for case in cases] if isinstance(strategy, ParameterServer) else [cases]:
+        used, ranks, expected = fit(
+            hocket_keras.KerasTrainer,
+            path,
+            function,
+            strategy,
+            num_workers,
+            {**config, "cases": some},
+            keras_config=hocket_keras.KerasConfig(backend=backend),
+        )
+        assert (used, len(ranks), list(expected)) == (backend, num_workers, some)
+        for case, ways in expected.items():
+            apart = min(max(measure(found[case], way) for found in ranks) for way in ways)
+            if not apart < CLOSE:
+                wrong[case] = apart
+    return wrong
 
 
 KERAS: Final[Mapping[str, tuple[str, Any, int, Sequence[str]]]] = {
@@ -264,37 +274,57 @@ KERAS: Final[Mapping[str, tuple[str, Any, int, Sequence[str]]]] = {
 @pytest.mark.usefixtures("session")
 @pytest.mark.parametrize("name", KERAS)
 def test_keras(tmp_path: Path, name: str) -> None:
-    check_keras(tmp_path, *KERAS[name])
+    assert list_wrong_of_keras(tmp_path, *KERAS[name]) == {}
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("session")
 def test_keras_on_tensorflow_that_is_not_compiled(tmp_path: Path) -> None:
-    check_keras(tmp_path, "tensorflow", AllReduce(), 2, _TENSORFLOW, is_eager=True)
+    assert list_wrong_of_keras(tmp_path, "tensorflow", AllReduce(), 2, _TENSORFLOW, is_eager=True) == {}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
+def test_prepared_arrays_of_keras(tmp_path: Path, backend: str) -> None:
+    """In the last step of an epoch one rank has a row, and the other one has none."""
+    names, function = ("Adam", "RMSprop"), oracle_keras.train_on_arrays
+    wrong = list_wrong_of_keras(tmp_path, backend, AllReduce(), 2, names, is_eager=True, function=function)
+    assert wrong == {}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("session")
+def test_servers_differ_from_plain_keras_where_tensorflow_has_embeddings(tmp_path: Path) -> None:
+    """As docs/keras.md says: servers square the sum of a row's gradients, and Keras there each of them. Neither is seen without a square."""
+    servers = ParameterServer(num_servers=2)
+    wrong = list_wrong_of_keras(tmp_path, "tensorflow", servers, 1, ("SGD", "Adam", "Adagrad"), is_eager=True)
+    assert wrong.keys() == {("Adam", True), ("Adagrad", True)}
+    assert max(wrong.values()) < 0.1
 
 
 @pytest.mark.usefixtures("session")
 def test_an_embedding_of_keras_on_tensorflow(tmp_path: Path) -> None:
     """Keras squares the gradients of a row that a batch names twice one by one there, so they must reach it as they are."""
-    check_keras(tmp_path, "tensorflow", AllReduce(), 2, ("Adam",))
+    assert list_wrong_of_keras(tmp_path, "tensorflow", AllReduce(), 2, ("Adam",)) == {}
 
 
-def test_what_servers_refuse_of_keras_is_refused_with_what_to_write_instead(here: None, tmp_path: Path) -> None:
-    assert {*oracle_keras.ON_SERVERS, *oracle_keras.REFUSED_BY_SERVERS} == oracle_keras.OPTIMIZERS.keys()
-    said = fit(
-        hocket_keras.KerasTrainer,
-        tmp_path,
-        oracle_keras.refuse_in_rank,
-        ParameterServer(),
-        0,
-        {"names": list(oracle_keras.REFUSED_BY_SERVERS)},
-    )
-    for name, message in oracle_keras.REFUSED_BY_SERVERS.items():
-        assert message in said[name]
+@pytest.mark.parametrize("name", oracle_keras.REFUSED_BY_SERVERS)
+def test_what_servers_refuse_of_keras_is_refused_with_what_to_write_instead(
+    here: None, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(oracle_keras.REFUSED_BY_SERVERS[name])):
+        fit(hocket_keras.KerasTrainer, tmp_path, oracle_keras.train_once, ParameterServer(), 0, {"name": name})
+
+
+def test_servers_have_one_model_of_keras(here: None, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"received a second model, .* Make one keras.Model of both"):
+        fit(hocket_keras.KerasTrainer, tmp_path, oracle_keras.prepare_twice, ParameterServer(), 0, {})
 
 
 def test_all_of_keras_is_in_the_table() -> None:
     """New optimizers of the frameworks are to be added."""
+    assert {*oracle_keras.ON_SERVERS, *oracle_keras.REFUSED_BY_SERVERS} == oracle_keras.OPTIMIZERS.keys()
     skipped = {"Optimizer", "MultiOptimizer", "OptimizerMap"}
     kinds = {name for name in vars(keras.optimizers) if name[0].isupper()} - skipped
     assert kinds <= {type(make()).__name__ for make in oracle_keras.OPTIMIZERS.values()}

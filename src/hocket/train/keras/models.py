@@ -39,7 +39,7 @@ def prepare_model(model: Any) -> Any:
 
     Raises:
         TypeError: It is no model of Keras 3.
-        ValueError: It was prepared already, or is compiled with ``jit_compile=True`` on TensorFlow, whose XLA cannot leave a step.
+        ValueError: It was prepared already, is a second one where the strategy has only one, or is compiled with ``jit_compile=True`` on TensorFlow, whose XLA cannot leave a step.
         RuntimeError: It is called outside a training function, or the ranks are not joined.
 
     Example:
@@ -88,9 +88,8 @@ def synchronize() -> None:
     """
     state = rank_state.get_state("synchronize")
     for prepared in state.prepared:
-        model = prepared.model
-        if model is not None:
-            state.exchange.synchronize(model)
+        if prepared.model is not None:
+            prepared.synchronize()
 
 
 @final
@@ -105,7 +104,7 @@ class _Prepared:
     def __init__(self, model: Any, state: rank_state.RankState) -> None:
         self._model = weakref.ref(model)
         self._world = state.world
-        self._exchange = state.exchange
+        self._exchange = state.exchange.follow_model()
         self._crossing = bridges.Crossing(self._on_host, None if self._exchange.takes_steps else self._gather)
         self._originals: dict[str, Any] = {}
         #: How many rows the batch has whose step is computed or traced; None if that is not known.
@@ -119,6 +118,10 @@ class _Prepared:
     def model(self) -> Any:
         """The model; None if it is gone."""
         return self._model()
+
+    def synchronize(self) -> None:
+        """Make it equal in all ranks."""
+        self._exchange.synchronize(self.model)
 
     # --- on the host, in the middle of a step -------------------------------------------------------------------------
 

@@ -37,6 +37,9 @@ class _Exchange(strategy.Exchange):
         self._short = None if compression is None else _find_dtype(_SHORT[compression])
         self.averages_gradients = joined.size > 1
 
+    def follow_model(self) -> strategy.Exchange:
+        return self
+
     def average(self, flat: npt.NDArray[Any], rows: float) -> None:
         average_rows(self._world, flat, rows, self._short)
 

@@ -31,6 +31,7 @@ class _Exchange(strategy.Exchange):
     def __init__(self, settings: strategies.LocalSGD, outer: strategies.Nesterov | None, joined: World) -> None:
         self._settings = settings
         self._world = joined
+        self._outer_settings = outer
         self._outer = None if outer is None else _Outer(outer)
         self.averages_gradients = settings.begin_after > 0 and joined.size > 1
         #: Steps whose gradients were seen, and steps that were taken.
@@ -38,6 +39,9 @@ class _Exchange(strategy.Exchange):
         self._taken = 0
         #: Steps since the last meeting.
         self._apart = 0
+
+    def follow_model(self) -> strategy.Exchange:
+        return _Exchange(self._settings, self._outer_settings, self._world)  # each model has its own steps and anchor
 
     def average(self, flat: npt.NDArray[Any], rows: float) -> None:
         self._seen += 1

@@ -52,9 +52,19 @@ class _Exchange(strategy.Exchange):
         self._made: list[Any] = []
         """What the servers hold, in the order of the model's trainable variables."""
         self._chosen: Sequence[int] = ()
+        self._has_model = False
         self._step = 0
         self._seen: npt.NDArray[Any] | None = None
         """What was pulled last, to see whether the model was given other weights since."""
+
+    def follow_model(self) -> strategy.Exchange:
+        if self._has_model:
+            raise ValueError(
+                "prepare_model() received a second model, but with ParameterServer the servers hold the weights of one in Keras. Make one keras.Model of both, or train "
+                "the other one in a KerasTrainer of its own."
+            )
+        self._has_model = True
+        return self
 
     def choose(self, numbers: Sequence[int]) -> None:
         self._chosen = tuple(numbers)

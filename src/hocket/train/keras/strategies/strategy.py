@@ -31,6 +31,14 @@ class Exchange(abc.ABC):
     """Whether `average` returns what the variables become, and the optimizer is not to step."""
 
     @abc.abstractmethod
+    def follow_model(self) -> Exchange:
+        """Return what is at work for one more model, which trains beside those before it or after them: itself, if it keeps nothing of a model.
+
+        Raises:
+            ValueError: There can be no more.
+        """
+
+    @abc.abstractmethod
     def average(self, flat: npt.NDArray[Any], rows: float) -> None:
         """Turn this rank's gradients into those of all, in place.
 
