@@ -56,6 +56,11 @@ class _Exchange(strategy.Exchange):
     def choose(self, numbers: Sequence[int]) -> None: ...
 
     def begin(self, model: Any) -> None:
+        if self._world.size > 1 and getattr(model.optimizer, "use_ema", False):
+            raise ValueError(
+                f"LocalSGD averages the weights of the ranks, and {type(model.optimizer).__name__}(use_ema=True) puts each rank's own average of them into the model when fit() ends. "
+                "Leave use_ema out, or use the strategy AllReduce."
+            )
         if self._outer is not None and not self._apart:
             self._outer.drop_anchor(_read(model))
 
