@@ -196,8 +196,8 @@ def test_jax(tmp_path: Path, name: str) -> None:
 @pytest.mark.usefixtures("session")
 def test_a_sample_of_jax(tmp_path: Path) -> None:
     """A loss that an optimizer is given is averaged; and on servers, too, the first step is taken from what others have made of the parameters."""
-    check_jax(tmp_path, AllReduce(), 2, ("polyak_sgd", "lbfgs"))
-    check_jax(tmp_path, ONE_AT_A_TIME, 2, ("adamw", "MultiSteps"))
+    check_jax(tmp_path, AllReduce(), 2, ("polyak_sgd",))
+    check_jax(tmp_path, ONE_AT_A_TIME, 2, ("adam",))
 
 
 @pytest.mark.usefixtures("session")
@@ -308,7 +308,7 @@ def test_servers_differ_from_plain_keras_where_tensorflow_has_embeddings(tmp_pat
 @pytest.mark.usefixtures("session")
 def test_an_embedding_of_keras_on_tensorflow(tmp_path: Path) -> None:
     """Keras squares the gradients of a row that a batch names twice one by one there, so they must reach it as they are."""
-    assert list_wrong_of_keras(tmp_path, "tensorflow", AllReduce(), 2, ("Adam",)) == {}
+    assert list_wrong_of_keras(tmp_path, "tensorflow", AllReduce(), 2, ("Adam",), is_eager=True) == {}
 
 
 @pytest.mark.parametrize("name", oracle_keras.REFUSED_BY_SERVERS)
