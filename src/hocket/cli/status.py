@@ -15,6 +15,7 @@ import psutil
 from rich import box, console, table, text
 
 from hocket import texts
+from hocket.engine import node
 from hocket.engine.local import window
 
 TIMEOUT_SECONDS = 2.0
@@ -40,6 +41,10 @@ def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
         out.width = WIDTH
     if not sessions:
         out.print("No session of yours has workers on this machine. One appears here with its first task.")
+    if any(process.name() == "raylet" for process in psutil.process_iter(["name"])):
+        out.print(
+            "A Ray runs on this machine. Sessions on it are not shown here: `ray status` tells of it, and hocket.util.state in their drivers of their tasks."
+        )
     for one in sessions:
         show(one, out)
     return 0
@@ -247,7 +252,7 @@ def _build_process_table(processes: list[dict[str, Any]]) -> table.Table:
 
 
 def _format_resources(found: dict[str, dict[str, float]]) -> Iterable[str]:
-    for name, total in found["total"].items():
+    for name, total in node.hide_internal(found["total"]).items():
         used = total - found["free"].get(name, 0.0)
         if name != "memory":
             yield f"{used:g} of {total:g} {name} in use"

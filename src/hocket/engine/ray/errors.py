@@ -61,7 +61,7 @@ def translate(error: BaseException) -> BaseException:
         return _translate_actor_error(error)
     text = _strip(str(error))
     if isinstance(error, ray.exceptions.TaskCancelledError):
-        return exceptions.TaskCancelledError(f"The task was cancelled before it was done. {text}".strip())
+        return exceptions.TaskCancelledError("The task was cancelled before it was done.")
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return exceptions.OutOfMemoryError(text)
     if isinstance(error, ray.exceptions.LocalRayletDiedError):
