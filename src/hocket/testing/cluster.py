@@ -420,8 +420,7 @@ class Cluster:
 
     def _add_apart(self, network: machines.Network, wanted: dict[str, Any], private_paths: Sequence[str]) -> Node:
         environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
-        environment[machine_node.PACKAGE_VARIABLE] = str(Path(machine_node.__file__).parents[2])
-        machine = network.start_machine([sys.executable, machine_node.__file__], environment)
+        machine = network.start_machine([sys.executable, "-c", machine_node.PROGRAM], environment)
         try:
             params = {
                 "num_cpus": 1,
