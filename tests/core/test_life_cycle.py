@@ -118,6 +118,11 @@ def test_killed_guardian_ends_the_session_with_an_error(session: hocket.SessionC
     os.kill(hocket.core.session.get_engine().statistics()["guardian_pid"], signal.SIGKILL)
     with pytest.raises(hocket.exceptions.LocalEngineDiedError, match=r"guardian .* is gone, so the session is over"):
         hocket.get(ref, timeout=20)
+    for timeout in (None, 0, 20):  # a loop over `wait` must not go round for ever
+        with pytest.raises(
+            hocket.exceptions.LocalEngineDiedError, match=r"guardian .* is gone, so the session is over"
+        ):
+            hocket.wait([ref], timeout=timeout)
     assert wait_gone(set(pids), 2.0) == set()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +199,26 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         NotADirectoryError, match=r"The run's folder cannot be made .*RunConfig\(storage_path=\.\.\.\).*file/run"
     ):
         storage.open_storage(storage.Storage(str(file), "run"))
+
+
+def test_a_run_keeps_others_of_its_name_out_of_its_folder(tmp_path: Path) -> None:
+    run = storage.Storage(str(tmp_path), "run")
+    with storage.hold_storage(run):
+        run.staging_path.mkdir()
+        with (
+            pytest.raises(train.TrainingFailedError, match=r"The run 'run' in .* goes on already: .* another name\.$"),
+            storage.hold_storage(run),
+        ):
+            pass
+        assert run.staging_path.is_dir()  # what the first run has staged is left alone
+        child = os.fork()
+        if child == 0:  # it has the descriptor, too, and outlives the run
+            time.sleep(60)
+            os._exit(0)
+    with storage.hold_storage(run):
+        assert not run.staging_path.exists()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
 def test_torch_takes_both_of_rays_init_methods() -> None:

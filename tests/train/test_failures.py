@@ -342,3 +342,19 @@ def test_a_callback_ends_a_run_in_good_order(tmp_path: Path, num_workers: int) -
     assert result.checkpoint is not None
     assert result.return_value is None
     assert callback.errors == [None]
+
+
+def kill_guardian(config: dict[str, Any]) -> None:
+    if train.get_context().get_world_rank() == 1:
+        os.kill(os.getppid(), signal.SIGKILL)
+    threading.Event().wait(FAR_SECONDS)
+
+
+@pytest.mark.about_local("its guardian")
+def test_the_end_of_the_session_ends_the_run(tmp_path: Path) -> None:
+    policy = train.FailureConfig(max_failures=-1, controller_failure_limit=-1)
+    for _ in range(2):  # while ranks run, and when they are started
+        with pytest.raises(
+            hocket.exceptions.LocalEngineDiedError, match=r"guardian .* is gone, so the session is over"
+        ):
+            fit(kill_guardian, tmp_path, failure_config=policy)

@@ -169,6 +169,14 @@ def link_upwards(folder: Path) -> None:
     (folder / "inner" / "special").symlink_to(folder, target_is_directory=True)
 
 
+def link_nothing(folder: Path) -> None:
+    (folder / "special").symlink_to(folder / "gone")
+
+
+def link_itself(folder: Path) -> None:
+    (folder / "special").symlink_to("special")
+
+
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     ("make", "what"),
@@ -177,6 +185,8 @@ def link_upwards(folder: Path) -> None:
         (make_socket, "is a socket"),
         (link_device, "is a device"),
         (link_upwards, "to a folder that it is in"),
+        (link_nothing, r"is a link that leads nowhere \(No such file or directory: '.*gone'\)"),
+        (link_itself, r"is a link that leads nowhere \(Too many levels of symbolic links: 'special'\)"),
     ],
 )
 def test_a_checkpoint_of_what_has_no_end_is_refused_by_name(tmp_path: Path, make: Any, what: str) -> None:

@@ -38,6 +38,13 @@ ALWAYS_SENDS = os.environ.get("HOCKET_TRAIN_SEND_FILES", "0") == "1"
 """Whether files travel through the driver even between ranks and a folder that they see: for file systems that many nodes see but that are
 slower, or less to be trusted, than the way to the driver. Default: no."""
 
+LASTING = (
+    exceptions.InfeasibleResourcesError,
+    exceptions.LocalEngineDiedError,
+    exceptions.SessionClosedError,
+)
+"""What another try to start the group would only meet again."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -121,7 +128,7 @@ class Controller:
                     raise
                 failure = error
             except exceptions.HocketError as error:
-                if self._is_starting and not isinstance(error, exceptions.InfeasibleResourcesError):
+                if self._is_starting and not isinstance(error, LASTING):
                     if self._budget.spend("controller_failure_limit", error):
                         self._attempts += 1
                         continue

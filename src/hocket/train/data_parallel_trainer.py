@@ -108,7 +108,7 @@ class DataParallelTrainer:
 
         Raises:
             WorkerGroupError: A rank raised or died, more often than `FailureConfig` allows. It says which, why and where.
-            TrainingFailedError: The ranks reported different numbers of times, or resources were not free in time.
+            TrainingFailedError: The ranks reported different numbers of times, resources were not free in time, or another run of this name goes on.
             InfeasibleResourcesError: The ranks ask for more than the session can ever have.
             ValueError: A data set has no rows.
             TaskError: A data set cannot be made.
@@ -116,7 +116,10 @@ class DataParallelTrainer:
         logging.getLogger("hocket.train").setLevel(self._run_config.logging_config.log_level)
         runs_here = self._runs_here()
         run = self._build_run()
-        storage.open_storage(run.run_storage)
+        with storage.hold_storage(run.run_storage):
+            return self._fit(run, runs_here=runs_here)
+
+    def _fit(self, run: controller.Run, *, runs_here: bool) -> result_module.Result:
         manager = checkpoint_manager.CheckpointManager(run.run_storage, run.config.checkpoint_config, self._validation)
         book = report_book.ReportBook(run.context, manager, run.config.callbacks)
         try:

@@ -5,6 +5,8 @@ A rank that shares the run's folder with the driver copies its files into a fold
 name (`commit`). Whoever lists the run's folder sees only whole checkpoints; a kill in between leaves files below ``.staging``,
 which the next run of that name removes.
 
+Two runs of one name would remove and overwrite each other's files there, so a run holds its folder while it lasts (`hold_storage`).
+
 A rank finds out by itself whether it shares the folder (`sees_token`): the driver leaves a file of a random name there, and who can read
 it looks at the same disk. That holds over NFS, and where the same path is another disk on each machine; nothing is configured. Files of
 a rank that does not share it arrive through `hocket.train.parcels`, and are committed in the same way.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -27,6 +30,7 @@ from typing import Any, BinaryIO, Final
 
 from hocket import texts
 from hocket.train import checkpoint as checkpoint_module
+from hocket.train import errors
 
 MANIFEST_NAME = ".hocket-manifest.json"
 """The file that makes a folder a committed checkpoint: which files it has, with sizes and digests."""
@@ -90,7 +94,7 @@ class Staged:
 
 
 def open_storage(storage: Storage) -> None:
-    """Make the run's folder, and remove what a killed run left half done.
+    """Make the run's folder.
 
     Raises:
         OSError: It cannot be made.
@@ -103,7 +107,40 @@ def open_storage(storage: Storage) -> None:
             f"The run's folder cannot be made ({error.strerror}). Give RunConfig(storage_path=...) a folder that you may write to; it was",
             str(storage.path),
         ) from None
-    close_storage(storage)
+
+
+@contextlib.contextmanager
+def hold_storage(storage: Storage) -> Iterator[None]:
+    """Make the run's folder, remove what a killed run left half done, and keep other runs out of the folder in the block.
+
+    The kernel lets them in when this process ends, however it ends.
+
+    File systems that cannot lock a folder (NFS) keep nobody out.
+
+    Raises:
+        OSError: The folder cannot be made.
+        TrainingFailedError: Another run holds it.
+    """
+    open_storage(storage)
+    descriptor = os.open(storage.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise errors.TrainingFailedError(
+                f"The run {storage.experiment_name!r} in {storage.storage_path!r} goes on already: another fit(), here or in another process, has not "
+                "returned. Wait for it, or give RunConfig(name=...) another name."
+            ) from None
+        except OSError:  # see above
+            pass
+        close_storage(storage)
+        yield
+        with contextlib.suppress(OSError):
+            fcntl.flock(
+                descriptor, fcntl.LOCK_UN
+            )  # also for processes that were forked meanwhile and have the descriptor
+    finally:
+        os.close(descriptor)
 
 
 def close_storage(storage: Storage) -> None:
@@ -192,7 +229,8 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
     Links are followed. The manifest of a committed checkpoint, which may be reported again, is left out.
 
     Raises:
-        ValueError: There is something else in it: a pipe, a socket or a device, which cannot be read to an end, or a link to a folder that it is in.
+        ValueError: There is something else in it: a pipe, a socket or a device, which cannot be read to an end, a link that leads nowhere, or one to a
+            folder that it is in.
     """
     folders: list[str] = []
     files: list[str] = []
@@ -226,12 +264,16 @@ _KINDS: Final = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR
 
 def _check_kind(file: Path) -> None:
     """Raise if a file of a checkpoint is no ordinary one."""
-    with contextlib.suppress(FileNotFoundError):  # a link to nothing: said by whoever opens it
+    try:
         kind = _KINDS.get(stat.S_IFMT(file.stat().st_mode))
-        if kind is not None:
-            raise ValueError(
-                f"A checkpoint holds files and folders, but {str(file)!r} is {kind}. Remove it from the folder before report()."
-            )
+    except OSError as error:
+        if not file.is_symlink():
+            raise
+        kind = f"a link that leads nowhere ({error.strerror}: {str(file.readlink())!r})"
+    if kind is not None:
+        raise ValueError(
+            f"A checkpoint holds files and folders, but {str(file)!r} is {kind}. Remove it from the folder before report()."
+        )
 
 
 def sync_file(file: BinaryIO) -> None:

@@ -190,7 +190,10 @@ class ObjectAccess(submission.Submission):
 
         self.pump.wait_until(is_done, timeout_s)
         self.guard.check()
-        return rules.limit_true([record.value is not None for record in waited], num_ready)
+        there = rules.limit_true([record.value is not None for record in waited], num_ready)
+        if self.end is not None and sum(there) < num_ready:  # nothing more will come, however often it is asked
+            raise self.end
+        return there
 
     def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
         with self.lock:
