@@ -50,6 +50,50 @@ class Cast(backend.BackendConfig):
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None: ...
 
 
+def set_variable(name: str, *, value: str) -> None:
+    os.environ[name] = value
+
+
+class Calling(backend.Backend):
+    """As a program for Ray writes it."""
+
+    def on_start(self, worker_group: backend.Workers, backend_config: backend.BackendConfig) -> None:
+        assert isinstance(backend_config, CallingConfig)
+        assert (len(worker_group), worker_group.num_workers) == (2, 2)
+        pids = worker_group.execute(os.getpid)
+        assert hocket.get(worker_group.execute_async(os.getpid)) == pids
+        assert worker_group.execute_single(1, os.getpid) == pids[1]
+        self.heard = [hocket.get(worker_group.execute_single_async(0, int, "12", base=8)), *backend_config.heard]
+
+    def on_training_start(self, worker_group: backend.Workers, backend_config: backend.BackendConfig) -> None:
+        worker_group.execute(set_variable, "HOCKET_TEST_CALLING", value="set")
+
+    def on_shutdown(self, worker_group: backend.Workers, backend_config: backend.BackendConfig) -> None:
+        assert isinstance(backend_config, CallingConfig)
+        backend_config.heard += self.heard
+
+
+@dataclass
+class CallingConfig(backend.BackendConfig):
+    heard: list[int]
+
+    @property
+    def backend_cls(self) -> type[backend.Backend]:
+        return Calling
+
+
+def test_a_backend_as_rays_is_called_with_the_ranks(any_session: Any, tmp_path: Path) -> None:
+    config = CallingConfig([5])
+    result = train.DataParallelTrainer(
+        lambda: os.environ["HOCKET_TEST_CALLING"],
+        backend_config=config,
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(storage_path=tmp_path),
+    ).fit()
+    assert result.return_value == "set"
+    assert config.heard == [5, 10, 5]
+
+
 def note(folder: Path, name: str) -> None:
     """Have others find this process by a name and a number."""
     passing = folder / f".{name}"
