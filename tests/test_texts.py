@@ -141,6 +141,34 @@ train.DataParallelTrainer(
     assert done.stderr.index("in loop") < done.stderr.index("in step")
 
 
+def test_group_of_a_task_keeps_the_users_frames_only() -> None:
+    source = """
+import hocket
+
+def step():
+    try:
+        raise KeyError("inner")
+    except KeyError as error:
+        raise ValueError("outer") from error
+
+@hocket.remote
+def work():
+    try:
+        step()
+    except ValueError as error:
+        raise ExceptionGroup("several", [error, ExceptionGroup("more", [TypeError("last")])])
+
+try:
+    hocket.get(work.remote())
+except hocket.exceptions.TaskError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
+    assert "hocket/" not in done.stdout, done.stdout
+    for words in ("in work", "several (2 sub-exceptions)", "KeyError: 'inner'", "in step", "TypeError: last"):
+        assert words in done.stdout
+
+
 def test_dual_error_comes_before_its_causes_attributes() -> None:
     class Odd(Exception):  # noqa: N818 (not about its name)
         cause = property(lambda self: "mine")

@@ -144,7 +144,9 @@ def _format_chain(chain: list[tuple[BaseException, str]]) -> str:
 
 def _format_one(error: BaseException, has_hints: bool) -> str:
     if issubclass(type(error), BaseExceptionGroup):
-        return "".join(traceback.format_exception(type(error), error, _read(error, "__traceback__"), chain=False))
+        described = traceback.TracebackException(type(error), error, _read(error, "__traceback__"))
+        _drop_ours(described)
+        return "".join(described.format(chain=False))
     frames = _format_frames(error)
     head = "Traceback (most recent call last):\n" if frames else ""
     return f"{head}{frames}{_format_last_lines(error, has_hints)}"
@@ -152,14 +154,27 @@ def _format_one(error: BaseException, has_hints: bool) -> str:
 
 def _format_frames(error: BaseException) -> str:
     trace: TracebackType | None = _read(error, "__traceback__")
-    frames = list(traceback.extract_tb(trace))
-    if not SHOWS_ALL:
-        is_our_mistake = issubclass(type(error), _OUR_MISTAKES)
-        last = max((at for at, frame in enumerate(frames) if not _is_ours(frame.filename)), default=-1)
-        frames = [
-            frame for at, frame in enumerate(frames) if not _is_ours(frame.filename) or (is_our_mistake and at > last)
-        ]
+    frames = _choose_frames(traceback.extract_tb(trace), type(error))
     return "".join(traceback.StackSummary.from_list(frames).format())
+
+
+def _choose_frames(frames: list[traceback.FrameSummary], kind: type | None) -> list[traceback.FrameSummary]:
+    """Return the frames that are the user's, and what our own mistakes need."""
+    if SHOWS_ALL:
+        return frames
+    is_our_mistake = kind is not None and issubclass(kind, _OUR_MISTAKES)
+    last = max((at for at, frame in enumerate(frames) if not _is_ours(frame.filename)), default=-1)
+    return [frame for at, frame in enumerate(frames) if not _is_ours(frame.filename) or (is_our_mistake and at > last)]
+
+
+def _drop_ours(described: traceback.TracebackException) -> None:
+    """Leave the user's frames of a group's traceback, and of those in it."""
+    left: list[traceback.TracebackException | None] = [described]
+    while left:
+        one = left.pop()
+        if one is not None:
+            one.stack = traceback.StackSummary.from_list(_choose_frames(one.stack, one.exc_type))
+            left += [*(one.exceptions or ()), one.__cause__, one.__context__]
 
 
 def _is_ours(filename: str) -> bool:

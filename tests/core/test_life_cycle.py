@@ -316,3 +316,34 @@ def test_a_late_thread_opens_no_session(session: hocket.SessionContext) -> None:
         with pytest.raises(hocket.exceptions.SessionClosedError, match="No session is open"):
             late()
     assert not hocket.is_initialized()
+
+
+SPAWNING = """
+import multiprocessing
+import hocket
+
+class Pair:
+    def __init__(self, value):
+        self.value = value
+
+def double(pair):
+    return Pair(2 * pair.value)
+
+def main():
+    with hocket.init(num_cpus=1):
+        found = hocket.get(hocket.remote(double).remote(Pair(21)))
+        print(found.value, isinstance(found, Pair), flush=True)
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=main)
+    child.start()
+    child.join()
+"""
+
+
+@pytest.mark.about_local("what its workers can import; Ray's are no different")
+def test_a_script_that_multiprocessing_spawns_again_can_be_a_driver(tmp_path: Path) -> None:
+    script = tmp_path / "spawning.py"
+    script.write_text(SPAWNING)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "42 True\n", done.stderr

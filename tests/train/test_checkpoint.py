@@ -115,7 +115,10 @@ def test_a_later_run_finds_what_was_committed_and_nothing_else(tmp_path: Path) -
     make_folder(bench.storage.path / "checkpoint_000002", weights="no manifest: not ours, or half done")
     storage.stage(bench.storage, "0-9-0", newest.path)
     make_folder(bench.storage.path / "plots", picture="not ours")
-    with pytest.warns(UserWarning, match="checkpoint_000002' is damaged and not used: it has no manifest") as caught:
+    with (
+        storage.hold_storage(bench.storage),
+        pytest.warns(UserWarning, match="checkpoint_000002' is damaged and not used: it has no manifest") as caught,
+    ):
         again = Bench(tmp_path)
     assert len(caught) == 1
     assert again.manager.latest == newest

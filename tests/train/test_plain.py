@@ -48,6 +48,8 @@ class Name(str):
         (np.array(2.0), 2.0),
         (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
         (np.array(["a", "b"]), ["a", "b"]),
+        (np.ma.masked, None),
+        (np.ma.masked_array([1.5, 2.5, 3.5], mask=[False, True, False], dtype=np.float32), [1.5, None, 3.5]),
         ((1, (2, 3)), [1, [2, 3]]),
         (collections.OrderedDict(a=1), {"a": 1}),
         (Color.RED, 1),

@@ -14,6 +14,7 @@ import functools
 import gc
 import io
 import pickle
+import sys
 import types
 import warnings
 from collections import ChainMap
@@ -68,6 +69,10 @@ def load_pickler() -> type[pickle.Pickler]:
     starts meanwhile (`Engine.expect_work`).
     """
     import cloudpickle
+
+    main = sys.modules.get("__mp_main__")  # what multiprocessing makes of the script in a process that it has spawned
+    if getattr(main, "__name__", "") == "__mp_main__":
+        cloudpickle.register_pickle_by_value(main)
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         dispatch_table: ClassVar[Any] = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)

@@ -116,8 +116,12 @@ class DataParallelTrainer:
         logging.getLogger("hocket.train").setLevel(self._run_config.logging_config.log_level)
         runs_here = self._runs_here()
         run = self._build_run()
-        with storage.hold_storage(run.run_storage):
-            return self._fit(run, runs_here=runs_here)
+        try:
+            with storage.hold_storage(run.run_storage):
+                return self._fit(run, runs_here=runs_here)
+        except exceptions.HocketError as error:
+            exceptions.hide_frames(error)
+            raise
 
     def _fit(self, run: controller.Run, *, runs_here: bool) -> result_module.Result:
         manager = checkpoint_manager.CheckpointManager(run.run_storage, run.config.checkpoint_config, self._validation)
@@ -144,10 +148,8 @@ class DataParallelTrainer:
                         )
                         returned = controller.Controller(run, manager, book, validations).train()
                 statistics = {} if host is None else host.get_statistics()
-        except BaseException as error:
+        except BaseException:
             storage.discard_empty(run.run_storage)
-            if isinstance(error, exceptions.HocketError):
-                exceptions.hide_frames(error)
             raise
         finally:
             storage.close_storage(run.run_storage)

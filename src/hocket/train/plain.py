@@ -103,6 +103,7 @@ def _convert_array(value: Any, where: str, outer: tuple[int, ...]) -> Any:
             f"{where} must be a plain value, but is a torch tensor of shape {tuple(value.shape)}. Pass .item() of it for a number, or .tolist() for several."
         )
     array = np.asarray(value)
+    is_hidden = np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else None
     if (
         array.dtype.kind == "V" and "float" in array.dtype.name
     ):  # bfloat16 and its like, which numpy does not know as numbers
@@ -115,6 +116,9 @@ def _convert_array(value: Any, where: str, outer: tuple[int, ...]) -> Any:
         )
     if array.dtype.kind == "f":
         array = array.astype(np.float64)
+    if is_hidden is not None:  # what is behind a mask is no value
+        array = array.astype(object)
+        array[is_hidden] = None
     return _convert(array.tolist(), where, outer)
 
 
