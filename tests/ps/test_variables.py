@@ -210,6 +210,27 @@ def test_initial_values(module_strategy):
         ps.Embedding(3, 2)
 
 
+def test_numbers_that_would_change_are_refused(module_strategy):
+    with module_strategy.scope():
+        variable = ps.Variable(np.zeros(2, "float32"), optimizer=ps.SGD(lr=1.0))
+        number = ps.Variable(3)
+        small = ps.Variable(np.zeros(2, "int16"), optimizer=None)
+        table = ps.Embedding(None, 2, capacity=10, optimizer=ps.SGD(lr=1.0))
+    with pytest.raises(TypeError, match=r"holds float32, which complex128 does not fit into"):
+        module_strategy.push([(np.full(2, 1j), variable)])
+    with pytest.raises(TypeError, match=r"holds float32, which complex128 does not fit into"):
+        module_strategy.push([(ps.IndexedSlices(np.full((1, 2), 1j), [1]), table)])
+    with pytest.raises(TypeError, match=r"holds int64, which float64 does not fit into"):
+        number.assign_sub(2.5)
+    with pytest.raises(TypeError, match=r"holds int16, which float64 does not fit into"):
+        small.scatter_add([0], [1.7])
+    for write in (small.assign, small.assign_add, small.assign_sub, lambda value: small.scatter_update([0, 1], value)):
+        with pytest.raises(OverflowError, match=r"holds int16, which has no room for 65536\. Make it with a larger"):
+            write(np.array([1, 2**16]))
+    small.assign([3, 2**15 - 1])
+    assert np.asarray(small).tolist() == [3, 2**15 - 1]
+
+
 def test_bad_writes_are_refused(module_strategy):
     with module_strategy.scope():
         variable = ps.Variable(np.zeros((3, 2), "float32"))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numbers
 import operator
+from typing import Any
+
+import numpy as np
 
 
 def require_number(
@@ -53,3 +56,28 @@ def require_count(name: str, value: object, remedy: str, *, least: int = 1) -> i
             if count >= least:
                 return count
     raise ValueError(f"{name} must be a whole number from {least}, but received {value!r}. {remedy}")
+
+
+def fit_into(name: str, value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return what a variable or table is given, in its own type, if that keeps what the numbers say.
+
+    Raises:
+        TypeError: It is of another kind: complex numbers for real ones, floats for whole numbers.
+        OverflowError: A whole number is too large for the type.
+
+    Example:
+        >>> fit_into("counter", [1, 2], np.dtype(np.int8))
+        array([1, 2], dtype=int8)
+    """
+    given = np.asarray(value)
+    are_whole = given.dtype.kind in "iu" and dtype.kind in "iu"
+    if not are_whole and not np.can_cast(given.dtype, dtype, "same_kind"):
+        raise TypeError(
+            f"`{name}` holds {dtype}, which {given.dtype} does not fit into. Convert it: value.astype({str(dtype)!r})."
+        )
+    found = given.astype(dtype, copy=False)
+    if are_whole and not np.can_cast(given.dtype, dtype) and not np.array_equal(found, given):
+        raise OverflowError(
+            f"`{name}` holds {dtype}, which has no room for {given[found != given].flat[0]}. Make it with a larger dtype."
+        )
+    return found

@@ -280,12 +280,13 @@ class Embedding:
             raise ValueError(
                 f"A gradient of `{self.name}` has rows of {values.shape[-1]}, but the table's have {self.dim}."
             )
+        values = checks.fit_into(self.name, values, self.dtype)
         return self._build("rows_gradient", ids.astype(np.int64, copy=False), values, scale)
 
     def _write(self, kind: str, ids: Any, values: Any) -> None:
         foreign.refuse_in_graph(self.name)
         which = self._check(ids).reshape(-1)
-        rows = np.broadcast_to(np.asarray(values, self.dtype), (len(which), self.dim))
+        rows = np.broadcast_to(checks.fit_into(self.name, values, self.dtype), (len(which), self.dim))
         if len(np.unique(which)) < len(which):
             raise ValueError(f"An id of `{self.name}` is named twice. Name each once.")
         link = links.open_link(self._address)

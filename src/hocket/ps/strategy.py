@@ -14,6 +14,7 @@ import numpy as np
 from hocket.core import actor, api, session
 from hocket.ps import (
     checkpoints,
+    checks,
     embedding,
     foreign,
     gate,
@@ -494,7 +495,7 @@ def _build(link: links.Link, gradient: Any, target: Any, scale: float) -> dict[i
         )
     given = np.asarray(gradient)
     if target.optimizer is not None:
-        given = given.astype(target.dtype, copy=False)
+        given = checks.fit_into(target.name, given, target.dtype)
     admitted = link.admit(target.name, given)
     return None if admitted is None else target.build_operations(admitted, scale)
 

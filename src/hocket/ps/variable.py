@@ -16,7 +16,7 @@ from typing import Any, NoReturn, final
 import numpy as np
 import numpy.lib.mixins
 
-from hocket.ps import foreign, links, records, scope
+from hocket.ps import checks, foreign, links, records, scope
 from hocket.ps.memory import Array
 
 
@@ -161,7 +161,7 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         Raises:
             ValueError: The shape does not fit.
         """
-        return self._update("add", np.negative(np.asarray(delta, self.dtype)))
+        return self._update("add", np.negative(checks.fit_into(self.name, delta, self.dtype)))
 
     def scatter_update(self, indices: Any, updates: Any) -> Any:
         """Set rows by number; return the variable."""
@@ -221,13 +221,9 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         given = np.asarray(value)
         if kind == "assign" and given.shape != self.shape:
             raise ValueError(f"`{self.name}` has the shape {self.shape}, but was assigned {given.shape}.")
-        if not np.can_cast(given.dtype, self.dtype, "same_kind"):
-            raise TypeError(
-                f"`{self.name}` holds {self.dtype}, which {given.dtype} does not fit into. Convert it: value.astype({str(self.dtype)!r})."
-            )
+        given = checks.fit_into(self.name, given, self.dtype)
         if not _fits(given.shape, self.shape):
             raise ValueError(f"`{self.name}` has the shape {self.shape}, which {given.shape} cannot be added to.")
-        given = given.astype(self.dtype, copy=False)
         link = links.open_link(self._address)
         if len(self._parts) == 1:
             part = self._parts[0]
@@ -241,7 +237,7 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
     def _scatter(self, kind: str, indices: Any, updates: Any) -> Any:
         foreign.refuse_in_graph(self.name)
         ids = self._check_ids(indices)
-        values = np.broadcast_to(np.asarray(updates, self.dtype), (*ids.shape, *self.shape[1:]))
+        values = np.broadcast_to(checks.fit_into(self.name, updates, self.dtype), (*ids.shape, *self.shape[1:]))
         link = links.open_link(self._address)
         for part, rows in zip(self._parts, self.list_rows(), strict=True):
             mine = (ids >= rows.start) & (ids < rows.stop)
