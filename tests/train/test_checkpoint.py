@@ -196,6 +196,15 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     assert Path(result.checkpoint.path).name == "checkpoint_000002"
 
 
+def test_a_disk_that_is_full_when_a_run_starts(small_disk: Path) -> None:
+    run = storage.Storage(str(small_disk), "run")
+    storage.open_storage(run)
+    (small_disk / "others").write_bytes(b"o" * 256 * 1024)
+    with pytest.raises(OSError, match=r"there is no space for it on the disk of .* Free some space") as caught:
+        storage.leave_token(run)
+    assert caught.value.errno == errno.ENOSPC
+
+
 def test_the_manifest_holds_plain_numbers(tmp_path: Path) -> None:
     np = pytest.importorskip("numpy")
     checkpoint = Bench(tmp_path).commit({"loss": np.float32(0.5)})

@@ -158,8 +158,9 @@ def discard_empty(storage: Storage) -> None:
 def leave_token(storage: Storage) -> str:
     """Leave a file by which others recognise the run's folder; return what to give to `sees_token`."""
     token = secrets.token_hex(16)
-    storage.staging_path.mkdir(parents=True, exist_ok=True)
-    (storage.staging_path / f".token-{token}").write_text(token)
+    with explained_if_full(storage.staging_path):
+        storage.staging_path.mkdir(parents=True, exist_ok=True)
+        (storage.staging_path / f".token-{token}").write_text(token)
     return token
 
 
