@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +149,23 @@ def take_two(config: dict[str, Any], more: int) -> None: ...
 def take_none() -> None: ...
 
 
+async def wait() -> None: ...
+
+
+def give() -> Iterator[int]:
+    yield 1
+
+
 @pytest.mark.parametrize(
     ("function", "given", "error", "match"),
     [
+        (
+            wait,
+            {},
+            TypeError,
+            "must run when it is called, but `wait` only makes a coroutine. Write a function that runs",
+        ),
+        (give, {}, TypeError, "must run when it is called, but `give` only makes a generator."),
         (take_two, {}, ValueError, r"must take no argument or one .* `take_two` takes 2: \(config.* Put them into"),
         ("loop", {}, TypeError, "train_loop_per_worker must be a function, but received 'loop'"),
         (take_none, {"train_loop_config": {"lr": 1}}, ValueError, "`take_none` takes no argument. Give it one"),
@@ -161,6 +176,10 @@ def take_none() -> None: ...
 def test_training_functions_are_checked(function: Any, given: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         train.DataParallelTrainer(function, **given)
+
+
+def test_a_preemption_of_the_users_own_has_its_text() -> None:
+    assert str(train.PreemptionError("the lease is over")) == "the lease is over"  # type: ignore[arg-type]
 
 
 def test_optional_arguments_are_no_obstacle() -> None:

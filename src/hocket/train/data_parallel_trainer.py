@@ -239,6 +239,11 @@ def _check_function(function: object) -> bool:
         raise TypeError(
             f"train_loop_per_worker must be a function, but received {function!r}. Pass the function itself, without calling it."
         )
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        kind = "a coroutine" if inspect.iscoroutinefunction(function) else "a generator"
+        raise TypeError(
+            f"train_loop_per_worker must run when it is called, but {_name(function)} only makes {kind}. Write a function that runs it, as with asyncio.run(...), or a loop over it."
+        )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some built-ins have none

@@ -73,6 +73,9 @@ class PreemptionError(TrainingFailedError):
         self.drain_timed_out = drain_timed_out
 
     def __str__(self) -> str:
+        info: object = self.preemption_info
+        if not isinstance(info, preemption.PreemptionInfo):  # a user's own, raised with a text
+            return str(info)
         ranks = self.preemption_info.preempted_ranks
         who = f"Rank {ranks[0]} was" if len(ranks) == 1 else f"Ranks {ranks} were"
         if self.drain_timed_out:
