@@ -67,6 +67,7 @@ def wait_for_a_lock() -> None:
 
 def stop_here() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
+    threading.Event().wait(600)  # until the stop has reached this thread, too
 
 
 def report_after(obstacle: Any) -> None:
@@ -108,7 +109,7 @@ def test_a_rank_that_does_not_come_is_named_and_given_up(
 ) -> None:
     monkeypatch.setattr(patience, "NOTICE_SECONDS", 0.2)
     monkeypatch.setattr(patience, "LIMIT_SECONDS", 1.0)
-    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.5 if obstacle is stop_here else 20.0)
     with (
         caplog.at_level(logging.WARNING, "hocket.train"),
         pytest.raises(train.WorkerGroupError, match=rf"^Rank 0 has waited for \d s {wait} The limit is ") as caught,
