@@ -189,3 +189,35 @@ def test_the_driver_ends_after_a_commit(tmp_path: Path, start_script: RunScript)
         assert f"ended: [0, 1] {not has_saved}" in lines, "who never saves is ended at once"
     checkpoints = train.Result.from_path(tmp_path / "True" / "run").metrics_history
     assert [metrics["step"] for metrics in checkpoints] == list(range(len(checkpoints)))
+
+
+STOPPED = """
+import os, signal, tempfile, threading
+import hocket
+from hocket import train
+
+def loop():
+    print(os.getpid(), flush=True)
+    if train.get_context().get_world_rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        threading.Event().wait(600)
+
+hocket.init(num_cpus=2)
+try:
+    run_config = train.RunConfig(storage_path=tempfile.mkdtemp())
+    train.DataParallelTrainer(loop, scaling_config=train.ScalingConfig(num_workers=2), run_config=run_config).fit()
+except train.PreemptionError as error:
+    print("ended:", error.preemption_info.preempted_ranks, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_driver_ends_though_the_rank_that_is_left_is_stopped(start_script: RunScript) -> None:
+    """Nobody passes the notice back."""
+    script = start_script(STOPPED)
+    assert script.stdout is not None
+    for _ in range(2):
+        assert script.stdout.readline(), script.stderr.read() if script.stderr else ""
+    script.send_signal(signal.SIGTERM)
+    assert "ended: [0, 1]" in script.stdout.read().splitlines()
+    assert script.wait() == 0

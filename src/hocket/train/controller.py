@@ -206,6 +206,7 @@ class Controller:
         """Have the ranks begin, and follow them, with SIGTERM as a notice: not later than they, who may be quick."""
 
         def tell_ranks() -> None:
+            told.note_driver()
             for handle in group.actors:
                 handle.notify.remote(is_drivers=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 
@@ -9,6 +10,9 @@ from hocket.train import errors, failures, notices, places, preemption, report_b
 
 NOTICE_SECONDS = float(os.environ.get("HOCKET_TRAIN_PREEMPTION_NOTICE_S", "30"))
 """How long a rank may go on after SIGTERM, which does not say it. Kubernetes' default; clouds give between 30 seconds and two minutes."""
+
+ECHO_SECONDS = 5.0
+"""How long the notice of the driver's own end may take through the ranks, behind what they had reported: milliseconds, unless all are stopped."""
 
 
 class Drain:
@@ -26,6 +30,7 @@ class Drain:
         self._grace = grace_s
         self._deadline = 0.0
         self._commits_before = 0
+        self._driver_told_at = math.inf
         self.is_asked = False
         """Whether a rank has ever asked for `info`, so that it is worth while to wait for it."""
         self.info: preemption.PreemptionInfo | None = None
@@ -50,6 +55,10 @@ class Drain:
         deadline_ms = int((time.time() + NOTICE_SECONDS) * 1000) if known is None else known.deadline_ms
         self.info = preemption.PreemptionInfo(deadline_ms, nodes)
 
+    def note_driver(self) -> None:
+        """Note that the process was told to end that called `fit`. Called by any thread; the ranks' notices follow, unless they are stopped."""
+        self._driver_told_at = time.monotonic()
+
     @property
     def seconds_left(self) -> float | None:
         """When to look again; None for never."""
@@ -61,6 +70,8 @@ class Drain:
         Raises:
             PreemptionError: A rank was told to end, and something was committed since, or the time is over.
         """
+        if not self.is_drivers and time.monotonic() >= self._driver_told_at + ECHO_SECONDS:
+            self.take(0, notices.Notice(is_drivers=True))
         if self.info is None:
             return
         if self._book.commit_count > self._commits_before:

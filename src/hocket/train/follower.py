@@ -45,6 +45,10 @@ Source = contract.ObjectRef[Any] | generators.ObjectRefGenerator
 """What can be waited for."""
 
 
+LOOK_SECONDS = 5.0
+"""How long nothing may happen before it is looked whether the driver was told to end."""
+
+
 class _Line:
     """What a rank has reported and the book has not taken yet."""
 
@@ -227,11 +231,11 @@ class Follower:
     def _wait_once(self) -> None:
         """Wait for the next thing to happen, and see to it. A validation that still runs when all else is done is not waited for here."""
         sources: list[Source] = list(self._waiting)
-        limits = [self._watch.seconds_left, self._drain.seconds_left, self._patience.seconds_left]
+        limits = [LOOK_SECONDS, self._watch.seconds_left, self._drain.seconds_left, self._patience.seconds_left]
         if self._validations is not None:
             sources += self._validations.start()
             limits.append(self._validations.seconds_left)
-        seconds = min((limit for limit in limits if limit is not None), default=None)
+        seconds = min(limit for limit in limits if limit is not None)
         ready = api.wait(sources, num_returns=1, timeout=seconds)[0]
         if ready and ready[0] in self._waiting:
             self._serve(ready[0])
