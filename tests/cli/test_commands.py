@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich import console
 from tests.conftest import RunScript
@@ -19,6 +22,7 @@ import hocket
 from hocket.cli import bench, doctor, main, status
 from hocket.engine.local import window
 from hocket.testing import Leftovers
+from hocket.testing.suites.programs import wait_until
 
 DRIVER = """
 import signal, threading
@@ -127,6 +131,21 @@ def test_status_for_people_names_everything(cook: subprocess.Popen[str], capsys:
         "burn: ValueError: too hot [bold]for markup[/bold]",
     ):
         assert wanted in text, wanted
+
+
+def test_status_says_where_to_look_for_sessions_on_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = shutil.which("sleep")
+    assert found is not None
+    named = shutil.copy(found, tmp_path / "raylet")  # it is known by its name
+    with subprocess.Popen([named, "60"]) as process:
+        try:
+            wait_until(lambda: psutil.Process(process.pid).name() == "raylet")
+            assert main.main(["status"]) == 0
+        finally:
+            process.kill()
+    assert (
+        "A Ray runs on this machine. Sessions on it are not shown here: `ray status` tells" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ Prints how long it took each time until a rank reported again. This file imports
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import signal
@@ -25,7 +26,7 @@ import pytest
 import hocket
 from hocket import data, train
 from hocket.testing import machines
-from hocket.train import collective
+from hocket.train import collective, worker_group
 
 testing_cluster: Any = pytest.importorskip("hocket.testing.cluster", reason="needs Ray: pip install 'hocket[ray]'")
 
@@ -230,3 +231,28 @@ def test_every_row_counts_once_an_epoch(
                 end="",
             )
         print(f"; {(result.metrics or {})['step']} steps, {sum(counts.values()) / ROWS:.1f} epochs")
+
+
+def test_a_group_waits_while_ray_waits_for_a_machine_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With Ray's own settings it reserves nothing for over two minutes after it has asked a machine that has lost its power."""
+    if not machines.can_have_machines():
+        pytest.skip("machines of their own need root and iproute2")
+    monkeypatch.setattr(worker_group, "START_SECONDS", 5.0)
+    slow = {"grpc_client_keepalive_time_ms": 300_000, "grpc_client_keepalive_timeout_ms": 120_000}
+    nodes = [{"num_cpus": 2}, {"num_cpus": 1}]
+    with (
+        caplog.at_level(logging.WARNING, "hocket.train"),
+        testing_cluster.Cluster(nodes=nodes, apart=True, system_config=slow) as opened,
+        hocket.init(address=opened.address),
+    ):
+        opened.nodes[1].kill()
+        result = train.DataParallelTrainer(
+            lambda: "done",
+            scaling_config=train.ScalingConfig(num_workers=(1, 3), placement_strategy="SPREAD"),
+            run_config=train.RunConfig(storage_path=tmp_path),
+        ).fit()
+    assert result.return_value == "done"
+    (warning,) = [record.getMessage() for record in caplog.records if "a node was lost" in record.getMessage()]
+    assert warning.startswith("num_workers=1 with {'CPU': 1.0} each need {'CPU': 1.0} together, and were not reserved")

@@ -45,6 +45,8 @@ class Workers:
 
     def execute_async(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> list[contract.ObjectRef[Any]]:
         """Call a function in all ranks; return references on what it returns, by rank."""
+        if self._group.shares_process:  # the ranks may meet in the function
+            return [api.put(value) for value in self.execute(func, *args, **kwargs)]
         return [self.execute_single_async(rank, func, *args, **kwargs) for rank in range(len(self))]
 
     def execute_single(self, worker_index: int, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

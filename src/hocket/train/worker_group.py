@@ -27,8 +27,8 @@ START_SECONDS = float(os.environ.get("HOCKET_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 back. Ray's default."""
 
 STUCK_SECONDS = 240.0
-"""How much longer is waited when the resources are free, but the cluster does not hand them out: Ray reserves one group after the other, and one for
-which it has asked a machine that lost its power keeps it for 136 seconds (measured) with Ray's own settings."""
+"""How much longer is waited when a node was lost meanwhile: Ray reserves one group after the other, and one for which it has asked a machine that then
+lost its power keeps it, and what it holds of others, for 136 seconds (measured) with Ray's own settings."""
 
 LOOK_SECONDS = 0.25
 """How often it is looked whether a node has come back."""
@@ -227,13 +227,16 @@ def _reserve(
     """Reserve what the ranks hold; return it with their number."""
     size = len(ranks_roles) or _choose_size(scaling, size_before)
     least = len(ranks_roles) or scaling.min_workers
+    there_before = _list_living_nodes()
     while True:
         reservation = _request_patiently(scaling, size, ranks_roles, START_SECONDS if size_before else 0.0)
         try:
             if reservation.wait(START_SECONDS if size == least else GROW_SECONDS):
                 return reservation, size
-            if size == least and _is_stuck(scaling, size, ranks_roles) and reservation.wait(STUCK_SECONDS):
-                return reservation, size
+            if size == least and there_before - _list_living_nodes():
+                _warn_of_a_wait(_describe(scaling, size, ranks_roles))
+                if reservation.wait(STUCK_SECONDS):
+                    return reservation, size
         except BaseException:
             placement.remove_placement_group(reservation)
             raise
@@ -246,17 +249,18 @@ def _reserve(
         size -= 1
 
 
-def _is_stuck(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> bool:
-    """Tell, also the user, whether there is enough by the sum over all nodes, but the cluster has not handed it out."""
-    if ranks_roles or count_fitting(scaling) < size:
-        return False
+def _list_living_nodes() -> set[str]:
+    return {found["NodeID"] for found in api.nodes() if found["Alive"]}
+
+
+def _warn_of_a_wait(wanted: str) -> None:
     _log.warning(
-        "%s, which are free, but Ray has not reserved them for %.0f s. It may have asked a machine for some that has lost its power, and will give up "
-        "in the end; RAY_grpc_client_keepalive_time_ms=10000, set where the cluster is started, makes that sooner.",
-        _describe(scaling, size, ranks_roles),
+        "%s, and were not reserved in %.0f s, in which a node was lost. Ray may wait for an answer of it, and gives up in the end; so the wait goes on, for %.0f s at "
+        "most. RAY_grpc_client_keepalive_time_ms=10000, set where the cluster is started, makes that sooner.",
+        wanted,
         START_SECONDS,
+        STUCK_SECONDS,
     )
-    return True
 
 
 def _choose_size(scaling: configs.ScalingConfig, size_before: int) -> int:

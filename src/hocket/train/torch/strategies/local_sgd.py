@@ -57,9 +57,8 @@ class _Exchange(strategy.Exchange):
         self._meetings[optimizer] = _Meetings(optimizer, models, self._settings, self._ranks.world_size)
         return optimizer
 
-    def before_step(
-        self, optimizer: torch.optim.Optimizer
-    ) -> None: ...  # meetings follow the optimizer, and know of closures
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Do nothing: a hook of the optimizer does it, which sees closures too."""
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._meetings[optimizer].after_step()
