@@ -49,8 +49,8 @@ def train_network(config: dict[str, Any]) -> float:
     import jax.numpy as jnp
     import numpy as np
 
-    from hocket.train import world
     from hocket.train.jax import average_gradients
+    from hocket.train.rank import world
 
     if config["pin"]:
         os.sched_setaffinity(0, {0})
@@ -89,7 +89,8 @@ def average(config: dict[str, Any]) -> float:
     import jax
     import jax.numpy as jnp
 
-    from hocket.train.jax import average_gradients, host_calls
+    from hocket.train.frameworks.jax import host_calls
+    from hocket.train.jax import average_gradients
 
     if config["by_callback"]:
         host_calls.computes_here = lambda: False  # this process is the rank's alone

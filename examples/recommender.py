@@ -224,7 +224,7 @@ class KerasNetwork(JaxNetwork):
 
 
 NETWORKS: dict[str, Any] = {"torch": TorchNetwork, "jax": JaxNetwork, "keras": KerasNetwork}
-MODULES = {"torch": ("torch",), "jax": ("jax",), "keras": ("hocket.train.keras_preloads.jax",)}
+MODULES = {"torch": ("torch",), "jax": ("jax",), "keras": ("hocket.train.frameworks.keras_preloads.jax",)}
 """What workers import. It is loaded once, in the process that they are forked from, so a worker that replaces another starts in a moment."""
 
 

@@ -165,7 +165,7 @@ def train_tf_keras(config: dict[str, Any]) -> dict[str, Any]:
     import tensorflow as tf
 
     from hocket.train import tensorflow as adapter
-    from hocket.train import weights
+    from hocket.train.frameworks import weights
     from hocket.train.tensorflow.keras import ReportCheckpointCallback
 
     x, y = make_data()

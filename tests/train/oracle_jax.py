@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from hocket.train import collective, strategies, world
+from hocket.train import collective, strategies
 from hocket.train import jax as hocket_jax
+from hocket.train.rank import world
 
 Params = dict[str, dict[str, Any]]
 Weights = dict[str, Any]

@@ -13,8 +13,9 @@ import keras
 import numpy as np
 
 from hocket.train import keras as hocket_keras
-from hocket.train import strategies, world
-from hocket.train.keras import variables
+from hocket.train import strategies
+from hocket.train.frameworks.keras import variables
+from hocket.train.rank import world
 
 Arrays = list[Any]
 

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hocket.train import questions, reports, storage, worker_session
+from hocket.train.checkpoints import storage
+from hocket.train.rank import questions, reports, worker_session
 
 
 @contextlib.contextmanager

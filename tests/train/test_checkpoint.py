@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from hocket import train
-from hocket.train import checkpoint_manager, configs, reports, storage
+from hocket.train import configs
+from hocket.train.checkpoints import storage
+from hocket.train.rank import reports
+from hocket.train.run import checkpoint_manager
 
 
 def make_folder(path: Path, **files: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -19,7 +18,8 @@ import pytest
 import hocket
 from hocket import train
 from hocket.train.callbacks import JsonLoggerCallback, PrintCallback, TrainingCallback
-from hocket.train.classic import checkpoints, exchange, ranks
+from hocket.train.compat.classic import checkpoints, exchange, ranks
+from hocket.train.rank import report_forms
 from tests.conftest import wait_until_cpus_are_free
 
 ROOT = Path(__file__).parents[2]
@@ -346,8 +346,7 @@ def test_report_serves_both_forms_and_says_which_is_meant(trainer: train.Trainer
     ],
 )
 def test_outside_of_a_training_function_it_is_said_once(call: Any, value: Any) -> None:
-    functions: Any = importlib.import_module("hocket.train.classic.functions")
-    functions._warned.clear()
+    report_forms._warned.clear()
     with pytest.warns(UserWarning, match=r"was called outside a training function"):
         assert call() == value
     assert call() == value

@@ -20,8 +20,8 @@ import torch.distributed as dist
 import hocket
 from hocket import train
 from hocket.testing import machines
-from hocket.train import copies, storage
 from hocket.train import torch as hocket_torch
+from hocket.train.checkpoints import cache, storage
 
 testing_cluster: Any = pytest.importorskip("hocket.testing.cluster", reason="needs Ray: pip install 'hocket[ray]'")
 
@@ -129,7 +129,7 @@ def test_ranks_are_spread_and_their_checkpoints_reach_the_driver(cluster: Any, r
     manifest = storage.get_optional_manifest(Path(result.checkpoint.path))
     assert manifest is not None
     assert storage.find_damage(Path(result.checkpoint.path), manifest) is None
-    assert list(Path(tempfile.gettempdir()).glob(f"{copies.FOLDER_PREFIX}*")) == []
+    assert list(Path(tempfile.gettempdir()).glob(f"{cache.FOLDER_PREFIX}*")) == []
 
 
 def step_and_lose_a_node(config: dict[str, Any]) -> int:
@@ -238,7 +238,7 @@ def test_the_node_is_named_and_not_the_rank_that_noticed(cluster: Any, runs: Pat
 
 def test_too_little_is_left(cluster: Any, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes are left, and one of them dies: the error is that there is no room, and the death is its cause."""
-    monkeypatch.setattr("hocket.train.worker_group.START_SECONDS", 5.0)
+    monkeypatch.setattr("hocket.train.run.worker_group.START_SECONDS", 5.0)
     with cluster.fail_at("step 2") as fault:
         with pytest.raises(hocket.exceptions.HocketError, match=r"num_workers=6 with .* need .*'CPU': 6\.0") as caught:
             fit(

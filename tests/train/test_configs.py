@@ -15,7 +15,7 @@ import pytest
 
 import hocket
 from hocket import train
-from hocket.train import storage
+from hocket.train.checkpoints import storage
 
 makers: Any = train  # what the type checker refuses is given on purpose
 

@@ -26,7 +26,8 @@ import pytest
 import hocket
 from hocket import data, train
 from hocket.testing import machines
-from hocket.train import collective, worker_group
+from hocket.train import collective
+from hocket.train.run import worker_group
 
 testing_cluster: Any = pytest.importorskip("hocket.testing.cluster", reason="needs Ray: pip install 'hocket[ray]'")
 

@@ -16,8 +16,9 @@ import torch
 import torch.distributed as dist
 
 from hocket import train
-from hocket.train import collective, patience
+from hocket.train import collective
 from hocket.train import torch as hocket_torch
+from hocket.train.run import patience
 from tests.conftest import wait_until_cpus_are_free
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60), pytest.mark.usefixtures("session")]

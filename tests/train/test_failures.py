@@ -17,7 +17,8 @@ import pytest
 
 import hocket
 from hocket import train
-from hocket.train import data_parallel_trainer, worker_group
+from hocket.train import data_parallel_trainer
+from hocket.train.run import worker_group
 from tests.conftest import wait_until_cpus_are_free
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("session")]

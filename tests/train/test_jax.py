@@ -17,8 +17,8 @@ import pytest
 
 from hocket import train
 from hocket.train import jax as hocket_jax
-from hocket.train import world
-from hocket.train.jax import host_calls
+from hocket.train.frameworks.jax import host_calls
+from hocket.train.rank import world
 from tests import conftest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

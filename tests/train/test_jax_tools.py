@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import hocket
 from hocket import train
 from hocket.train import jax as hocket_jax
-from hocket.train.jax import strategies as jax_strategies
+from hocket.train.frameworks.jax import strategies as jax_strategies
 from tests.train.ranks import be_rank
 
 # --- loaders ----------------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ with pytest.MonkeyPatch.context() as _patch:
 import hocket
 from hocket import train
 from hocket.train import keras as hocket_keras
-from hocket.train import report_callback, weights
-from hocket.train.keras import bridges, strategies
-from hocket.train.world import get_world
+from hocket.train.frameworks import report_callback, weights
+from hocket.train.frameworks.keras import bridges, strategies
+from hocket.train.rank.world import get_world
 from tests.train.ranks import be_rank
 
 pytestmark = [

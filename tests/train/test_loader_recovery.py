@@ -21,8 +21,8 @@ from torch.utils import data
 
 from hocket import train
 from hocket.data import Ledger
-from hocket.train import storage
 from hocket.train import torch as hocket_torch
+from hocket.train.checkpoints import storage
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("session")]
 

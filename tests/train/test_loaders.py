@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from torch.utils import data
 
 from hocket import train
-from hocket.train import checkpoint_manager, reports, storage
 from hocket.train import torch as hocket_torch
-from hocket.train.torch import samplers
+from hocket.train.checkpoints import storage
+from hocket.train.frameworks.torch import samplers
+from hocket.train.rank import reports
+from hocket.train.run import checkpoint_manager
 from tests.train.ranks import be_rank
 
 Build = Callable[[], "data.DataLoader[Any]"]

@@ -10,7 +10,8 @@ import torch
 from torch import optim
 from torch.optim import SGD
 
-from hocket.train.torch import AllReduce, mentions, rank_state
+from hocket.train.frameworks.torch import mentions, rank_state
+from hocket.train.torch import AllReduce
 
 
 def by_attribute(model: Any) -> Any:

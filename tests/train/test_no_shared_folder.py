@@ -18,7 +18,9 @@ import pytest
 import hocket
 from hocket import train
 from hocket.testing import Leftovers, fail_at
-from hocket.train import controller, copies, parcels, storage
+from hocket.train.checkpoints import cache, file_chunks, storage
+from hocket.train.rank import worker_session
+from hocket.train.run import controller
 from tests.conftest import ENGINE
 from tests.train import apart
 
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 OBSTACLE = apart.find_obstacle()
 
-LARGE = 3 * parcels.PARCEL_BYTES + 12345
+LARGE = 3 * file_chunks.PARCEL_BYTES + 12345
 """More than a rank may be ahead of the driver."""
 
 
@@ -37,7 +39,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     yield folder
-    assert list(folder.glob(f"{copies.FOLDER_PREFIX}*")) == []
+    assert list(folder.glob(f"{cache.FOLDER_PREFIX}*")) == []
 
 
 @pytest.fixture
@@ -362,15 +364,15 @@ def send_late(config: dict[str, Any]) -> None:
         heard.touch()
         return
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "late").write_bytes(b"x" * (3 * parcels.PARCEL_BYTES))
-        pass_point = parcels.pass_point
+        Path(folder, "late").write_bytes(b"x" * (3 * file_chunks.PARCEL_BYTES))
+        pass_point = file_chunks.pass_point
 
-        def wait_and_pass(point: str, parcel: parcels.Parcel) -> parcels.Parcel:
+        def wait_and_pass(point: str, parcel: file_chunks.Parcel) -> file_chunks.Parcel:
             while not heard.exists():
                 time.sleep(0.01)
             return pass_point(point, parcel)
 
-        parcels.pass_point = wait_and_pass
+        file_chunks.pass_point = wait_and_pass
         train.report({"step": 0}, train.Checkpoint(folder))
     for step in (1, 2):
         train.report({"step": step})
@@ -387,7 +389,7 @@ def test_a_rank_that_sends_does_not_keep_others_waiting(tmp_path: Path, open_ses
 def report_from_two_threads(config: dict[str, Any]) -> None:
     sender = threading.Thread(target=save, args=({"large": make_bytes(LARGE, 5)}, {"step": 0}))
     sender.start()
-    while train.worker_session.get_session("test")._count == 0:
+    while worker_session.get_session("test")._count == 0:
         pass
     train.report({"step": 1})
     sender.join()
@@ -414,7 +416,7 @@ def test_a_token_is_seen_where_it_was_left_and_nowhere_else(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("send_files_anyway")
 def test_what_a_killed_driver_left_is_removed_by_the_next(tmp_path: Path, temporary: Path, open_session: Any) -> None:
-    left, foreign = temporary / f"{copies.FOLDER_PREFIX}left", temporary / "mine"
+    left, foreign = temporary / f"{cache.FOLDER_PREFIX}left", temporary / "mine"
     for folder in (left, foreign):
         folder.mkdir()
         (folder / ".lock").touch()

@@ -17,10 +17,9 @@ import torch
 import hocket
 from hocket import ps, train
 from hocket.ps import links
-from hocket.train import hosting, served
 from hocket.train import torch as hocket_torch
-from hocket.train.strategies import ParameterServer
-from hocket.train.torch import rank_state
+from hocket.train.frameworks.torch import rank_state
+from hocket.train.strategies import ParameterServer, hosting, ps_client
 from tests.train.on_servers import fit, make_digits
 from tests.train.ranks import be_rank
 
@@ -56,9 +55,9 @@ def test_bad_settings_are_refused(given: dict[str, Any], message: str) -> None:
 
 
 def open_rank(host: hosting.Host, rank: int = 0, attempt: int = 0, world_size: int = 1) -> Any:
-    assert isinstance(host.strategy, served.OpenParameterServer)
+    assert isinstance(host.strategy, ps_client.OpenParameterServer)
     with be_rank(rank, world_size, attempt=attempt) as _:
-        return served.open_client(host.strategy, "a test")
+        return ps_client.open_client(host.strategy, "a test")
 
 
 def test_steps_that_are_repeated_count_once_until_something_is_loaded(here: None) -> None:
@@ -67,7 +66,7 @@ def test_steps_that_are_repeated_count_once_until_something_is_loaded(here: None
     def take(client: Any, step: int) -> tuple[bool, float]:
         weight = client.make_variable("w", np.zeros(1, np.float32), ps.SGD(lr=1.0))
         client.enter()
-        done = client.push(step, [served.Gradient(weight, np.ones(1, np.float32))]).is_applied
+        done = client.push(step, [ps_client.Gradient(weight, np.ones(1, np.float32))]).is_applied
         return done, float(client.read(weight)[0])
 
     first = open_rank(host)
@@ -319,7 +318,7 @@ def test_what_servers_cannot_do_is_refused(
 def count_down(config: dict[str, Any]) -> float:
     """Push a gradient of 1 in each step; be killed in the middle of two of them, in the middle of the servers' update."""
     strategy = rank_state.get_state("a test").strategy
-    assert isinstance(strategy, served.OpenParameterServer)
+    assert isinstance(strategy, ps_client.OpenParameterServer)
     rank, attempt = train.get_context().get_world_rank(), len(list(Path(config["folder"]).iterdir()))
     model: Any = hocket_torch.prepare_model(torch.nn.Linear(1, 1, bias=False))
     torch.nn.init.zeros_(model.weight)

@@ -14,7 +14,7 @@ import pytest
 
 import hocket
 from hocket import train
-from hocket.train import weights
+from hocket.train.frameworks import weights
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
 from hocket.train import tensorflow as hocket_tensorflow

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from hocket import train
-from hocket.train import parcels, storage
+from hocket.train.checkpoints import file_chunks, storage
 
 NAMES = (
     st.lists(st.sampled_from(["a", "b", "deep"]), min_size=1, max_size=3).map("/".join).map(lambda name: name + ".x")
@@ -28,12 +28,12 @@ def make_folder(path: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
-def pack(source: Path, parcel_bytes: int) -> list[parcels.Parcel]:
-    return list(parcels.pack(str(source), *storage.list_contents(str(source)), {}, parcel_bytes=parcel_bytes))
+def pack(source: Path, parcel_bytes: int) -> list[file_chunks.Parcel]:
+    return list(file_chunks.pack(str(source), *storage.list_contents(str(source)), {}, parcel_bytes=parcel_bytes))
 
 
-def unpack(target: Path, given: list[parcels.Parcel]) -> storage.Staged:
-    unpacker = parcels.Unpacker(target, WHAT, is_durable=False)
+def unpack(target: Path, given: list[file_chunks.Parcel]) -> storage.Staged:
+    unpacker = file_chunks.Unpacker(target, WHAT, is_durable=False)
     try:
         for parcel in given:
             unpacker.take(parcel)
@@ -65,15 +65,15 @@ def test_what_is_packed_is_what_is_unpacked(files: dict[str, bytes], parcel_byte
         assert storage.find_damage(source, manifest) is None
 
 
-def lose(given: list[parcels.Parcel], place: int) -> list[parcels.Parcel]:
+def lose(given: list[file_chunks.Parcel], place: int) -> list[file_chunks.Parcel]:
     return given[:place] + given[place + 1 :]
 
 
-def repeat(given: list[parcels.Parcel], place: int) -> list[parcels.Parcel]:
+def repeat(given: list[file_chunks.Parcel], place: int) -> list[file_chunks.Parcel]:
     return given[: place + 1] + given[place:]
 
 
-def swap(given: list[parcels.Parcel], place: int) -> list[parcels.Parcel]:
+def swap(given: list[file_chunks.Parcel], place: int) -> list[file_chunks.Parcel]:
     other = (place + 1) % len(given)
     changed = list(given)
     changed[place], changed[other] = changed[other], changed[place]
@@ -90,7 +90,7 @@ def swap(given: list[parcels.Parcel], place: int) -> list[parcels.Parcel]:
 def test_parcels_that_are_lost_repeated_or_swapped_never_make_another_folder(
     files: dict[str, bytes],
     parcel_bytes: int,
-    change: Callable[[list[parcels.Parcel], int], list[parcels.Parcel]],
+    change: Callable[[list[file_chunks.Parcel], int], list[file_chunks.Parcel]],
     place: int,
 ) -> None:
     """Two equal parcels may change places; then nothing has changed."""
@@ -112,13 +112,13 @@ def test_a_stream_that_is_torn_says_where(tmp_path: Path) -> None:
     with pytest.raises(train.TransferError, match="file 'b' began before the end of 'a'"):
         unpack(tmp_path / "other", [given[0], given[2]])
     with pytest.raises(train.TransferError, match="1 of 2 files are whole"):
-        unpack(tmp_path / "third", [*given[:2], parcels.Parcel((), (), 2)])
+        unpack(tmp_path / "third", [*given[:2], file_chunks.Parcel((), (), 2)])
 
 
 def test_a_commits_digest_is_what_counts(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "source", {"a": b"changed"})
     known = {"a": storage.FileRecord(7, "0" * 64)}
-    given = list(parcels.pack(str(source), [], ["a"], known))
+    given = list(file_chunks.pack(str(source), [], ["a"], known))
     with pytest.raises(
         train.TransferError, match=rf"7 bytes with sha256 {'0' * 64} were sent, 7 bytes with sha256 [1-9a-f]"
     ):

@@ -12,21 +12,23 @@ import torch.distributed as dist
 
 import hocket
 from hocket import exceptions, train
-from hocket.train import errors, failures, places
+from hocket.train import errors
 from hocket.train import torch as hocket_torch
-from hocket.train.torch import rendezvous
+from hocket.train.frameworks.torch import rendezvous
+from hocket.train.rank import rank_placement
+from hocket.train.run import failures
 from tests.conftest import ENGINE
 
 
-def introduce(node_id: str, *gpu_ids: str, pid: int = 1) -> places.Introduction:
-    return places.Introduction(node_id, pid, gpu_ids, "/tmp")
+def introduce(node_id: str, *gpu_ids: str, pid: int = 1) -> rank_placement.Introduction:
+    return rank_placement.Introduction(node_id, pid, gpu_ids, "/tmp")
 
 
 def test_ranks_of_a_node_are_neighbours() -> None:
     found = [introduce(node) for node in ("b", "a", "c", "b", "a", "b")]
-    order = places.sort_by_node(found)
+    order = rank_placement.sort_by_node(found)
     assert order == [0, 3, 5, 1, 4, 2]
-    placed = places.assign([found[index] for index in order])
+    placed = rank_placement.assign([found[index] for index in order])
     assert [place.node_id for place in placed] == ["b", "b", "b", "a", "a", "c"]
     assert [place.local_rank for place in placed] == [0, 1, 2, 0, 1, 0]
     assert [place.local_world_size for place in placed] == [3, 3, 3, 2, 2, 1]
@@ -35,13 +37,15 @@ def test_ranks_of_a_node_are_neighbours() -> None:
 
 def test_ranks_of_a_node_are_in_the_order_of_their_gpus() -> None:
     found = [introduce("a", "10"), introduce("b", "0"), introduce("a", "2"), introduce("a", "1", "0")]
-    assert places.sort_by_node(found) == [3, 2, 0, 1]
+    assert rank_placement.sort_by_node(found) == [3, 2, 0, 1]
 
 
 def test_a_crowd_is_told_of() -> None:
     def assign(counts: dict[str, int], num_cores: int) -> str:
-        found = [places.Introduction(node, 1, (), "/tmp", num_cores) for node, n in counts.items() for _ in range(n)]
-        return places.describe_crowd(places.assign(found))
+        found = [
+            rank_placement.Introduction(node, 1, (), "/tmp", num_cores) for node, n in counts.items() for _ in range(n)
+        ]
+        return rank_placement.describe_crowd(rank_placement.assign(found))
 
     assert assign({"a": 2, "b": 2}, 2) == ""
     assert assign({"a": 9}, 0) == ""  # not known
@@ -98,7 +102,7 @@ def test_more_nodes_than_there_are(tmp_path: Path) -> None:
 def test_the_node_that_died_is_named() -> None:
     with hocket.init(num_cpus=1, engine="inprocess"):
         here = hocket.nodes()[0]["NodeID"]
-        placed = places.assign([introduce(here), introduce("gone")])
+        placed = rank_placement.assign([introduce(here), introduce("gone")])
         actors: Any = [None, None]  # nobody is asked: who died is known
         error = failures.explain(1, exceptions.NodeDiedError("no heartbeat for 10 s"), actors, placed)
         assert str(error) == "Rank 1 of 2 (node gone, which is gone) died with its node: no heartbeat for 10 s"
@@ -127,7 +131,7 @@ def fail(config: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("session")
 def test_no_room_for_another_attempt_keeps_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hocket.train.worker_group.START_SECONDS", 0.2)
+    monkeypatch.setattr("hocket.train.run.worker_group.START_SECONDS", 0.2)
     trainer = train.DataParallelTrainer(
         fail,
         train_loop_config={},

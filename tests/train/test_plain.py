@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hocket import train
-from hocket.train import plain
+from hocket.train.tracking import plain
 
 CYCLE: dict[str, Any] = {}
 CYCLE["inside"] = [CYCLE]

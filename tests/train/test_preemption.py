@@ -16,7 +16,8 @@ import pytest
 from hocket import train
 from hocket.collective import stacks
 from hocket.testing.suites.programs import wait_until
-from hocket.train import collective, drain
+from hocket.train import collective
+from hocket.train.run import preemption_policy
 from tests.conftest import RunScript, wait_until_cpus_are_free
 
 pytestmark = pytest.mark.about_local("on Ray, SIGTERM is Ray's, and the end of a rank")
@@ -94,7 +95,7 @@ def wait_for_the_end(config: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("session")
 def test_who_never_saves_has_his_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "NOTICE_SECONDS", 0.1)
+    monkeypatch.setattr(preemption_policy, "NOTICE_SECONDS", 0.1)
     with pytest.raises(train.PreemptionError, match="nothing was committed before the time was over") as caught:
         fit(wait_for_the_end, tmp_path, {}, max_preemption_failures=0)
     assert caught.value.drain_timed_out

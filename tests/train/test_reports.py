@@ -12,7 +12,8 @@ import pytest
 
 import hocket
 from hocket import train
-from hocket.train import questions, storage, worker_session
+from hocket.train.checkpoints import storage
+from hocket.train.rank import questions, worker_session
 from tests.conftest import wait_until_cpus_are_free
 
 

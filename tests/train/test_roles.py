@@ -18,7 +18,8 @@ import pytest
 
 import hocket
 from hocket import data, train
-from hocket.train import backend, configs, roles, worker_group
+from hocket.train import configs
+from hocket.train.run import backend, roles, worker_group
 
 SMALL = {"CPU": 0.25}
 LISTED = (

@@ -19,7 +19,7 @@ import hocket
 from hocket import train
 from hocket.train import strategies
 from hocket.train import torch as hocket_torch
-from hocket.train.torch import rank_state
+from hocket.train.frameworks.torch import rank_state
 
 Weights = list[torch.Tensor]
 

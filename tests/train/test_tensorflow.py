@@ -16,8 +16,8 @@ import pytest
 
 import hocket
 from hocket import train
-from hocket.train import tf_config, weights
-from hocket.train.classic import tf_config as classic_tf_config
+from hocket.train.compat.classic import tf_config as classic_tf_config
+from hocket.train.frameworks import tf_config, weights
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
 pytest.importorskip("tf_keras", reason="needs tf-keras: pip install 'hocket[tensorflow]'")

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import hocket
 from hocket import train
 from hocket.train import torch as hocket_torch
-from hocket.train.torch import rank_state
+from hocket.train.frameworks.torch import rank_state
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -11,7 +11,9 @@ import pytest
 
 import hocket
 from hocket import train
-from hocket.train import CheckpointUploadMode, storage, uploads, worker_session
+from hocket.train import CheckpointUploadMode
+from hocket.train.checkpoints import storage, uploads
+from hocket.train.rank import worker_session
 
 anything: Any = train  # what the type checker refuses is given on purpose
 

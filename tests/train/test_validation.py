@@ -18,8 +18,8 @@ from hocket.train import (
     ReportedCheckpointStatus,
     ValidationConfig,
     ValidationTaskConfig,
-    storage,
 )
+from hocket.train.checkpoints import storage
 from tests.conftest import wait_until_cpus_are_free
 
 anything: Any = train  # what the type checker refuses is given on purpose

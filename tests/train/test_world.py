@@ -13,6 +13,7 @@ from hocket import train
 from hocket.collective import ReduceOp
 from hocket.collective.world import World
 from hocket.train import world
+from hocket.train.run import joining
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -96,11 +97,11 @@ def test_all_operations(tmp_path: Path, size: int) -> None:
 def test_all_operations_between_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[str]) -> None:
     listed: list[Any] = []
 
-    def list_hosts(found: list[str], list_them: Any = world._list_hosts) -> list[list[int]]:
+    def list_hosts(found: list[str], list_them: Any = joining._list_hosts) -> list[list[int]]:
         listed.append(list_them(hosts))
         return list(listed[-1])
 
-    monkeypatch.setattr(world, "_list_hosts", list_hosts)
+    monkeypatch.setattr(joining, "_list_hosts", list_hosts)
     check_all(fit(call_everything, tmp_path, 3).return_value, 3)
     assert listed == [[[0, 2], [1]] if "a" in hosts else [[0], [1], [2]]]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hocket.train import worker_session
+from hocket.train.rank import worker_session
 
 
 def barrier() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hocket import addresses
 from hocket.engine import node
-from hocket.train import callbacks as callbacks_module
+from hocket.train import user_callback as callbacks_module
 
 DEFAULT_STORAGE = "~/hocket_results"
 """Where runs are kept unless `RunConfig.storage_path` says otherwise."""

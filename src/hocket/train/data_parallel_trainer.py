@@ -14,22 +14,13 @@ from typing import Any, NoReturn
 
 from hocket import data, exceptions
 from hocket.core import session
-from hocket.train import (
-    backend,
-    callbacks,
-    checkpoint_manager,
-    configs,
-    controller,
-    hosting,
-    local_mode,
-    report_book,
-    storage,
-    validation,
-    validation_queue,
-)
-from hocket.train import datasets as datasets_module
+from hocket.train import configs, user_callback, validation
 from hocket.train import result as result_module
+from hocket.train.checkpoints import storage
 from hocket.train.progress import display
+from hocket.train.rank import datasets as datasets_module
+from hocket.train.run import backend, checkpoint_manager, controller, in_process, report_book, validation_queue
+from hocket.train.strategies import hosting
 
 
 class DataParallelTrainer:
@@ -128,7 +119,7 @@ class DataParallelTrainer:
         book = report_book.ReportBook(run.context, manager, run.config.callbacks)
         try:
             with (
-                callbacks.follow_run(run.context, run.config.callbacks),
+                user_callback.follow_run(run.context, run.config.callbacks),
                 hosting.hosted(run.function, max(run.context.num_workers, 1)) as (function, host),
             ):
                 run = dataclasses.replace(run, function=function)
@@ -139,7 +130,7 @@ class DataParallelTrainer:
                 returned = None
                 with contextlib.suppress(StopIteration):  # a callback's word for: it is enough
                     if runs_here:
-                        returned = local_mode.train(
+                        returned = in_process.train(
                             run, manager, book, self._validation, max(self._scaling.min_workers, 1)
                         )
                     else:
@@ -196,7 +187,7 @@ class DataParallelTrainer:
             scaling=self._scaling,
             config=config,
             run_storage=run_storage,
-            context=callbacks.TrainRunContext(
+            context=user_callback.TrainRunContext(
                 experiment_name=name,
                 path=run_storage.path,
                 num_workers=self._scaling.max_workers,

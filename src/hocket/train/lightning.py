@@ -19,9 +19,9 @@ from typing import Any, Final, final
 
 import torch
 
-from hocket.train import checkpoint as checkpoint_module
-from hocket.train import context
-from hocket.train.torch import devices
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.frameworks.torch import devices
+from hocket.train.rank import context
 
 try:
     from lightning import pytorch as pl

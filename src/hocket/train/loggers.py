@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any, final
 
 from hocket import addresses
-from hocket.train import callbacks, checkpoint
+from hocket.train import user_callback
+from hocket.train.checkpoints import checkpoint
 from hocket.train.tracking import mlflow, plots, tables, tensorboard, values
 from hocket.train.tracking.plots import save_curve as save_curve
 
 Where = str | os.PathLike[str] | None
 
 
-class _TableLogger(callbacks.UserCallback, abc.ABC):
+class _TableLogger(user_callback.UserCallback, abc.ABC):
     """Adds a row to a file for each report."""
 
     def __init__(self, path: Where = None, *, all_ranks: bool = False) -> None:
@@ -37,7 +38,7 @@ class _TableLogger(callbacks.UserCallback, abc.ABC):
 
     def after_report(
         self,
-        run_context: callbacks.TrainRunContext,
+        run_context: user_callback.TrainRunContext,
         metrics: list[dict[str, Any]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
@@ -49,7 +50,7 @@ class _TableLogger(callbacks.UserCallback, abc.ABC):
         for rank, values_of_rank in enumerate(metrics if self._has_all_ranks else metrics[:1]):
             self._table.add({"_report": self._count, "_time": now, "_rank": rank, **values_of_rank})
 
-    def after_run(self, run_context: callbacks.TrainRunContext, error: BaseException | None) -> None:
+    def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
         """Close the file."""
         table, self._table, self._count = self._table, None, 0
         if table is not None:
@@ -125,7 +126,7 @@ class CsvLogger(_TableLogger):
 
 
 @final
-class TensorBoardLogger(callbacks.UserCallback):
+class TensorBoardLogger(user_callback.UserCallback):
     """Writes rank 0's numbers for TensorBoard, with the writer of tensorboardX, or of torch if tensorboard is installed.
 
     Args:
@@ -151,7 +152,7 @@ class TensorBoardLogger(callbacks.UserCallback):
 
     def after_report(
         self,
-        run_context: callbacks.TrainRunContext,
+        run_context: user_callback.TrainRunContext,
         metrics: list[dict[str, Any]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
@@ -163,7 +164,7 @@ class TensorBoardLogger(callbacks.UserCallback):
         for key, number in values.list_numbers(metrics[0]).items():
             self._writer.add_scalar(key, number, global_step=step)
 
-    def after_run(self, run_context: callbacks.TrainRunContext, error: BaseException | None) -> None:
+    def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
         """Close the file."""
         writer, self._writer = self._writer, None
         self._steps.reset()
@@ -172,7 +173,7 @@ class TensorBoardLogger(callbacks.UserCallback):
 
 
 @final
-class MLflowLogger(callbacks.UserCallback):
+class MLflowLogger(user_callback.UserCallback):
     """Logs the configuration and rank 0's numbers to MLflow, as a run of its own.
 
     What the program does with MLflow itself, such as a run that it has opened, is not touched.
@@ -222,7 +223,7 @@ class MLflowLogger(callbacks.UserCallback):
 
     def after_report(
         self,
-        run_context: callbacks.TrainRunContext,
+        run_context: user_callback.TrainRunContext,
         metrics: list[dict[str, Any]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
@@ -238,7 +239,7 @@ class MLflowLogger(callbacks.UserCallback):
             )
         self._run.log(metrics[0], self._steps.count(metrics[0]))
 
-    def after_run(self, run_context: callbacks.TrainRunContext, error: BaseException | None) -> None:
+    def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
         """End the run, as failed if it has."""
         run, self._run = self._run, None
         self._steps.reset()
@@ -247,7 +248,7 @@ class MLflowLogger(callbacks.UserCallback):
 
 
 @final
-class LossCurve(callbacks.UserCallback):
+class LossCurve(user_callback.UserCallback):
     """Draws rank 0's loss over the run in a picture, when the run is over, also if it has failed.
 
     For a picture of a run that is over already: ``save_curve(result.metrics_history, "loss.png")``.
@@ -284,14 +285,14 @@ class LossCurve(callbacks.UserCallback):
 
     def after_report(
         self,
-        run_context: callbacks.TrainRunContext,
+        run_context: user_callback.TrainRunContext,
         metrics: list[dict[str, Any]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
         """Keep the numbers."""
         self._history.append(dict(values.list_numbers(metrics[0])))
 
-    def after_run(self, run_context: callbacks.TrainRunContext, error: BaseException | None) -> None:
+    def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
         """Draw. A run without a loss is no failure: that is a warning."""
         history, self._history = self._history, []
         if not history:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hocket import addresses
-from hocket.train import checkpoint as checkpoint_module
-from hocket.train import checkpoint_manager, configs, storage
+from hocket.train import configs
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.checkpoints import storage
+from hocket.train.run import checkpoint_manager
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from hocket import texts
 from hocket.core import remote_function
-from hocket.train import checkpoint as checkpoint_module
-from hocket.train import plain
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.tracking import plain
 
 
 class ValidationFn(Protocol):

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from hocket.collective import arithmetic
-from hocket.train import world
+from hocket.train.frameworks.jax import host_calls, models, optimizers, trees
 from hocket.train.horovod import place
-from hocket.train.jax import host_calls, models, optimizers, trees
+from hocket.train.rank import world
 
 is_initialized = place.is_initialized
 rank = place.rank

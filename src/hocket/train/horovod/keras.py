@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket.collective.arithmetic import ReduceOp
-from hocket.train import world
+from hocket.train.frameworks.keras import bridges, rank_state, variables
 from hocket.train.horovod import place
-from hocket.train.keras import bridges, rank_state, variables
+from hocket.train.rank import world
 
 is_initialized = place.is_initialized
 rank = place.rank

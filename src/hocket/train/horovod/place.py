@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hocket.train import worker_session
+from hocket.train.rank import worker_session
 
 
 class Op(enum.Enum):

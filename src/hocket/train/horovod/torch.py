@@ -19,8 +19,8 @@ except ImportError as _error:
     ) from _error
 
 from hocket.collective import torch as collective_torch
+from hocket.train.frameworks.torch.strategies import averaging
 from hocket.train.horovod import place
-from hocket.train.torch.strategies import averaging
 
 is_initialized = place.is_initialized
 rank = place.rank

@@ -17,8 +17,8 @@ from typing import Any, Final, final
 
 import torch.distributed as dist
 
-from hocket.train import checkpoint as checkpoint_module
-from hocket.train import context
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.rank import context
 
 try:
     import accelerate as _accelerate  # noqa: F401 (the Trainer asks for it only when it is made)

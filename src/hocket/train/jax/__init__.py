@@ -12,21 +12,21 @@ except ImportError as _error:
         "hocket.train.jax needs JAX 0.5 or newer, which cannot be imported. Run pip install 'hocket[jax]'."
     ) from _error
 
-from hocket.train.jax.checkpoints import load_pytree as load_pytree
-from hocket.train.jax.checkpoints import save_pytree as save_pytree
-from hocket.train.jax.config import JaxConfig as JaxConfig
-from hocket.train.jax.devices import get_device as get_device
-from hocket.train.jax.evaluation import GlobalMean as GlobalMean
-from hocket.train.jax.loaders import PreparedArrays as PreparedArrays
-from hocket.train.jax.loaders import prepare_arrays as prepare_arrays
-from hocket.train.jax.models import prepare_params as prepare_params
-from hocket.train.jax.models import synchronize as synchronize
-from hocket.train.jax.optimizers import average_gradients as average_gradients
-from hocket.train.jax.optimizers import prepare_optimizer as prepare_optimizer
-from hocket.train.jax.seeds import enable_reproducibility as enable_reproducibility
-from hocket.train.jax.seeds import fold_in_rank as fold_in_rank
-from hocket.train.jax.seeds import split_key as split_key
-from hocket.train.jax.trainer import JaxTrainer as JaxTrainer
+from hocket.train.frameworks.jax.checkpoints import load_pytree as load_pytree
+from hocket.train.frameworks.jax.checkpoints import save_pytree as save_pytree
+from hocket.train.frameworks.jax.config import JaxConfig as JaxConfig
+from hocket.train.frameworks.jax.devices import get_device as get_device
+from hocket.train.frameworks.jax.evaluation import GlobalMean as GlobalMean
+from hocket.train.frameworks.jax.loaders import PreparedArrays as PreparedArrays
+from hocket.train.frameworks.jax.loaders import prepare_arrays as prepare_arrays
+from hocket.train.frameworks.jax.models import prepare_params as prepare_params
+from hocket.train.frameworks.jax.models import synchronize as synchronize
+from hocket.train.frameworks.jax.optimizers import average_gradients as average_gradients
+from hocket.train.frameworks.jax.optimizers import prepare_optimizer as prepare_optimizer
+from hocket.train.frameworks.jax.seeds import enable_reproducibility as enable_reproducibility
+from hocket.train.frameworks.jax.seeds import fold_in_rank as fold_in_rank
+from hocket.train.frameworks.jax.seeds import split_key as split_key
+from hocket.train.frameworks.jax.trainer import JaxTrainer as JaxTrainer
 from hocket.train.strategies import AllReduce as AllReduce
 from hocket.train.strategies import LocalSGD as LocalSGD
 from hocket.train.strategies import Nesterov as Nesterov

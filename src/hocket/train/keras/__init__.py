@@ -17,17 +17,17 @@ if not _keras.__version__.startswith("3."):
         f"hocket.train.keras needs Keras 3, but this is Keras {_keras.__version__}. Run pip install 'hocket[keras]'; for Keras 2 there is hocket.train.tensorflow."
     )
 
-from hocket.train.keras.callbacks import ReportCheckpointCallback as ReportCheckpointCallback
-from hocket.train.keras.checkpoints import load_weights as load_weights
-from hocket.train.keras.checkpoints import save_weights as save_weights
-from hocket.train.keras.config import KerasConfig as KerasConfig
-from hocket.train.keras.evaluation import GlobalMean as GlobalMean
-from hocket.train.keras.loaders import PreparedArrays as PreparedArrays
-from hocket.train.keras.loaders import prepare_arrays as prepare_arrays
-from hocket.train.keras.models import prepare_model as prepare_model
-from hocket.train.keras.models import synchronize as synchronize
-from hocket.train.keras.seeds import enable_reproducibility as enable_reproducibility
-from hocket.train.keras.trainer import KerasTrainer as KerasTrainer
+from hocket.train.frameworks.keras.callbacks import ReportCheckpointCallback as ReportCheckpointCallback
+from hocket.train.frameworks.keras.checkpoints import load_weights as load_weights
+from hocket.train.frameworks.keras.checkpoints import save_weights as save_weights
+from hocket.train.frameworks.keras.config import KerasConfig as KerasConfig
+from hocket.train.frameworks.keras.evaluation import GlobalMean as GlobalMean
+from hocket.train.frameworks.keras.loaders import PreparedArrays as PreparedArrays
+from hocket.train.frameworks.keras.loaders import prepare_arrays as prepare_arrays
+from hocket.train.frameworks.keras.models import prepare_model as prepare_model
+from hocket.train.frameworks.keras.models import synchronize as synchronize
+from hocket.train.frameworks.keras.seeds import enable_reproducibility as enable_reproducibility
+from hocket.train.frameworks.keras.trainer import KerasTrainer as KerasTrainer
 from hocket.train.strategies import AllReduce as AllReduce
 from hocket.train.strategies import LocalSGD as LocalSGD
 from hocket.train.strategies import Nesterov as Nesterov

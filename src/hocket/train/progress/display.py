@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, final
 
-from hocket.train import callbacks, checkpoint, configs
+from hocket.train import configs, user_callback
+from hocket.train.checkpoints import checkpoint
 from hocket.train.progress import model, notebook, terminal, text
 
 SWITCH = "HOCKET_PROGRESS"
@@ -33,7 +34,7 @@ class _Screen(Protocol):
 
 
 @final
-class ProgressDisplay(callbacks.UserCallback):
+class ProgressDisplay(user_callback.UserCallback):
     """Shows how far a run is, its loss, samples a second, the time left, and how far each rank is behind the first.
 
     `fit` shows one by itself in a terminal and in a notebook. Pass one in `RunConfig.callbacks` to have lines in a log too, or to say which
@@ -101,11 +102,11 @@ class ProgressDisplay(callbacks.UserCallback):
         self._progress: model.Progress | None = None
         self._screen: _Screen | None = None
 
-    def before_run(self, run_context: callbacks.TrainRunContext) -> None:
+    def before_run(self, run_context: user_callback.TrainRunContext) -> None:
         """Begin to count. Nothing is shown before the first report."""
         self._progress = model.Progress(self._keys, run_context.train_loop_config, time.monotonic())
 
-    def after_arrival(self, run_context: callbacks.TrainRunContext, counts: Sequence[int]) -> None:
+    def after_arrival(self, run_context: user_callback.TrainRunContext, counts: Sequence[int]) -> None:
         """Note who is behind."""
         assert self._progress is not None, "a run begins first"
         with self._lock:
@@ -113,7 +114,7 @@ class ProgressDisplay(callbacks.UserCallback):
 
     def after_report(
         self,
-        run_context: callbacks.TrainRunContext,
+        run_context: user_callback.TrainRunContext,
         metrics: list[dict[str, Any]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
@@ -125,13 +126,15 @@ class ProgressDisplay(callbacks.UserCallback):
             self._screen = self._open_screen(run_context.experiment_name)
         self._screen.update()
 
-    def after_exception(self, run_context: callbacks.TrainRunContext, worker_exceptions: dict[int, Exception]) -> None:
+    def after_exception(
+        self, run_context: user_callback.TrainRunContext, worker_exceptions: dict[int, Exception]
+    ) -> None:
         """Count it."""
         assert self._progress is not None, "a run begins first"
         with self._lock:
             self._progress.note_failure()
 
-    def after_run(self, run_context: callbacks.TrainRunContext, error: BaseException | None) -> None:
+    def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
         """Leave one line, and forget the run."""
         progress, screen = self._progress, self._screen
         self._progress = self._screen = None

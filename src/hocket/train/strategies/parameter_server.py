@@ -4,7 +4,7 @@ Servers hold the parameters and the optimizer's state, and live as long as ``fit
 update of its own, so n ranks take n steps where all-reduce takes one, and a gradient may have been computed from parameters that others have moved
 since: it is *stale*. `max_staleness` bounds by how much. See `hocket.ps`.
 
-What happens is in `hocket.train.served`; each adapter says when.
+What happens is in `hocket.train.strategies.ps_client`; each adapter says when.
 """
 
 from __future__ import annotations

@@ -12,24 +12,24 @@ except ImportError as _error:
         "hocket.train.torch needs PyTorch, which cannot be imported. Run pip install 'hocket[torch]'."
     ) from _error
 
+from hocket.train.frameworks.torch.config import TorchConfig as TorchConfig
+from hocket.train.frameworks.torch.devices import get_device as get_device
+from hocket.train.frameworks.torch.evaluation import GlobalMean as GlobalMean
+from hocket.train.frameworks.torch.loaders import PreparedDataLoader as PreparedDataLoader
+from hocket.train.frameworks.torch.loaders import prepare_data_loader as prepare_data_loader
+from hocket.train.frameworks.torch.models import no_sync as no_sync
+from hocket.train.frameworks.torch.models import prepare_model as prepare_model
+from hocket.train.frameworks.torch.models import synchronize as synchronize
+from hocket.train.frameworks.torch.optimizers import accelerate as accelerate
+from hocket.train.frameworks.torch.optimizers import backward as backward
+from hocket.train.frameworks.torch.optimizers import prepare_optimizer as prepare_optimizer
+from hocket.train.frameworks.torch.seeds import enable_reproducibility as enable_reproducibility
+from hocket.train.frameworks.torch.strategies import Exchange as Exchange
+from hocket.train.frameworks.torch.strategies import Ranks as Ranks
+from hocket.train.frameworks.torch.strategies import Strategy as Strategy
+from hocket.train.frameworks.torch.trainer import TorchTrainer as TorchTrainer
 from hocket.train.strategies import AllReduce as AllReduce
 from hocket.train.strategies import LocalSGD as LocalSGD
 from hocket.train.strategies import Nesterov as Nesterov
 from hocket.train.strategies import ParameterServer as ParameterServer
 from hocket.train.strategies import PowerSGD as PowerSGD
-from hocket.train.torch.config import TorchConfig as TorchConfig
-from hocket.train.torch.devices import get_device as get_device
-from hocket.train.torch.evaluation import GlobalMean as GlobalMean
-from hocket.train.torch.loaders import PreparedDataLoader as PreparedDataLoader
-from hocket.train.torch.loaders import prepare_data_loader as prepare_data_loader
-from hocket.train.torch.models import no_sync as no_sync
-from hocket.train.torch.models import prepare_model as prepare_model
-from hocket.train.torch.models import synchronize as synchronize
-from hocket.train.torch.optimizers import accelerate as accelerate
-from hocket.train.torch.optimizers import backward as backward
-from hocket.train.torch.optimizers import prepare_optimizer as prepare_optimizer
-from hocket.train.torch.seeds import enable_reproducibility as enable_reproducibility
-from hocket.train.torch.strategies import Exchange as Exchange
-from hocket.train.torch.strategies import Ranks as Ranks
-from hocket.train.torch.strategies import Strategy as Strategy
-from hocket.train.torch.trainer import TorchTrainer as TorchTrainer

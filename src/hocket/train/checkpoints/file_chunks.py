@@ -1,0 +1,193 @@
+"""A folder's files on their way to another disk: cut into parcels, put together again, and compared with their digests.
+
+Between a rank and the driver that share no folder, a checkpoint travels through the engine like any other value: `pack` gives it in
+parcels of a few MiB, `Unpacker` writes them. So neither side ever holds more than a few parcels, whatever the checkpoint's size. The
+digest is of what the sender read, or of what was committed, and the receiver computes its own of what it wrote; a file whose digests
+differ, or a folder whose last parcel never came, is a `TransferError`. Many small files share a parcel, because each parcel costs a
+message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from hocket.engine import faults
+from hocket.train import errors
+from hocket.train.checkpoints import storage
+
+PARCEL_BYTES = 8 << 20
+"""How many bytes of files a parcel has at most. A guess: large against the cost of a message, small against memory."""
+
+PARCELS_AHEAD = 2
+"""How many parcels a rank may be ahead of the driver. One is under way while the next one is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of one file, which follow those of the piece before it."""
+
+    file: str
+    """Its path, relative to the folder."""
+    data: bytes
+    end: storage.FileRecord | None
+    """What the whole file must be, if these are its last bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What travels at once."""
+
+    pieces: tuple[Piece, ...]
+    folders: tuple[str, ...] = ()
+    """Folders inside the folder, outer ones first. In the first parcel."""
+    file_count: int | None = None
+    """How many files there were. In the last parcel only."""
+
+
+def pack(
+    source: str,
+    folders: Sequence[str],
+    names: Sequence[str],
+    records: Mapping[str, storage.FileRecord],
+    *,
+    parcel_bytes: int = PARCEL_BYTES,
+) -> Iterator[Parcel]:
+    """Read files, and give them in parcels.
+
+    Args:
+        source: The folder.
+        folders: The folders inside it.
+        names: Its files.
+        records: What is known of files from their commit. Of others the digest is computed from what is read.
+        parcel_bytes: How large a parcel may be.
+    """
+    pieces: list[Piece] = []
+    room = parcel_bytes
+    ahead = tuple(folders)
+    for name in names:
+        known = records.get(name)
+        for data, end in _read(Path(source, name), known, parcel_bytes):
+            if len(data) > room:
+                yield Parcel(tuple(pieces), ahead)
+                pieces, room, ahead = [], parcel_bytes, ()
+            pieces.append(Piece(name, data, end))
+            room -= len(data)
+    yield Parcel(tuple(pieces), ahead, len(names))
+
+
+def _read(path: Path, known: storage.FileRecord | None, most: int) -> Iterator[tuple[bytes, storage.FileRecord | None]]:
+    """Give a file's bytes, and with the last of them its record."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        data = file.read(most)
+        while True:
+            following = file.read(most) if data else b""
+            size += len(data)
+            if known is None:
+                digest.update(data)
+            if not following:
+                yield data, known or storage.FileRecord(size, digest.hexdigest())
+                return
+            yield data, None
+            data = following
+
+
+def pass_point(point: str, parcel: Parcel) -> Parcel:
+    """Come to a named point with a parcel; return it, damaged if a test has armed a fault there."""
+    plan = faults.plan
+    if plan is None:
+        return parcel
+    pieces = [Piece(p.file, plan.pass_bytes(point, p.data) if p.data else p.data, p.end) for p in parcel.pieces]
+    return Parcel(tuple(pieces), parcel.folders, parcel.file_count)
+
+
+class Unpacker:
+    """Puts a folder together from its parcels, which must come in their order.
+
+    Args:
+        target: The folder; made if need be.
+        what: For messages: whose files they are, as in ``"rank 1's checkpoint"``.
+        is_durable: Whether each file must be on the disk when it is complete.
+    """
+
+    def __init__(self, target: Path, what: str, *, is_durable: bool) -> None:
+        self.target = target
+        self.files: dict[str, storage.FileRecord] = {}
+        """The files that are complete and right."""
+        self._what = what
+        self._is_durable = is_durable
+        self._is_whole = False
+        self._name = ""
+        self._file: BinaryIO | None = None
+        self._digest = hashlib.sha256()
+        self._size = 0
+        target.mkdir(parents=True, exist_ok=True)
+
+    def take(self, parcel: Parcel) -> None:
+        """Write what a parcel holds.
+
+        Raises:
+            TransferError: A file is not what was sent.
+        """
+        with storage.explained_if_full(self.target):
+            for folder in parcel.folders:
+                (self.target / folder).mkdir(parents=True, exist_ok=True)
+            for piece in parcel.pieces:
+                self._write(piece)
+        if parcel.file_count is not None:
+            if self._file is not None or len(self.files) != parcel.file_count:
+                raise self._tear(f"{len(self.files)} of {parcel.file_count} files are whole")
+            self._is_whole = True
+
+    def _write(self, piece: Piece) -> None:
+        if self._file is None:
+            path = self.target / piece.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("wb")
+            self._name, self._digest, self._size = piece.file, hashlib.sha256(), 0
+        elif piece.file != self._name:
+            raise self._tear(f"file {piece.file!r} began before the end of {self._name!r}")
+        self._file.write(piece.data)
+        self._digest.update(piece.data)
+        self._size += len(piece.data)
+        if piece.end is not None:
+            if self._is_durable:
+                storage.sync_file(self._file)
+            self.close()
+            self._compare(piece.end, storage.FileRecord(self._size, self._digest.hexdigest()))
+
+    def _compare(self, sent: storage.FileRecord, arrived: storage.FileRecord) -> None:
+        if sent != arrived:
+            raise errors.TransferError(
+                f"File {self._name!r} of {self._what} did not arrive as it was: {sent.size_bytes} bytes with sha256 {sent.sha256} were "
+                f"sent, {arrived.size_bytes} bytes with sha256 {arrived.sha256} arrived. Nothing is made of it; look for a faulty disk, "
+                "memory or network, and start again from the last committed checkpoint, as FailureConfig(max_failures=1) does."
+            )
+        self.files[self._name] = arrived
+
+    def _tear(self, why: str) -> errors.TransferError:
+        return errors.TransferError(
+            f"{self._what[0].upper()}{self._what[1:]} did not arrive whole: {why}. Nothing is made of it; start again from the last "
+            "committed checkpoint, as FailureConfig(max_failures=1) does."
+        )
+
+    def finish(self) -> storage.Staged:
+        """Return what has arrived.
+
+        Raises:
+            TransferError: The last parcel has not.
+        """
+        if not self._is_whole:
+            inside = f", and {self._name!r} ended after {self._size} bytes" if self._file is not None else ""
+            raise self._tear(f"the stream ended after {len(self.files)} whole files{inside}")
+        return storage.Staged(str(self.target), self.files)
+
+    def close(self) -> None:
+        """Close the file that is open, if one is."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,429 @@
+"""Where a run's files are, and how a checkpoint comes to be there whole or not at all.
+
+A rank that shares the run's folder with the driver copies its files into a folder of its own below ``.staging`` in the run's folder, synced, with their sizes and digests
+(`stage`). When every rank has reported, the controller moves them together, adds a manifest, and renames the folder to its final
+name (`commit`). Whoever lists the run's folder sees only whole checkpoints; a kill in between leaves files below ``.staging``,
+which the next run of that name removes.
+
+Two runs of one name would remove and overwrite each other's files there, so a run holds its folder while it lasts (`hold_storage`).
+
+A rank finds out by itself whether it shares the folder (`sees_token`): the driver leaves a file of a random name there, and who can read
+it looks at the same disk. That holds over NFS, and where the same path is another disk on each machine; nothing is configured. Files of
+a rank that does not share it arrive through `hocket.train.checkpoints.file_chunks`, and are committed in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from hocket import texts
+from hocket.train import errors
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+
+MANIFEST_NAME = ".hocket-manifest.json"
+"""The file that makes a folder a committed checkpoint: which files it has, with sizes and digests."""
+
+_CHUNK_BYTES = 1 << 20  # copied and digested at a time; a guess, far above where the size matters
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where a run is kept."""
+
+    storage_path: str
+    """The folder that holds the runs."""
+    experiment_name: str
+    """The run's name: its folder in `storage_path`."""
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return Path(self.storage_path, self.experiment_name)
+
+    @property
+    def staging_path(self) -> Path:
+        """Where files lie until they are committed."""
+        return self.path / ".staging"
+
+    def build_checkpoint_path_from_name(self, checkpoint_name: str) -> str:
+        """Return where a checkpoint of a name lies, or will. Ray's name."""
+        return str(self.path / checkpoint_name)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What the manifest says of one file."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One rank's part of a checkpoint that is on its own node, and waits to be fetched by the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A checkpoint that the user has brought into the run's folder; it only lacks its manifest."""
+
+    path: str
+    """The folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One rank's part of a checkpoint that is not committed."""
+
+    path: str
+    """The folder below ``.staging``."""
+    files: Mapping[str, FileRecord]
+    """By path relative to the folder."""
+
+
+def open_storage(storage: Storage) -> None:
+    """Make the run's folder.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    try:
+        storage.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise type(error)(
+            error.errno,
+            f"The run's folder cannot be made ({error.strerror}). Give RunConfig(storage_path=...) a folder that you may write to; it was",
+            str(storage.path),
+        ) from None
+
+
+@contextlib.contextmanager
+def hold_storage(storage: Storage) -> Iterator[None]:
+    """Make the run's folder, remove what a killed run left half done, and keep other runs out of the folder in the block.
+
+    The kernel lets them in when this process ends, however it ends.
+
+    File systems that cannot lock a folder (NFS) keep nobody out.
+
+    Raises:
+        OSError: The folder cannot be made.
+        TrainingFailedError: Another run holds it.
+    """
+    open_storage(storage)
+    descriptor = os.open(storage.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise errors.TrainingFailedError(
+                f"The run {storage.experiment_name!r} in {storage.storage_path!r} goes on already: another fit(), here or in another process, has not "
+                "returned. Wait for it, or give RunConfig(name=...) another name."
+            ) from None
+        except OSError:  # see above
+            pass
+        close_storage(storage)
+        yield
+        with contextlib.suppress(OSError):
+            fcntl.flock(
+                descriptor, fcntl.LOCK_UN
+            )  # also for processes that were forked meanwhile and have the descriptor
+    finally:
+        os.close(descriptor)
+
+
+def close_storage(storage: Storage) -> None:
+    """Remove what was staged and never committed."""
+    shutil.rmtree(storage.staging_path, ignore_errors=True)
+
+
+def discard_empty(storage: Storage) -> None:
+    """Remove the folder of a run that failed before it had anything to keep."""
+    close_storage(storage)
+    with contextlib.suppress(OSError):  # it is not empty
+        storage.path.rmdir()
+
+
+def leave_token(storage: Storage) -> str:
+    """Leave a file by which others recognise the run's folder; return what to give to `sees_token`."""
+    token = secrets.token_hex(16)
+    with explained_if_full(storage.staging_path):
+        storage.staging_path.mkdir(parents=True, exist_ok=True)
+        (storage.staging_path / f".token-{token}").write_text(token)
+    return token
+
+
+def sees_token(storage: Storage, token: str) -> bool:
+    """Tell whether this process sees the folder where the token was left, and may write there."""
+    try:
+        found = (storage.staging_path / f".token-{token}").read_text()
+    except (OSError, ValueError):
+        return False
+    return found == token and os.access(storage.staging_path, os.W_OK | os.X_OK)
+
+
+def stage(storage: Storage, label: str, source: str) -> Staged:
+    """Copy a folder's files beside the run's checkpoints.
+
+    Args:
+        storage: The run's.
+        label: The name of the copy; no other copy of the attempt may have it.
+        source: The folder.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+    """
+    check_source(source)
+    target = storage.staging_path / label
+    folders, names = list_contents(source)
+    with explained_if_full(target):
+        for inner in folders:
+            (target / inner).mkdir(parents=True, exist_ok=True)
+        return Staged(str(target), {name: _copy(Path(source, name), target / name) for name in names})
+
+
+@contextlib.contextmanager
+def explained_if_full(target: Path) -> Iterator[None]:
+    """Say what to do if there is no space for a folder that is written in a block, and remove what is there of it.
+
+    Raises:
+        OSError: There is none.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        shutil.rmtree(target, ignore_errors=True)
+        free = shutil.disk_usage(target.parent).free
+        raise OSError(
+            error.errno,
+            f"A checkpoint could not be saved: there is no space for it on the disk of {str(target.parent)!r}, of which {free:,} bytes are "
+            "free without it. What was committed before is whole. Free some space, give another RunConfig(storage_path=...), or keep fewer "
+            "checkpoints: CheckpointConfig(num_to_keep=...). fit with the same name goes on from the last one",
+        ) from error
+
+
+def check_source(source: str) -> None:
+    """Raise if the folder of a checkpoint that is reported does not exist."""
+    if not Path(source).is_dir():
+        raise FileNotFoundError(
+            f"report() received a checkpoint whose folder {source!r} does not exist. Call report() before the temporary folder is "
+            "closed."
+        )
+
+
+def list_contents(source: str) -> tuple[list[str], list[str]]:
+    """Return the folders, outer ones first, and the files of a checkpoint, as paths relative to its folder.
+
+    Links are followed. The manifest of a committed checkpoint, which may be reported again, is left out.
+
+    Raises:
+        ValueError: There is something else in it: a pipe, a socket or a device, which cannot be read to an end, a link that leads nowhere, or one to a
+            folder that it is in.
+    """
+    folders: list[str] = []
+    files: list[str] = []
+    outer: dict[str, frozenset[tuple[int, int]]] = {}
+    """By path of a folder, itself and those that it is in, by their numbers."""
+    for folder, inner_folders, names in os.walk(source, followlinks=True):
+        inner_folders.sort()  # the walk follows them in this order
+        outer[folder] = _enter(folder, source, outer.get(str(Path(folder).parent), frozenset()))
+        for name in names:
+            _check_kind(Path(folder, name))
+        inner = os.path.relpath(folder, source)
+        folders.append(inner)
+        files += [
+            str(Path(inner, name)) for name in sorted(names) if name not in (MANIFEST_NAME, f"{MANIFEST_NAME}.tmp")
+        ]
+    return folders, files
+
+
+def _enter(folder: str, source: str, outer: frozenset[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+    found = os.stat(folder)  # noqa: PTH116 (the walk's folders are texts)
+    number = (found.st_dev, found.st_ino)
+    if number in outer:
+        raise ValueError(
+            f"The checkpoint {source!r} has a link, {folder!r}, to a folder that it is in, so it has no end. Remove the link."
+        )
+    return outer | {number}
+
+
+_KINDS: Final = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def _check_kind(file: Path) -> None:
+    """Raise if a file of a checkpoint is no ordinary one."""
+    try:
+        kind = _KINDS.get(stat.S_IFMT(file.stat().st_mode))
+    except OSError as error:
+        if not file.is_symlink():
+            raise
+        kind = f"a link that leads nowhere ({error.strerror}: {str(file.readlink())!r})"
+    if kind is not None:
+        raise ValueError(
+            f"A checkpoint holds files and folders, but {str(file)!r} is {kind}. Remove it from the folder before report()."
+        )
+
+
+def sync_file(file: BinaryIO) -> None:
+    """Have what was written to a file on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _copy(source: Path, target: Path) -> FileRecord:
+    with source.open("rb") as reader, target.open("wb") as writer:
+        record = _digest(reader, writer)
+        sync_file(writer)
+    return record
+
+
+def _digest(reader: BinaryIO, writer: BinaryIO | None = None) -> FileRecord:
+    digest, size = hashlib.sha256(), 0
+    while chunk := reader.read(_CHUNK_BYTES):
+        digest.update(chunk)
+        size += len(chunk)
+        if writer is not None:
+            writer.write(chunk)
+    return FileRecord(size, digest.hexdigest())
+
+
+def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str, Any]) -> list[str]:
+    """Make the ranks' parts one checkpoint: afterwards it is there, whole, under its name.
+
+    Args:
+        storage: The run's.
+        name: The folder that the checkpoint shall have in the run's folder.
+        parts: What the ranks staged, by rank. Where several have the same file, the first one's is kept.
+        extra: What else the manifest shall say.
+
+    Returns:
+        The files that several ranks had, with different contents.
+
+    Raises:
+        FileExistsError: The name is taken.
+    """
+    final = storage.path / name
+    if final.exists():
+        raise FileExistsError(
+            f"The checkpoint folder {str(final)!r} exists already. Give each report() another checkpoint_dir_name, or leave it out."
+        )
+    whole = Path(parts[0].path)
+    files = dict(parts[0].files)
+    disputed: list[str] = []
+    for part in parts[1:]:
+        for relative, record in part.files.items():
+            if relative in files:
+                if files[relative] != record:
+                    disputed.append(relative)
+                continue
+            (whole / relative).parent.mkdir(parents=True, exist_ok=True)
+            Path(part.path, relative).replace(whole / relative)
+            files[relative] = record
+        shutil.rmtree(part.path, ignore_errors=True)
+    with explained_if_full(whole):
+        _write_manifest(whole, files, extra)
+    whole.replace(final)
+    _sync_folder(storage.path)
+    return disputed
+
+
+def adopt(folder: Path, extra: Mapping[str, Any]) -> None:
+    """Make a folder that lies in the run's folder a committed checkpoint.
+
+    Args:
+        folder: The folder.
+        extra: What the manifest shall say beside its files.
+
+    Raises:
+        FileExistsError: It is one.
+    """
+    if get_optional_manifest(folder) is not None:
+        raise FileExistsError(
+            f"The checkpoint {str(folder)!r} is committed already. Give each report() a folder of its own."
+        )
+    files: dict[str, FileRecord] = {}
+    for name in list_contents(str(folder))[1]:
+        with (folder / name).open("rb") as file:
+            files[name] = _digest(file)
+            os.fsync(file.fileno())
+    _write_manifest(folder, files, extra)
+    _sync_folder(folder.parent)
+
+
+def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mapping[str, Any]) -> None:
+    described = {
+        relative: {"size_bytes": record.size_bytes, "sha256": record.sha256} for relative, record in files.items()
+    }
+    replace_manifest(folder, {**extra, "files": described})
+    for inner, _, _ in os.walk(folder):
+        _sync_folder(Path(inner))
+
+
+def replace_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write a checkpoint's manifest, in place of the one that it may have: whoever reads finds one of them, whole."""
+    beside = folder / f"{MANIFEST_NAME}.tmp"
+    with beside.open("w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=1, default=_simplify)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(folder / MANIFEST_NAME)
+    _sync_folder(folder)
+
+
+def _simplify(value: Any) -> Any:
+    """Return a number for a number of numpy's, and a description of anything else that JSON cannot hold."""
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else texts.safe_repr(value)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of a committed checkpoint; None if the folder is none."""
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return manifest
+
+
+def read_records(manifest: Mapping[str, Any]) -> dict[str, FileRecord]:
+    """Return what a manifest says of files that do not change after the commit."""
+    return {
+        relative: FileRecord(record["size_bytes"], record["sha256"])
+        for relative, record in manifest["files"].items()
+        if relative != checkpoint_module.METADATA_NAME
+    }
+
+
+def find_damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
+    """Compare a checkpoint's files with its manifest; return what is wrong, or None."""
+    for relative, record in read_records(manifest).items():
+        try:
+            with (folder / relative).open("rb") as file:
+                found = _digest(file)
+        except OSError as error:
+            return f"{relative!r} cannot be read: {error}"
+        if found != record:
+            return (
+                f"{relative!r} has changed since it was saved ({found.size_bytes} bytes now, {record.size_bytes} then)"
+            )
+    return None

@@ -1,0 +1,163 @@
+"""How a rank brings the files of its checkpoints into the run's folder: at once, or in a thread while training goes on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.checkpoints import reported, storage
+
+UploadFn = Callable[[checkpoint_module.Checkpoint, str], checkpoint_module.Checkpoint]
+"""What `report` takes as `checkpoint_upload_fn`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """How one checkpoint comes into the run's folder.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        ValueError: The values contradict each other.
+    """
+
+    mode: reported.CheckpointUploadMode = reported.CheckpointUploadMode.SYNC
+    deletes: bool | None = None
+    """Whether the rank's folder is removed when the checkpoint is committed. None: as the mode says."""
+    function: UploadFn | None = None
+    """The user's own way."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mode, reported.CheckpointUploadMode):
+            raise TypeError(
+                f"checkpoint_upload_mode must be a CheckpointUploadMode, but received {self.mode!r}. Write "
+                "CheckpointUploadMode.ASYNC."
+            )
+        if self.function is not None and not callable(self.function):
+            raise TypeError(
+                f"checkpoint_upload_fn must be a function of a checkpoint and a name, but received {self.function!r}. Pass the "
+                "function itself."
+            )
+        if self.mode is reported.CheckpointUploadMode.NO_UPLOAD:
+            if self.function is not None:
+                raise ValueError(
+                    "checkpoint_upload_fn was given, but checkpoint_upload_mode is NO_UPLOAD, so it would not be called. Leave one out."
+                )
+            if self.deletes:
+                raise ValueError(
+                    "delete_local_checkpoint_after_upload=True with CheckpointUploadMode.NO_UPLOAD would remove the only copy. "
+                    "Leave it out."
+                )
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether training goes on meanwhile."""
+        return self.mode is reported.CheckpointUploadMode.ASYNC
+
+    @property
+    def stays(self) -> bool:
+        """Whether the user sees to it that the files are in the run's folder."""
+        return self.function is not None or self.mode is reported.CheckpointUploadMode.NO_UPLOAD
+
+    @property
+    def deletes_afterwards(self) -> bool:
+        """Whether the rank's folder is removed when the checkpoint is committed."""
+        if self.deletes is None:
+            return self.mode.default_delete_local_checkpoint_after_upload()
+        return self.deletes
+
+    def check(self, run_storage: storage.Storage, source: str) -> None:
+        """Raise if what is to be removed afterwards is, or holds, something that must stay."""
+        if not self.deletes_afterwards:
+            return
+        run, folder = run_storage.path.resolve(), Path(source).resolve()
+        if run.is_relative_to(folder) or folder.is_relative_to(run):
+            raise ValueError(
+                f"The checkpoint's folder {source!r} would be removed after the upload, but it {'holds' if run.is_relative_to(folder) else 'lies in'} "
+                f"the run's folder {str(run)!r}. Write the checkpoint into a temporary folder, or pass "
+                "delete_local_checkpoint_after_upload=False."
+            )
+
+    def call(
+        self, run_storage: storage.Storage, checkpoint: checkpoint_module.Checkpoint, name: str
+    ) -> storage.Adopted:
+        """Have the user's function upload the files, if there is one; return where they are.
+
+        Raises:
+            ValueError: It returned no checkpoint in the run's folder.
+        """
+        if self.function is not None:
+            returned: object = self.function(checkpoint, name)
+            if not isinstance(returned, checkpoint_module.Checkpoint):
+                raise ValueError(
+                    f"checkpoint_upload_fn must return the Checkpoint that it has uploaded, but returned {returned!r}. Write "
+                    "return Checkpoint(path)."
+                )
+            checkpoint = returned
+        folder = Path(checkpoint.path)
+        if folder.parent != run_storage.path.resolve():
+            raise ValueError(
+                f"A checkpoint that report() does not upload itself must be a folder in the run's folder, "
+                f"{str(run_storage.path)!r}, but is {str(folder)!r}. Write it to "
+                "Path(get_context().get_storage().path, name), or leave out the mode NO_UPLOAD or checkpoint_upload_fn."
+            )
+        storage.check_source(str(folder))
+        return storage.Adopted(str(folder))
+
+
+class Outbox:
+    """Does one thing after the other, in a thread that is started when it is first needed.
+
+    Args:
+        fail: Is told of the first error; nothing is done after it.
+    """
+
+    def __init__(self, fail: Callable[[Exception], None]) -> None:
+        self._fail = fail
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._left = 0
+        self._has_failed = False
+        self._changed = threading.Condition()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was put was done."""
+        return self._left == 0
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Have something done after all that was put before."""
+        with self._changed:
+            self._left += 1
+        self._queue.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="hocket-upload", daemon=True)
+            self._thread.start()
+
+    def wait_idle(self, timeout_s: float | None = None) -> bool:
+        """Wait until all is done, or one thing has failed; return whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._left == 0, timeout_s)
+
+    def close(self, *, discard: bool = False) -> None:
+        """End the thread, when what was put is done; or at once after what it does now."""
+        self._has_failed |= discard
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            if not self._has_failed:
+                try:
+                    job()
+                except Exception as error:  # noqa: BLE001 (it is raised where the user waits)
+                    self._has_failed = True
+                    self._fail(error)
+            with self._changed:
+                self._left -= 1
+                self._changed.notify_all()

@@ -1,0 +1,164 @@
+"""The checkpoints of a run of `Trainer`: dicts, of which the best or the latest are kept as files."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from hocket import addresses
+from hocket.train.compat.classic import exchange, session
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointStrategy:
+    """Which checkpoints of a run are kept as files.
+
+    Raises:
+        ValueError: A value breaks a rule.
+
+    Example:
+        >>> from hocket import train
+        >>> train.CheckpointStrategy(num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min").num_to_keep
+        2
+    """
+
+    num_to_keep: int | None = None
+    """How many: the best by score. None keeps all; 0 keeps none, and the latest only in memory."""
+    checkpoint_score_attribute: str = session.TIMESTAMP
+    """The key of the score in what is saved. The default makes the latest the best. NaN is worst."""
+    checkpoint_score_order: str = "max"
+    """Whether the best score is the ``"max"`` or the ``"min"``."""
+
+    def __post_init__(self) -> None:
+        number: Any = self.num_to_keep
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+            raise ValueError(
+                f"num_to_keep must be 0 or more, or None to keep all, but received {number!r}. Write 0 to keep none as files."
+            )
+        if self.checkpoint_score_order not in ("max", "min"):
+            raise ValueError(
+                f"checkpoint_score_order must be 'max' or 'min', but received {self.checkpoint_score_order!r}. Leave it out for 'max'."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    number: int
+    score: float
+    path: Path
+
+
+class Keeper:
+    """The checkpoints of one run.
+
+    Args:
+        folder: Where the files go; made with the first.
+        strategy: What is kept.
+        start_blob: What the run begins with, pickled.
+    """
+
+    def __init__(self, folder: Path, strategy: CheckpointStrategy, start_blob: bytes | None) -> None:
+        self.folder = folder
+        self.strategy = strategy
+        self.latest_blob = start_blob
+        """What was saved last, or what the run began with, pickled."""
+        self._has_saved = False
+        self._count = 0
+        self._kept: list[_Kept] = []
+
+    @property
+    def latest(self) -> dict[str, Any] | None:
+        """What was saved last; None if nothing was."""
+        if not self._has_saved or self.latest_blob is None:
+            return None
+        state: dict[str, Any] = cloudpickle.loads(self.latest_blob)
+        return state
+
+    @property
+    def best_path(self) -> Path | None:
+        """The file with the best score; of equals the newest. None if there is no file."""
+        return max(self._kept, key=self._rank).path if self._kept else None
+
+    def take(self, saved: exchange.Saved) -> None:
+        """Keep what rank 0 has saved."""
+        assert saved.blob is not None, "it is rank 0's"
+        self.latest_blob = saved.blob
+        self._has_saved = True
+        self._count += 1
+        if self.strategy.num_to_keep == 0:
+            return
+        assert saved.score is not None, "what is kept as a file has a score"
+        path = self.folder / f"checkpoint_{self._count:06d}"
+        _write(path, saved.blob)
+        self._kept.append(_Kept(self._count, saved.score, path))
+        self._kept.sort(key=self._rank, reverse=True)
+        keep = self.strategy.num_to_keep
+        for surplus in self._kept[keep:] if keep is not None else ():
+            surplus.path.unlink(missing_ok=True)
+        del self._kept[keep if keep is not None else len(self._kept) :]
+
+    def _rank(self, kept: _Kept) -> tuple[float, int]:
+        if math.isnan(kept.score):
+            return -math.inf, kept.number
+        return (kept.score if self.strategy.checkpoint_score_order == "max" else -kept.score), kept.number
+
+
+def _write(path: Path, blob: bytes) -> None:
+    """Write a file that is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}")
+    with beside.open("wb") as file:
+        file.write(blob)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """Read a file that a run has kept.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: It is no checkpoint.
+    """
+    found = cloudpickle.loads(_read(path))
+    if not isinstance(found, dict):
+        raise ValueError(  # noqa: TRY004 (the file's contents are wrong, not the argument's type)
+            f"A checkpoint must be a dict, but {str(path)!r} holds a {type(found).__name__}. Pass a file of Trainer.latest_checkpoint_dir."
+        )
+    return found
+
+
+def encode(checkpoint: Mapping[str, Any] | str | Path | None) -> bytes | None:
+    """Return, pickled, what `Trainer.run` was given to begin with.
+
+    Raises:
+        TypeError: It is neither a dict nor a path.
+        FileNotFoundError: There is no such file.
+    """
+    if checkpoint is None:
+        return None
+    if isinstance(checkpoint, str | os.PathLike):
+        return _read(checkpoint)
+    if isinstance(checkpoint, dict):
+        blob: bytes = cloudpickle.dumps(checkpoint)
+        return blob
+    raise TypeError(
+        f"checkpoint must be a dict or the path of a file, but received {checkpoint!r}. Pass Trainer.latest_checkpoint or best_checkpoint_path."
+    )
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
+    addresses.refuse(path, "checkpoint")
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no checkpoint file {str(file)!r}. Was it removed (CheckpointStrategy.num_to_keep)? Trainer.latest_checkpoint_dir lists them."
+        )
+    return file.read_bytes()

@@ -1,0 +1,96 @@
+"""What a training function of 2022 calls. Outside one they warn once and say what a single process would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hocket.train.rank import report_forms
+
+
+def world_rank() -> int:
+    """Return the rank of the calling process; 0 outside a training function.
+
+    Example:
+        >>> import tempfile
+        >>> import hocket
+        >>> from hocket import train
+        >>> context = hocket.init(engine="inprocess")
+        >>> trainer = train.Trainer(backend="none", num_workers=1, logdir=tempfile.mkdtemp())
+        >>> trainer.start()
+        >>> trainer.run(lambda: (train.world_rank(), train.local_rank(), train.world_size()))
+        [(0, 0, 1)]
+        >>> trainer.shutdown()
+        >>> hocket.shutdown()
+    """
+    info = report_forms.get_optional_info("world_rank")
+    return 0 if info is None else info.rank
+
+
+def local_rank() -> int:
+    """Return the index of the calling rank among those of its machine; 0 outside a training function. See `world_rank`."""
+    info = report_forms.get_optional_info("local_rank")
+    return 0 if info is None else info.local_rank
+
+
+def world_size() -> int:
+    """Return how many ranks there are; 1 outside a training function. See `world_rank`."""
+    info = report_forms.get_optional_info("world_size")
+    return 1 if info is None else info.world_size
+
+
+def save_checkpoint(**state: Any) -> None:
+    """Save a dict; that of rank 0 is kept. Every rank must call it, in the same order as `report`.
+
+    It returns when the driver has it. A `DistributedDataParallel` among the values is saved as the model in it.
+
+    Args:
+        **state: What can be pickled.
+
+    Raises:
+        ValueError: It cannot be pickled, or lacks the number that `CheckpointStrategy` names.
+        RuntimeError: The function is run by ``fit()``, which keeps folders.
+
+    Example:
+        >>> import tempfile
+        >>> import hocket
+        >>> from hocket import train
+        >>> def loop(config):
+        ...     start = (train.load_checkpoint() or {"step": -1})["step"] + 1
+        ...     for step in range(start, config["steps"]):
+        ...         train.save_checkpoint(step=step)
+        ...     return start
+        >>> context = hocket.init(engine="inprocess")
+        >>> trainer = train.Trainer(backend="none", num_workers=1, logdir=tempfile.mkdtemp())
+        >>> trainer.start()
+        >>> trainer.run(loop, {"steps": 2})
+        [0]
+        >>> trainer.run(loop, {"steps": 5}, checkpoint=trainer.latest_checkpoint)
+        [2]
+        >>> trainer.shutdown()
+        >>> hocket.shutdown()
+    """
+    current = report_forms.get_optional_classic()
+    if current is not None:
+        current.save_checkpoint(state)
+    elif report_forms.get_optional_info("save_checkpoint") is not None:
+        raise RuntimeError(
+            "save_checkpoint() is for functions that hocket.train.Trainer runs. In one that is run by fit(), write the files into a "
+            "folder, and report({...}, checkpoint=Checkpoint.from_directory(folder))."
+        )
+
+
+def load_checkpoint() -> dict[str, Any] | None:
+    """Return what was saved last, or what `Trainer.run` was given; None if there is nothing. See `save_checkpoint`.
+
+    Raises:
+        RuntimeError: The function is run by ``fit()``, which keeps folders.
+    """
+    current = report_forms.get_optional_classic()
+    if current is not None:
+        return current.checkpoint
+    if report_forms.get_optional_info("load_checkpoint") is not None:
+        raise RuntimeError(
+            "load_checkpoint() is for functions that hocket.train.Trainer runs. In one that is run by fit(), call get_checkpoint(), and "
+            "read the files in its as_directory()."
+        )
+    return None

@@ -1,0 +1,165 @@
+"""One run of a `Trainer`, which the driver takes report by report."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Self, final
+
+import cloudpickle
+
+from hocket import texts
+from hocket.train import errors
+from hocket.train.compat.classic import checkpoints, exchange, ranks
+
+_log = logging.getLogger("hocket.train")
+
+
+@final
+class TrainingIterator:
+    """Gives the reports of a run: a list of dicts for each, by rank. Made by `Trainer.run_iterator`.
+
+    The ranks wait in ``report`` until the next one is asked for. What the training function raises comes out of ``next``. When ranks die,
+    the training function is started again, in new processes, from what was saved last.
+
+    Args:
+        begin: Starts the training function from a checkpoint; told whether in new ranks. Returns the ranks.
+        keeper: Takes what is saved.
+        max_retries: How often ranks may die; -1 is without end.
+        on_end: Called when the run is over; told whether it ended well.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[bytes | None, bool], ranks.Ranks],
+        keeper: checkpoints.Keeper,
+        max_retries: int,
+        on_end: Callable[[bool], None],
+    ) -> None:
+        self._begin = begin
+        self._keeper = keeper
+        self._max_retries = max_retries
+        self._on_end = on_end
+        self._deaths = 0
+        self._is_over = False
+        self._results: list[Any] | None = None
+        self._ranks: ranks.Ranks = self._guard(self._start)
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        return self
+
+    def __next__(self) -> list[dict[str, Any]]:
+        if self._is_over:
+            raise StopIteration
+        results: list[dict[str, Any]] | None = self._guard(self._take)
+        if results is None:
+            raise StopIteration
+        return results
+
+    def is_finished(self) -> bool:
+        """Tell whether the training function has returned in all ranks, and all reports were given."""
+        return self._results is not None
+
+    def get_final_results(self, force: bool = False) -> list[Any] | None:
+        """Return what the training function returned, by rank; None if reports are still to be taken.
+
+        Args:
+            force: Whether they are dropped, and the end of the training function is waited for. What it saves is dropped too.
+
+        Raises:
+            Exception: What the training function raised.
+            WorkerGroupError: A rank died.
+        """
+        if self._results is None and not self._is_over:
+            if not force:
+                _log.info(
+                    "There are reports to take before the final results. Iterate to the end, or write force=True to drop them."
+                )
+                return None
+            self._guard(self._finish_now)
+        return self._results
+
+    def close(self) -> None:
+        """Give the run up, if it is not over: its ranks are ended."""
+        if not self._is_over:
+            self._end(is_good=False)
+
+    def _start(self) -> ranks.Ranks:
+        try:
+            return self._begin(self._keeper.latest_blob, False)
+        except errors.WorkerGroupError as error:  # a rank has died since the run before
+            return self._recover(error)
+
+    def _take(self) -> list[dict[str, Any]] | None:
+        """Return the next report of each rank; None after the last."""
+        while True:
+            try:
+                events = self._ranks.take()
+            except errors.WorkerGroupError as error:
+                self._ranks = self._recover(error)
+                continue
+            kinds = {type(event) for event in events}
+            if len(kinds) > 1:
+                raise RuntimeError(_describe_mismatch(events))
+            if kinds == {exchange.Ended}:
+                self._results = self._ranks.finish()
+                self._end(is_good=True)
+                return None
+            if kinds == {exchange.Reported}:
+                return [cloudpickle.loads(event.blob) for event in events if isinstance(event, exchange.Reported)]
+            first = events[0]
+            assert isinstance(first, exchange.Saved), "there are three kinds"
+            self._keeper.take(first)
+
+    def _recover(self, error: errors.WorkerGroupError) -> ranks.Ranks:
+        """Start the training function again, as long as ranks die and may."""
+        while True:
+            if not ranks.is_death(error) or (self._max_retries != -1 and self._deaths >= self._max_retries):
+                raise error
+            self._deaths += 1
+            allowed = "without end" if self._max_retries == -1 else f"of {self._max_retries}"
+            _log.warning(
+                "Training is started again (retry %d, %s): %s", self._deaths, allowed, texts.escape(str(error))
+            )
+            try:
+                return self._begin(self._keeper.latest_blob, True)
+            except errors.WorkerGroupError as another:
+                error = another
+
+    def _finish_now(self) -> None:
+        self._ranks.ignore()
+        self._results = self._ranks.finish()
+        self._end(is_good=True)
+
+    def _end(self, *, is_good: bool) -> None:
+        self._is_over = True
+        self._on_end(is_good)
+
+    def _guard(self, step: Callable[[], Any]) -> Any:
+        """Do something; an error of any kind ends the run."""
+        try:
+            return step()
+        except BaseException:
+            self._end(is_good=False)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_CALLS = {
+    exchange.Reported: "called report()",
+    exchange.Saved: "called save_checkpoint()",
+    exchange.Ended: "returned",
+}
+
+
+def _describe_mismatch(events: list[exchange.Event]) -> str:
+    done = "; ".join(f"rank {rank} {_CALLS[type(event)]}" for rank, event in enumerate(events))
+    return (
+        f"Every rank must call report() and save_checkpoint() in the same order and as often, but {done}. Call them in all ranks; do not "
+        "put them under `if world_rank() == 0`: of checkpoints rank 0's is kept anyway."
+    )

@@ -1,0 +1,345 @@
+"""The trainer of 2022."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from hocket import addresses
+from hocket.train import configs
+from hocket.train.compat.classic import checkpoints, iterator, ranks, session, tf_config, training_callbacks
+from hocket.train.run import backend as backend_module
+
+BACKENDS = ("torch", "tensorflow", "horovod", "none")
+"""What `Trainer` knows by name."""
+
+
+@final
+class Trainer:
+    """Runs functions in ranks that stay between `start` and `shutdown`, as Ray Train's of 2022.
+
+    The training function takes no argument, or one, the configuration. It may call ``train.report(loss=0.5)``, ``save_checkpoint``,
+    ``load_checkpoint``, ``world_rank``, ``local_rank`` and ``world_size``. Each rank's ``report`` waits until the driver has taken it.
+    New programs use `DataParallelTrainer` or a framework's trainer.
+
+    Args:
+        backend: ``"torch"`` joins the ranks into a process group, ``"horovod"`` does the same, for ``hocket.train.horovod.torch``, ``"tensorflow"`` sets
+            TF_CONFIG in each, ``"none"`` does nothing; or a `BackendConfig`.
+        num_workers: How many ranks.
+        use_gpu: Whether each holds a GPU: one, unless `resources_per_worker` says otherwise.
+        resources_per_worker: What each holds, by resource name. Default: one CPU, and one GPU if `use_gpu`.
+        logdir: The folder of the runs; a relative one is below ``~/hocket_results``. Default: one with date and time.
+        max_retries: How often in a run ranks may die, and are started again from what was saved last. -1 is without end. What the
+            training function raises is not tried again.
+
+    Raises:
+        ValueError: A value breaks a rule.
+        TypeError: A value has the wrong type.
+        ImportError: The backend's framework is missing.
+
+    Example:
+        >>> import tempfile
+        >>> import hocket
+        >>> from hocket.train import Trainer
+        >>> def train_func(config):
+        ...     return [epoch for epoch in range(config.get("num_epochs", 1))]
+        >>> context = hocket.init(engine="inprocess")
+        >>> trainer = Trainer(backend="none", num_workers=1, logdir=tempfile.mkdtemp())
+        >>> trainer.start()
+        >>> trainer.run(train_func)
+        [[0]]
+        >>> trainer.run(train_func, {"num_epochs": 3})
+        [[0, 1, 2]]
+        >>> trainer.shutdown()
+        >>> hocket.shutdown()
+    """
+
+    def __init__(
+        self,
+        backend: str | backend_module.BackendConfig,
+        num_workers: int,
+        use_gpu: bool = False,
+        resources_per_worker: Mapping[str, float] | None = None,
+        logdir: str | Path | None = None,
+        max_retries: int = 3,
+    ) -> None:
+        number: Any = num_workers
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ValueError(f"num_workers must be 1 or more, but received {num_workers!r}. Write num_workers=2.")
+        if max_retries < -1:
+            raise ValueError(
+                f"max_retries must be -1 (without end), 0 or more, but received {max_retries}. Leave it out for 3."
+            )
+        self._scaling = configs.ScalingConfig(
+            num_workers=num_workers, use_gpu=use_gpu, resources_per_worker=resources_per_worker
+        )
+        self._backend = _build_backend(backend)
+        self._max_retries = max_retries
+        self.logdir = self.create_logdir(logdir)
+        """The folder of the runs."""
+        self.latest_run_dir: Path | None = None
+        """The folder of the last run, such as ``run_001`` in `logdir`; None before the first."""
+        self._run_count = 0
+        self._hook: ranks.Hook | None = None
+        self._is_active = False
+        self._ranks: ranks.Ranks | None = None
+        self._keeper: checkpoints.Keeper | None = None
+        self._running: iterator.TrainingIterator | None = None
+
+    def create_logdir(self, log_dir: str | Path | None) -> Path:
+        """Make the folder of the runs, and return its path."""
+        name = log_dir if log_dir is not None else f"train_{dt.datetime.now().astimezone():%Y-%m-%d_%H-%M-%S}"
+        addresses.refuse(name, "log_dir")
+        folder = Path(configs.DEFAULT_STORAGE).expanduser() / Path(name).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def start(self, initialization_hook: ranks.Hook | None = None) -> None:
+        """Start the ranks; open a session first, if there is none.
+
+        Args:
+            initialization_hook: Called in each rank, also in those that take the place of dead ones.
+
+        Raises:
+            RuntimeError: They are started.
+            InfeasibleResourcesError: They ask for more than the session can ever have.
+        """
+        if self._is_active:
+            raise RuntimeError("This Trainer is started already. Call run(), or shutdown() first.")
+        self._hook = initialization_hook
+        self._ranks = ranks.start(self._scaling, self._backend, self._hook)
+        self._is_active = True
+
+    def run(
+        self,
+        train_func: Callable[..., Any],
+        config: dict[str, Any] | None = None,
+        callbacks: Sequence[training_callbacks.TrainingCallback] | None = None,
+        dataset: None = None,
+        checkpoint: Mapping[str, Any] | str | Path | None = None,
+        checkpoint_strategy: checkpoints.CheckpointStrategy | None = None,
+    ) -> list[Any]:
+        """Run a training function, and return what it returns, by rank.
+
+        Args:
+            train_func: Takes no argument, or one, the configuration.
+            config: What it is given. Default: an empty dict.
+            callbacks: Told of each report.
+            dataset: For programs written for Ray; must be None.
+            checkpoint: What ``load_checkpoint`` returns at first: a dict, or the path of a file that a run has kept.
+            checkpoint_strategy: Which checkpoints are kept as files. Default: all.
+
+        Raises:
+            RuntimeError: The trainer is not started, or the ranks' reports do not fit together.
+            WorkerGroupError: Ranks died more often than `max_retries` allows.
+            Exception: What the training function raised; the same kind can be caught, and the trainer can run again.
+        """
+        listeners = _check_callbacks(callbacks)
+        taken = self.run_iterator(train_func, config, dataset, checkpoint, checkpoint_strategy)
+        error = True
+        begun: list[training_callbacks.TrainingCallback] = []
+        with taken:
+            try:
+                for listener in listeners:
+                    begun.append(listener)
+                    listener.start_training(logdir=str(self.latest_run_dir), config=config or {})
+                for results in taken:
+                    for listener in listeners:
+                        listener.process_results(results)
+                error = False
+            finally:
+                for listener in begun:
+                    listener.finish_training(error=error)
+        final = taken.get_final_results()
+        assert final is not None, "the iterator has come to its end"
+        return final
+
+    def run_iterator(
+        self,
+        train_func: Callable[..., Any],
+        config: dict[str, Any] | None = None,
+        dataset: None = None,
+        checkpoint: Mapping[str, Any] | str | Path | None = None,
+        checkpoint_strategy: checkpoints.CheckpointStrategy | None = None,
+    ) -> iterator.TrainingIterator:
+        """Run a training function, and return its reports one by one. Arguments and errors as `run`.
+
+        A run that is left in the middle is given up when the next one begins.
+
+        Example:
+            >>> import tempfile
+            >>> import hocket
+            >>> from hocket import train
+            >>> def train_func():
+            ...     for step in range(2):
+            ...         train.report(step=step)
+            ...     return "done"
+            >>> context = hocket.init(engine="inprocess")
+            >>> trainer = train.Trainer(backend="none", num_workers=1, logdir=tempfile.mkdtemp())
+            >>> trainer.start()
+            >>> reports = trainer.run_iterator(train_func)
+            >>> [results[0]["step"] for results in reports]
+            [0, 1]
+            >>> reports.get_final_results()
+            ['done']
+            >>> trainer.shutdown()
+            >>> hocket.shutdown()
+        """
+        self._check_active()
+        args = _build_args(train_func, config)
+        if dataset is not None:
+            raise NotImplementedError(
+                "dataset is not supported by this trainer. Pass datasets={'train': dataset} to TorchTrainer or DataParallelTrainer, and call "
+                "get_dataset_shard('train') in the training function; or load the data there."
+            )
+        strategy = checkpoint_strategy if checkpoint_strategy is not None else checkpoints.CheckpointStrategy()
+        if not isinstance(strategy, checkpoints.CheckpointStrategy):
+            raise TypeError(
+                f"checkpoint_strategy must be a CheckpointStrategy, but received {strategy!r}. Write CheckpointStrategy(num_to_keep=2)."
+            )
+        start_blob = checkpoints.encode(checkpoint)
+        if self._running is not None:
+            self._running.close()
+        run_dir = self._make_run_dir()
+        self._keeper = keeper = checkpoints.Keeper(run_dir / "checkpoints", strategy, start_blob)
+
+        def begin(blob: bytes | None, is_again: bool) -> ranks.Ranks:
+            if is_again:
+                self._drop_ranks()
+            if self._ranks is None:
+                self._ranks = ranks.start(self._scaling, self._backend, self._hook)
+            task = session.Task(
+                function=train_func,
+                args=args,
+                checkpoint_blob=blob,
+                score_attribute=strategy.checkpoint_score_attribute,
+                persists=strategy.num_to_keep != 0,
+                is_detailed=ranks.asks_for_details(),
+            )
+            self._ranks.begin(task, ranks.build_storage(run_dir))
+            return self._ranks
+
+        def end(is_good: bool) -> None:
+            self._running = None
+            if not is_good:
+                self._drop_ranks()
+
+        self._running = iterator.TrainingIterator(begin, keeper, self._max_retries, end)
+        return self._running
+
+    def shutdown(self) -> None:
+        """End the ranks.
+
+        Raises:
+            RuntimeError: The trainer is not started.
+        """
+        self._check_active()
+        if self._running is not None:
+            self._running.close()
+        self._is_active = False
+        left, self._ranks = self._ranks, None
+        if left is not None:
+            left.shutdown(is_clean=True)
+
+    @property
+    def latest_checkpoint_dir(self) -> Path | None:
+        """The folder of the last run's checkpoints; None before the first run."""
+        return None if self._keeper is None else self._keeper.folder
+
+    @property
+    def latest_checkpoint(self) -> dict[str, Any] | None:
+        """What the last run saved last, also if it is kept in no file; None if it saved nothing."""
+        return None if self._keeper is None else self._keeper.latest
+
+    @property
+    def best_checkpoint_path(self) -> Path | None:
+        """The file of the last run with the best score; None if there is no file."""
+        return None if self._keeper is None else self._keeper.best_path
+
+    @property
+    def best_checkpoint(self) -> dict[str, Any] | None:
+        """What that file holds."""
+        path = self.best_checkpoint_path
+        return None if path is None else checkpoints.load(path)
+
+    @staticmethod
+    def load_checkpoint_from_path(checkpoint_file_path: str | Path) -> dict[str, Any]:
+        """Read a file that a run has kept.
+
+        Raises:
+            FileNotFoundError: There is none.
+            ValueError: It is no checkpoint.
+        """
+        return checkpoints.load(checkpoint_file_path)
+
+    def _check_active(self) -> None:
+        if not self._is_active:
+            raise RuntimeError(
+                "This Trainer is not active. It is either not started yet or already shut down. Call start() first."
+            )
+
+    def _make_run_dir(self) -> Path:
+        self._run_count += 1
+        self.latest_run_dir = self.logdir / f"run_{self._run_count:03d}"
+        self.latest_run_dir.mkdir(parents=True, exist_ok=True)
+        return self.latest_run_dir
+
+    def _drop_ranks(self) -> None:
+        """End ranks that a run has left in the middle. The next run starts others."""
+        left, self._ranks = self._ranks, None
+        if left is not None:
+            left.shutdown(is_clean=False)
+
+
+def _build_backend(given: object) -> backend_module.BackendConfig:
+    if isinstance(given, backend_module.BackendConfig):
+        return given
+    if not isinstance(given, str):
+        raise TypeError(
+            f"backend must be one of {list(BACKENDS)} or a BackendConfig, but received {given!r}. Write backend='torch'."
+        )
+    if given in ("torch", "horovod"):
+        module = importlib.import_module(
+            "hocket.train.frameworks.torch.config"
+        )  # imports torch, which others need not have
+        built: backend_module.BackendConfig = module.TorchConfig()
+        return built
+    if given == "tensorflow":
+        return tf_config.TFConfigBackend()
+    if given == "none":
+        return backend_module.NoBackend()
+    raise ValueError(
+        f"backend must be one of {list(BACKENDS)} or a BackendConfig, but received {given!r}. Write backend='torch'."
+    )
+
+
+def _build_args(function: object, config: object) -> tuple[Any, ...]:
+    """Check a training function; return what it is called with."""
+    if not callable(function):
+        raise TypeError(
+            f"train_func must be a function, but received {function!r}. Pass the function itself, without calling it."
+        )
+    if config is not None and not isinstance(config, dict):
+        raise TypeError(f"config must be a dict, but received {config!r}. Write config={{'lr': 0.1}}.")
+    parameters = inspect.signature(function).parameters
+    if len(parameters) > 1:
+        raise ValueError(
+            f"train_func must take no argument or one (the configuration), but takes {len(parameters)}: {', '.join(parameters)}. Put them "
+            "into config, and read them from the one argument."
+        )
+    return (config or {},) if parameters else ()
+
+
+def _check_callbacks(callbacks: Sequence[Any] | None) -> list[training_callbacks.TrainingCallback]:
+    given = list(callbacks or ())
+    for one in given:
+        if not isinstance(one, training_callbacks.TrainingCallback):
+            raise TypeError(
+                f"callbacks must be instances of hocket.train.callbacks.TrainingCallback, but received {one!r}. Inherit from it, and pass an "
+                "instance; a UserCallback is for RunConfig(callbacks=[...])."
+            )
+    return given

@@ -1,0 +1,139 @@
+"""Pytrees in files that numpy reads alone: an ``.npz`` with one array for each leaf, called by its path in the tree.
+
+What numpy has no type for (bfloat16, JAX's keys) is kept as whole numbers of the same bytes; the array ``.dtypes`` says what they were. No name of a
+leaf begins with a dot, except from a tree with such a key, which is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from hocket.train.frameworks.jax import trees
+
+DTYPES: Final = ".dtypes"
+"""The array that says what the others were, as JSON."""
+
+_KEY: Final = "key:"
+"""How the dtype of random keys begins; what follows is the name of their kind."""
+
+_ROOT: Final = ".root"
+"""The name of a tree that is one array."""
+
+
+def save_pytree(path: str | os.PathLike[str], tree: Any) -> None:
+    """Write a pytree of arrays to a file, which ``numpy.load`` reads without JAX. Written beside and renamed, so it is whole or not there.
+
+    Args:
+        path: The file, which should end with ``.npz``. Its folder must exist.
+        tree: Parameters, an optimizer's state, random keys, or a dict of them.
+
+    Raises:
+        TypeError: A leaf is no array, or it is called inside `jax.jit`.
+        ValueError: Two leaves have the same name, or one begins with a dot.
+
+    Example:
+        >>> import os, tempfile
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from hocket.train.jax import save_pytree
+        >>> path = os.path.join(tempfile.mkdtemp(), "params.npz")
+        >>> save_pytree(path, {"dense": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}})
+        >>> np.load(path)["dense/kernel"].shape
+        (2, 3)
+    """
+    leaves, values, _ = trees.list_leaves(tree, "save_pytree")
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for leaf, value in zip(leaves, values, strict=True):
+        if isinstance(value, jax.core.Tracer):
+            raise TypeError(  # an error of the caller's, like a leaf that is no array
+                "save_pytree() was called inside jax.jit or another transformation of JAX, where there are no numbers yet. Save what the jitted function "
+                "returns."
+            )
+        if leaf.name.startswith("."):
+            raise ValueError(
+                f"save_pytree() was given an array called {leaf.name!r}, but names that begin with '.' are its own. Rename the key."
+            )
+        arrays[leaf.name or _ROOT] = _to_plain(value)
+    arrays[DTYPES] = np.array(
+        json.dumps({leaf.name or _ROOT: _name_dtype(value) for leaf, value in zip(leaves, values, strict=True)})
+    )
+    target = Path(path)
+    beside = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        with beside.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load_pytree(path: str | os.PathLike[str], like: Any) -> Any:
+    """Return a pytree that `save_pytree` has written, with the structure of another one.
+
+    Args:
+        path: The file.
+        like: A tree of the same structure, shapes and dtypes: what ``init`` returned, or what `jax.eval_shape` says that it would.
+
+    Raises:
+        ValueError: The file is of another tree: the message says which arrays differ. Or it is no such file.
+        FileNotFoundError: There is none.
+
+    Example:
+        >>> import os, tempfile
+        >>> import jax.numpy as jnp
+        >>> from hocket.train.jax import load_pytree, save_pytree
+        >>> path = os.path.join(tempfile.mkdtemp(), "params.npz")
+        >>> save_pytree(path, {"bias": jnp.arange(3.0)})
+        >>> load_pytree(path, like={"bias": jnp.zeros(3)})["bias"].tolist()
+        [0.0, 1.0, 2.0]
+    """
+    found, structure = jax.tree_util.tree_flatten_with_path(like)
+    wanted = []
+    for leaf_path, value in found:
+        array = value if hasattr(value, "dtype") and hasattr(value, "shape") else jnp.asarray(value)
+        wanted.append(trees.Leaf(trees.name_path(leaf_path), tuple(array.shape), str(array.dtype)))
+    loaded = _read(path)
+    there = [trees.Leaf("" if name == _ROOT else name, tuple(a.shape), str(a.dtype)) for name, a in loaded.items()]
+    difference = trees.describe_difference(sorted(wanted), sorted(there), "the model", "the file")
+    if difference:
+        raise ValueError(
+            f"The checkpoint {os.fspath(path)!r} is of another model, or of another optimizer: {difference}. Build the model that was saved, or begin anew."
+        )
+    return jax.tree_util.tree_unflatten(structure, [loaded[leaf.name or _ROOT] for leaf in wanted])
+
+
+def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            dtypes = json.loads(str(file[DTYPES]))
+            return {name: _from_plain(file[name], dtype) for name, dtype in dtypes.items()}
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{os.fspath(path)!r} cannot be read as a pytree: {error}. Pass a file that save_pytree() has written; if it has, it was damaged since."
+        ) from error
+
+
+def _name_dtype(value: Any) -> str:
+    return f"{_KEY}{jax.random.key_impl(value)}" if trees.is_key(value) else str(value.dtype)
+
+
+def _to_plain(value: Any) -> npt.NDArray[Any]:
+    array = np.asarray(jax.random.key_data(value) if trees.is_key(value) else value)
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
+
+
+def _from_plain(array: npt.NDArray[Any], dtype: str) -> Any:
+    if dtype.startswith(_KEY):
+        return jax.random.wrap_key_data(array, impl=dtype.removeprefix(_KEY))
+    kind = jnp.dtype(dtype)
+    return jnp.asarray(array if array.dtype == kind else array.view(kind))

@@ -1,0 +1,210 @@
+"""Gives each rank its part of arrays, batch by batch, from the sample ledger.
+
+All batches of a rank have the same number of rows, so that a jitted step is compiled once. A batch that has fewer is filled up with a row that is there already, whose
+weight is 0; a loop gets the weights with every batch, so that it cannot overlook them. The other weights are such that the plain mean of ``losses * weights`` in each
+rank, averaged over the ranks, is the mean over the rows of the global batch: they are 1 but in a batch that was filled up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from hocket.data import cursor as cursor_module
+from hocket.data import ledger
+from hocket.train.frameworks.jax import devices, trees
+from hocket.train.rank import worker_session
+
+
+def prepare_arrays(
+    arrays: Any,
+    batch_size: int,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+    drop_last: bool = False,
+    name: str | None = None,
+    resume: bool = True,
+) -> PreparedArrays:
+    """Return a loader of this rank's part of the rows of arrays.
+
+    With n ranks, n batches are worked on at once. They are the rank's slices of a *global batch* of n times the size, drawn from `hocket.data.Ledger`. All
+    ranks take the same number of steps, and each row is in one batch of one rank.
+
+    *Going on.* The loader's position goes into each checkpoint that is reported, and after a restart, with any number of ranks, the first loop over
+    the loader goes on there: with the rows that were not handed out. A batch counts as done when the loop has it, so report after the
+    step. A loop that counts epochs begins at ``loader.epoch``. Prepare a loader once and not in every epoch.
+
+    Args:
+        arrays: A pytree of arrays, such as ``(images, labels)``: of numpy or JAX, with as many rows each. They stay where they are, and are not copied; a
+            ``numpy.memmap`` is read batch by batch.
+        batch_size: Rows of a batch of one rank.
+        shuffle: Whether each epoch has another order, the same in all ranks.
+        seed: What the order depends on; the same in all ranks.
+        drop_last: Whether rows that fill no global batch are left out. Otherwise the last batches are filled up, with weight 0.
+        name: How the loader's position is found again in a checkpoint. Default: by the order in which loaders without a name are prepared.
+        resume: Whether the position goes into checkpoints, and is taken from them.
+
+    Raises:
+        TypeError: A leaf is no array, or a setting has the wrong type.
+        ValueError: The arrays have different numbers of rows, or none; an epoch would have no batch; the name is taken, or is no name; or the
+            position in the checkpoint is of other rows.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> from hocket import train
+        >>> from hocket.train.jax import JaxTrainer, prepare_arrays
+        >>> def show_rows():
+        ...     loader = prepare_arrays({"x": np.arange(5.0)}, batch_size=4, shuffle=False)
+        ...     return [(batch["x"].tolist(), weights.tolist()) for batch, weights in loader]
+        >>> JaxTrainer(
+        ...     show_rows,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit().return_value
+        [([0.0, 1.0, 2.0, 3.0], [1.0, 1.0, 1.0, 1.0]), ([4.0, 4.0, 4.0, 4.0], [4.0, 0.0, 0.0, 0.0])]
+    """
+    session = worker_session.get_session("jax.prepare_arrays")
+    info = session.info
+    leaves, values, structure = trees.list_leaves(arrays, "prepare_arrays")
+    num_rows = _count_rows(leaves)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be 1 row or more, but received {batch_size!r}. 32 is usual.")
+    whole = batch_size * info.world_size
+    least = whole if drop_last else 1
+    if num_rows < least:
+        remedy = "Pass drop_last=False, a smaller batch_size, or use fewer ranks." if num_rows else "Look at the data."
+        raise ValueError(
+            f"The arrays have {num_rows} rows, but a step of {info.world_size} ranks with batch_size={batch_size} and drop_last={drop_last} needs {least} or "
+            f"more, so an epoch would have no step. {remedy}"
+        )
+    rows = ledger.Ledger(num_rows, whole, seed=seed, shuffle=shuffle, drop_last=drop_last)
+    cursor = cursor_module.Cursor(rows, info.rank, info.world_size)
+    if resume:
+        state = session.track(name, cursor.state_dict)
+        if state is not None:
+            _go_on(cursor, state, name)
+    return PreparedArrays([np.asarray(value) for value in values], structure, cursor, devices.get_device())
+
+
+def _count_rows(leaves: list[trees.Leaf]) -> int:
+    if not leaves:
+        raise ValueError("prepare_arrays() was given a pytree without arrays. Pass the data, such as (images, labels).")
+    for leaf in leaves:
+        if not leaf.shape:
+            raise ValueError(
+                f"prepare_arrays() takes arrays whose first dimension is the rows, but {leaf.name or 'the array'!r} is one number. Keep it out of the tree."
+            )
+    first = leaves[0]
+    other = next((leaf for leaf in leaves if leaf.shape[0] != first.shape[0]), None)
+    if other is not None:
+        raise ValueError(
+            f"prepare_arrays() takes arrays with as many rows each, but {first.name!r} has {first.shape[0]} and {other.name!r} has {other.shape[0]}. Look "
+            "at how they were made; the first dimension must be the rows."
+        )
+    return first.shape[0]
+
+
+def _go_on(cursor: cursor_module.Cursor, state: Mapping[str, Any], name: str | None) -> None:
+    try:
+        cursor.load_state_dict(state)
+    except ValueError as error:
+        which = (
+            f"name={name!r}"
+            if name is not None
+            else "no name, so it is known by the order in which loaders are prepared"
+        )
+        raise ValueError(
+            f"The checkpoint has a position for this loader ({which}) that does not fit it: {error} If it is another loader's, give each a name; "
+            "to begin the data anew, pass resume=False to prepare_arrays()."
+        ) from error
+
+
+@final
+class PreparedArrays:
+    """A loader of one rank's batches. Made by `prepare_arrays`. A loop over it is an epoch, and gets pairs of a batch and its weights.
+
+    Args:
+        columns: The arrays.
+        structure: What tree they are leaves of.
+        cursor: Where the loader is.
+        device: Where batches go.
+
+    Example:
+        >>> import tempfile, jax.numpy as jnp, numpy as np
+        >>> from hocket import train
+        >>> from hocket.train.jax import JaxTrainer, prepare_arrays
+        >>> def take_steps():
+        ...     loader = prepare_arrays(np.arange(8.0), batch_size=4)
+        ...     for epoch in range(loader.epoch, 2):  # after a restart, the epoch that was interrupted
+        ...         for batch, weights in loader:
+        ...             loss = jnp.mean(jnp.square(batch) * weights)  # here the step would follow
+        ...             left = loader.steps_left
+        ...     return loader.epoch, left, len(loader)
+        >>> JaxTrainer(
+        ...     take_steps,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit().return_value
+        (2, 0, 2)
+    """
+
+    def __init__(self, columns: list[Any], structure: Any, cursor: cursor_module.Cursor, device: Any) -> None:
+        self._columns = columns
+        self._structure = structure
+        self._cursor = cursor
+        self._device = device
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        loop, parts = self._cursor.begin()
+        return self._hand_out(loop, parts)
+
+    def __len__(self) -> int:
+        """Return how many batches a whole epoch has, in each rank."""
+        return self._cursor.ledger.steps_per_epoch
+
+    def _hand_out(self, loop: int, parts: Iterator[ledger.Slice]) -> Iterator[tuple[Any, Any]]:
+        try:
+            for part in parts:
+                batch = self._read(part)
+                self._cursor.take(loop)
+                yield batch
+        except GeneratorExit:  # the loop was broken off; an error in here leaves the position as it is
+            self._cursor.leave(loop)
+            raise
+        self._cursor.leave(loop)
+
+    def _read(self, part: ledger.Slice) -> tuple[Any, Any]:
+        rows = part.padded_indices
+        weights = part.weights * np.float32(part.width * part.world_size / part.batch_rows)
+        found = jax.device_put([*(column[rows] for column in self._columns), weights], self._device)
+        return jax.tree_util.tree_unflatten(self._structure, found[:-1]), found[-1]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that a loop is in, or else the one that the next loop begins, counted from 0."""
+        return self._cursor.epoch
+
+    @property
+    def steps_left(self) -> int:
+        """How many batches of that epoch are not handed out."""
+        return self._cursor.steps_left
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where the loader is, as plain numbers, the same in all ranks. With ``resume=True`` it goes into checkpoints by itself."""
+        return self._cursor.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have the next loop go on where another loader was, with any number of ranks and any batch size.
+
+        Args:
+            state: What `state_dict` returned, in any rank. All ranks must load the same.
+
+        Raises:
+            ValueError: It is of other data or another order, or it is no such state. The loader stays where it was.
+        """
+        self._cursor.load_state_dict(state)

@@ -1,0 +1,122 @@
+"""Makes parameters the same in all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from hocket.train.frameworks.jax import devices, host_calls, rank_state, trees
+from hocket.train.rank import world
+
+
+def prepare_params(params: Any) -> Any:
+    """Return rank 0's parameters in all ranks, on each rank's device.
+
+    For whatever must start equal: parameters, the optimizer's state, running statistics. Called once, outside of `jax.jit`. What each rank has made
+    from the same seed, or loaded from the same checkpoint, is equal already; to call it does no harm.
+
+    Args:
+        params: A pytree of arrays; of the same structure, shapes and dtypes in all ranks. Of the other ranks only these are looked at.
+
+    Raises:
+        TypeError: A leaf is no array, or it is called inside `jax.jit`.
+        CollectiveMismatchError: The ranks gave different trees.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, jax.numpy as jnp
+        >>> from hocket import train
+        >>> from hocket.train.jax import JaxTrainer, prepare_params
+        >>> def train_loop():
+        ...     params = prepare_params({"kernel": jnp.ones((3, 2)), "bias": jnp.zeros(2)})
+        ...     return {name: array.shape for name, array in params.items()}
+        >>> JaxTrainer(
+        ...     train_loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit().return_value
+        {'bias': (2,), 'kernel': (3, 2)}
+    """
+    rank_state.get_exchange("prepare_params")
+    return broadcast(params, 0, "prepare_params")
+
+
+def broadcast(params: Any, root: int, caller: str) -> Any:
+    """Return a rank's arrays in all ranks. See `prepare_params`.
+
+    Args:
+        params: A pytree of arrays.
+        root: Whose all shall have.
+        caller: For messages.
+    """
+    device = devices.get_device()
+    leaves, values, structure = trees.list_leaves(params, caller)
+    if any(isinstance(value, jax.core.Tracer) for value in values):
+        raise TypeError(
+            f"{caller}() was called inside jax.jit or another transformation of JAX, but it must be called once, before the first step. Call it where "
+            "the parameters are made."
+        )
+    found = [_unwrap(value) for value in values]
+    ranks = world.get_world(f"jax.{caller}")
+    if ranks.size > 1:
+        host_calls.wait_for_steps()
+        host_calls.agree(ranks, hash((caller, *leaves)), leaves, caller)
+        arrays = [np.array(value) for value, _ in found]
+        for dtype in dict.fromkeys(array.dtype for array in arrays):
+            members = [number for number, array in enumerate(arrays) if array.dtype == dtype and array.size]
+            if members:
+                flat = np.concatenate([arrays[number].reshape(-1) for number in members])
+                ranks.broadcast(flat, root)
+                parts = np.split(flat, np.cumsum([arrays[number].size for number in members])[:-1])
+                for number, part in zip(members, parts, strict=True):
+                    arrays[number] = part.reshape(arrays[number].shape)
+        found = [(array, wrap) for array, (_, wrap) in zip(arrays, found, strict=True)]
+    return jax.tree_util.tree_unflatten(structure, [wrap(jax.device_put(array, device)) for array, wrap in found])
+
+
+def synchronize(params: Any, state: Any) -> tuple[Any, Any]:
+    """Return parameters that are equal in all ranks, and the optimizer's state that goes with them. All ranks must call it at the same step.
+
+    With `LocalSGD` that is a meeting, after which the next `sync_every` steps begin; with `AllReduce` there is nothing to do. Call it before a checkpoint or
+    an evaluation; inside `jax.jit` or outside.
+
+    Args:
+        params: The parameters.
+        state: What the prepared optimizer's ``update`` returned with them.
+
+    Raises:
+        ValueError: With `LocalSGD`, the state is not of a prepared optimizer.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, jax.numpy as jnp, optax
+        >>> from hocket import train
+        >>> from hocket.train.jax import JaxTrainer, LocalSGD, prepare_optimizer, synchronize
+        >>> def train_loop():
+        ...     params, optimizer = jnp.ones(2), prepare_optimizer(optax.sgd(0.1))
+        ...     state = optimizer.init(params)
+        ...     for _ in range(3):
+        ...         updates, state = optimizer.update(params, state, params)  # the gradient of half the square
+        ...         params = optax.apply_updates(params, updates)
+        ...     params, state = synchronize(params, state)
+        ...     return [round(float(value), 3) for value in params]
+        >>> JaxTrainer(
+        ...     train_loop,
+        ...     strategy=LocalSGD(8),
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit().return_value
+        [0.729, 0.729]
+    """
+    return rank_state.get_exchange("synchronize").synchronize(params, state)
+
+
+def _unwrap(value: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Return an array that numpy knows, and what makes of it what it was."""
+    if trees.is_key(value):
+        kind = jax.random.key_impl(value)
+        return jax.random.key_data(value), lambda data: jax.random.wrap_key_data(data, impl=kind)
+    return value, lambda array: array

@@ -1,0 +1,98 @@
+"""What a training function calls between the gradients and the step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hocket import ps
+from hocket.train.frameworks.jax import rank_state
+
+
+def average_gradients(gradients: Any) -> Any:
+    """Return the mean of all ranks' gradients, in each rank. Works inside `jax.jit`, where it belongs, and outside.
+
+    For programs that step by themselves; with optax, `prepare_optimizer` does it. It averages whatever a step must share, such as running statistics.
+    All ranks must call it in the same order, inside a program and outside.
+
+    A rank should compute on one device. Gradients of halves (bfloat16, float16) are added up as float32.
+
+    Args:
+        gradients: A pytree of arrays of floats, of the same structure, shapes and dtypes in all ranks.
+
+    Raises:
+        TypeError: A leaf is no array of floats.
+        ValueError: The trainer's strategy averages elsewhere.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, jax, jax.numpy as jnp
+        >>> from hocket import train
+        >>> from hocket.train.jax import JaxTrainer, average_gradients
+        >>> def train_loop():
+        ...     compute = jax.jit(lambda x: average_gradients({"w": jax.grad(jnp.sum)(x)}))
+        ...     return compute(jnp.zeros(2))["w"].tolist()
+        >>> JaxTrainer(
+        ...     train_loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit().return_value
+        [1.0, 1.0]
+    """
+    return rank_state.get_exchange("average_gradients").average(gradients, "average_gradients")
+
+
+def prepare_optimizer(optimizer: Any) -> Any:
+    """Return an optimizer whose updates go through the trainer's strategy.
+
+    With `AllReduce` it averages the gradients before the optimizer sees them; its state is the optimizer's own. With `LocalSGD` the ranks meet
+    in it, so it must be the outermost one: prepare a chain, do not chain a prepared one. Its ``update`` then needs the parameters. With `ParameterServer` the same
+    holds, and ``init`` is called with the parameters that training begins with, outside of `jax.jit`.
+
+    Args:
+        optimizer: A gradient transformation of optax, or what looks like one: a named tuple with ``init`` and ``update``. With `ParameterServer` one of
+            `hocket.ps`, too, which the servers apply.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: It is prepared already.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, jax, jax.numpy as jnp, optax
+        >>> from hocket import train
+        >>> from hocket.train.jax import JaxTrainer, prepare_optimizer, prepare_params
+        >>> def train_loop():
+        ...     optimizer = prepare_optimizer(optax.adam(0.1))
+        ...     params = prepare_params(jnp.array(1.0))
+        ...     state = optimizer.init(params)
+        ...     @jax.jit
+        ...     def step(params, state):
+        ...         updates, state = optimizer.update(jax.grad(jnp.square)(params), state, params)
+        ...         return optax.apply_updates(params, updates), state
+        ...     params, state = step(params, state)
+        ...     return round(float(params), 3)
+        >>> JaxTrainer(
+        ...     train_loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit().return_value
+        0.9
+    """
+    exchange = rank_state.get_exchange("prepare_optimizer")
+    if isinstance(optimizer, ps.Optimizer):
+        return exchange.adapt_server_optimizer(optimizer)
+    if not hasattr(optimizer, "_replace") and callable(getattr(optimizer, "gradient_transformation", None)):
+        optimizer = optimizer.gradient_transformation()  # of optax.MultiSteps, which is none itself
+    init, update = getattr(optimizer, "init", None), getattr(optimizer, "update", None)
+    if not (callable(init) and callable(update) and hasattr(optimizer, "_replace")):
+        raise TypeError(
+            f"prepare_optimizer() takes a gradient transformation of optax, but received {optimizer!r}. Write prepare_optimizer(optax.adam(1e-3)); "
+            "programs that step by themselves call average_gradients(gradients)."
+        )
+    if getattr(update, "is_prepared", False):
+        raise ValueError(
+            "prepare_optimizer() received an optimizer that is prepared already. Prepare it once, and use what that returns."
+        )
+    prepared = exchange.adapt_optimizer(optimizer)
+    prepared.update.is_prepared = True
+    return prepared

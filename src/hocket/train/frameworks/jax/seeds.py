@@ -1,0 +1,125 @@
+"""Random keys of ranks, and training that computes the same each time."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import jax
+import numpy as np
+
+from hocket.train.frameworks.jax import trees
+from hocket.train.rank import worker_session
+
+_DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
+
+
+def fold_in_rank(key: Any) -> Any:
+    """Return a random key of the calling rank's own, made from one that all ranks have: for dropout, noise, augmentation.
+
+    Args:
+        key: What ``jax.random.key(0)`` or ``jax.random.PRNGKey(0)`` returned; equal in all ranks.
+
+    Returns:
+        A key of the same kind.
+
+    Raises:
+        TypeError: It is no key.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, jax
+        >>> from hocket import train
+        >>> from hocket.train.jax import JaxTrainer, fold_in_rank
+        >>> def train_loop():
+        ...     mine = fold_in_rank(jax.random.key(0))
+        ...     return bool(mine == jax.random.fold_in(jax.random.key(0), 0))
+        >>> JaxTrainer(
+        ...     train_loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit().return_value
+        True
+    """
+    info = worker_session.get_session("jax.fold_in_rank").info
+    _check_key("fold_in_rank", key)
+    return jax.random.fold_in(key, info.rank)
+
+
+def split_key(key: Any) -> tuple[Any, Any]:
+    """Return two new random keys: one that all ranks have, and one of the calling rank's own.
+
+    The first is for what must be equal, such as the parameters' first values and the next step's key; the second for dropout and the like. Works inside
+    `jax.jit` too, as `fold_in_rank` does.
+
+    Args:
+        key: Equal in all ranks. Like any key that was split, it should not be used again.
+
+    Raises:
+        TypeError: It is no key.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, jax
+        >>> from hocket import train
+        >>> from hocket.train.jax import JaxTrainer, split_key
+        >>> def train_loop():
+        ...     shared, mine = split_key(jax.random.key(0))
+        ...     return bool(shared == mine)
+        >>> JaxTrainer(
+        ...     train_loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit().return_value
+        False
+    """
+    info = worker_session.get_session("jax.split_key").info
+    _check_key("split_key", key)
+    shared, other = jax.random.split(key)
+    return shared, jax.random.fold_in(other, info.rank)
+
+
+def enable_reproducibility(seed: int = 0) -> Any:
+    """Seed Python and numpy in the calling process, have XLA use deterministic algorithms on GPUs, and return a random key for JAX.
+
+    To be called before the first computation, since XLA reads its settings then. Programs of JAX have no seed but their keys.
+
+    Args:
+        seed: 0 or more.
+
+    Returns:
+        ``jax.random.key(seed)``.
+
+    Raises:
+        ValueError: The seed is negative, or above what numpy takes.
+
+    Example:
+        >>> import jax
+        >>> from hocket.train.jax import enable_reproducibility
+        >>> bool(enable_reproducibility(7) == jax.random.key(7))
+        True
+    """
+    if not 0 <= seed < 2**32:
+        raise ValueError(
+            f"seed must lie between 0 and 2**32 - 1, but received {seed!r}. Pass a small number such as 0."
+        )
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 (what a user's library draws from is the global generator)
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_gpu_deterministic_ops" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC}".strip()
+    return jax.random.key(seed)
+
+
+def _check_key(caller: str, key: object) -> None:
+    if isinstance(key, jax.Array):
+        if trees.is_key(key):
+            if key.ndim == 0:
+                return
+        elif key.dtype == np.uint32 and key.ndim == 1:
+            return
+    shown = f"an array of shape {key.shape} and {key.dtype}" if isinstance(key, jax.Array | np.ndarray) else repr(key)
+    raise TypeError(
+        f"{caller}() takes one random key, equal in all ranks, but received {shown}. Write {caller}(jax.random.key(0))."
+    )

@@ -1,0 +1,59 @@
+"""Synchronous data parallelism: the optimizer gets the mean of all ranks' gradients, so all ranks take the same step."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import jax.numpy as jnp
+
+from hocket.train import strategies
+from hocket.train.frameworks.jax.strategies import averaging, strategy
+
+_SHORT: Final[Mapping[str, Any]] = {"fp16": jnp.float16, "bf16": jnp.bfloat16}
+
+
+@strategy.open_exchange.register
+def _(settings: strategies.AllReduce, ranks: strategy.Ranks) -> strategy.Exchange:
+    return _Exchange(settings, ranks)
+
+
+@final
+class _Exchange(strategy.Exchange):
+    """All gradients of a step travel in one call."""
+
+    def __init__(self, settings: strategies.AllReduce, ranks: strategy.Ranks) -> None:
+        if isinstance(settings.compression, strategies.PowerSGD):
+            raise ValueError(  # noqa: TRY004 (the type is right, and JAX has no such thing)
+                f"JaxTrainer cannot compress with {settings.compression}, which torch computes. Use compression='bf16', or leave it out."
+            )
+        if settings.bucket_mb is not None:
+            warnings.warn(
+                f"bucket_mb={settings.bucket_mb} is ignored: in JAX the gradients of a step travel together. Leave it out.",
+                stacklevel=2,
+            )
+        self._travel_as = None if settings.compression is None else functools.partial(_shorten, settings.compression)
+        self._world_size = ranks.world_size
+
+    def average(self, gradients: Any, caller: str) -> Any:
+        return averaging.compute_means(gradients, self._world_size, caller, self._travel_as)
+
+    def adapt_optimizer(self, optimizer: Any) -> Any:
+        def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+            losses = averaging.pick_losses(extra, self._world_size)
+            if losses:
+                extra.update(averaging.compute_means(losses, self._world_size, "prepare_optimizer"))
+            return optimizer.update(self.average(updates, "prepare_optimizer"), state, params, **extra)
+
+        return optimizer._replace(update=update)
+
+    def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
+        return params, state
+
+    def close(self) -> None: ...
+
+
+def _shorten(compression: str, dtype: Any) -> Any:
+    return _SHORT[compression] if jnp.issubdtype(dtype, jnp.floating) else dtype

@@ -1,0 +1,65 @@
+"""Means over the ranks, and steps that lead to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hocket.train.frameworks.jax import host_calls, trees
+
+
+def compute_means(
+    tree: Any, world_size: int, caller: str, travel_as: Callable[[Any], Any] | None = None, *, floats_only: bool = True
+) -> Any:
+    """Return the mean over all ranks of each array of a tree.
+
+    Args:
+        tree: Of the calling rank.
+        world_size: How many ranks there are.
+        caller: For messages.
+        travel_as: The dtype in which one of a dtype travels. Default: wide enough to add up in.
+        floats_only: Whether other arrays are an error. Else they stay as they are.
+
+    Raises:
+        TypeError: A leaf has no mean.
+    """
+    leaves, values, structure = trees.list_leaves(tree, caller)
+    chosen = []
+    for number, (leaf, value) in enumerate(zip(leaves, values, strict=True)):
+        if trees.is_inexact(value):
+            chosen.append(number)
+        elif floats_only and value.dtype != jax.dtypes.float0:
+            raise TypeError(
+                f"{caller}() takes arrays of floats, but {leaf.name or 'the tree itself'!r} is {leaf}. Differentiate with respect to floats only, and keep "
+                "what is counted out of the tree."
+            )
+    if world_size > 1:
+        means = host_calls.all_reduce(
+            [values[number] for number in chosen], [leaves[number] for number in chosen], caller, travel_as=travel_as
+        )
+        for number, mean in zip(chosen, means, strict=True):
+            values[number] = mean
+    return jax.tree_util.tree_unflatten(structure, values)
+
+
+def pick_losses(extra: Mapping[str, Any], world_size: int) -> dict[str, Any]:
+    """Return what an optimizer is given beside gradients and is of the rank's own rows, as ``polyak_sgd`` is its loss; ranks step alike with the means only.
+
+    Raises:
+        ValueError: A function is among it, which computes the loss elsewhere, as a line search does.
+    """
+    if world_size > 1 and extra.get("value_fn") is not None:
+        raise ValueError(
+            "optimizer.update() received value_fn, which has this rank's rows only, so each rank's line search would go another way. Leave the line search out: "
+            "optax.lbfgs(learning_rate, linesearch=None)."
+        )
+    return {name: jax.tree.map(jnp.asarray, extra[name]) for name in ("value", "grad") if extra.get(name) is not None}
+
+
+def find_step(param: Any, goal: Any, step: Any) -> Any:
+    """Return what to add to a parameter so that it becomes the goal, as an array of the step's dtype."""
+    first = goal - param
+    return (first + (goal - (param + first))).astype(step.dtype)

@@ -1,0 +1,160 @@
+"""Local SGD in JAX: what `hocket.train.strategies.local_sgd` describes, as an optax optimizer around the user's.
+
+Whether the ranks meet after a step is known from the number of steps in the optimizer's state, which is equal in all ranks, so the meeting is a branch of the
+compiled program. An optimizer returns updates, not parameters, so at a meeting it returns what leads from the rank's parameters to the common ones: their
+difference, corrected once for the rounding of the sum. What is left is less than the last digit of the step; `synchronize` leaves none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+
+from hocket.train import strategies
+from hocket.train.frameworks.jax import host_calls, trees
+from hocket.train.frameworks.jax.strategies import averaging, strategy
+
+
+class LocalSGDState(NamedTuple):
+    """The state of an optimizer that was prepared with `LocalSGD`. A pytree of arrays, to be saved like any other."""
+
+    count: Any
+    """How many steps were taken."""
+    apart: Any
+    """How many of them since the last meeting, each rank for itself."""
+    anchors: Any
+    """What the ranks had in common last, as wide as its mean; empty without an outer optimizer."""
+    velocity: Any
+    """The outer optimizer's momentum; the same."""
+    inner: Any
+    """The user's optimizer's state; the rank's own."""
+
+
+@strategy.open_exchange.register
+def _(settings: strategies.LocalSGD, ranks: strategy.Ranks) -> strategy.Exchange:
+    return _Exchange(settings, ranks)
+
+
+@final
+class _Exchange(strategy.Exchange):
+    """Keeps nothing; see `LocalSGDState`."""
+
+    def __init__(self, settings: strategies.LocalSGD, ranks: strategy.Ranks) -> None:
+        outer = settings.outer
+        if not (outer is None or isinstance(outer, strategies.Nesterov)):
+            raise TypeError(
+                f"In JAX LocalSGD's outer optimizer must be a Nesterov, but received {outer!r}. Write outer=Nesterov(lr=0.7, momentum=0.9)."
+            )
+        self._outer: strategies.Nesterov | None = outer
+        self._settings = settings
+        self._world_size = ranks.world_size
+
+    def average(self, gradients: Any, caller: str) -> Any:
+        raise ValueError(
+            f"With LocalSGD the ranks meet in the optimizer's step, and {caller}() would average the gradients of each. Give the optimizer to "
+            "prepare_optimizer() and leave it out, or use the strategy AllReduce."
+        )
+
+    def adapt_optimizer(self, optimizer: Any) -> Any:
+        def init(params: Any) -> LocalSGDState:
+            anchors, velocity = (), ()
+            if self._outer is not None:
+                anchors = jax.tree.map(_copy_wide, params)
+                velocity = jax.tree.map(jnp.zeros_like, anchors)
+            zero = jnp.zeros((), jnp.int32)
+            return LocalSGDState(zero, jnp.zeros((), jnp.int32), anchors, velocity, optimizer.init(params))
+
+        def update(updates: Any, state: LocalSGDState, params: Any = None, **extra: Any) -> Any:
+            _check_state(state)
+            if params is None:
+                raise ValueError(
+                    "LocalSGD averages parameters, but optimizer.update() was called without them. Write optimizer.update(gradients, state, params)."
+                )
+            early = state.count < self._settings.begin_after
+            if self._settings.begin_after:
+                losses = averaging.pick_losses(extra, self._world_size)
+                updates, losses = jax.lax.cond(early, self._average, lambda tree: tree, (updates, losses))
+                extra.update(losses)
+            steps, inner = optimizer.update(updates, state.inner, params, **extra)
+            if self._outer is not None:  # the anchors are where the ranks' own steps begin
+                is_first = state.count <= self._settings.begin_after
+                anchors = jax.tree.map(
+                    lambda anchor, param: jnp.where(is_first, param.astype(anchor.dtype), anchor), state.anchors, params
+                )
+                state = state._replace(anchors=anchors)
+            state = state._replace(
+                count=state.count + 1, apart=jnp.where(early, 0, state.apart + 1).astype(jnp.int32), inner=inner
+            )
+
+            def meet(steps: Any, state: LocalSGDState) -> Any:
+                moved = jax.tree.map(lambda param, step: jnp.asarray(param + step, param.dtype), params, steps)
+                common, state = self._meet(moved, state)
+                found = jax.tree.map(averaging.find_step, params, common, steps)
+                return found, state
+
+            return jax.lax.cond(
+                state.apart >= self._settings.sync_every, meet, lambda steps, state: (steps, state), steps, state
+            )
+
+        return optimizer._replace(init=init, update=update)
+
+    def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
+        found = [
+            one for one in jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, LocalSGDState)) if _is_ours(one)
+        ]
+        if len(found) != 1:
+            _check_state(state)
+        common, met = jax.lax.cond(found[0].apart > 0, self._meet, self._settle, params, found[0])
+        whole = jax.tree.map(
+            lambda node: met if _is_ours(node) else node, state, is_leaf=lambda node: isinstance(node, LocalSGDState)
+        )
+        return common, whole
+
+    def close(self) -> None: ...
+
+    def _average(self, tree: Any) -> Any:
+        return averaging.compute_means(tree, self._world_size, "prepare_optimizer")
+
+    def _compute_mean(self, params: Any) -> Any:
+        wide = jax.tree.map(
+            lambda param: param.astype(host_calls.widen(param.dtype)) if trees.is_inexact(param) else param, params
+        )
+        return averaging.compute_means(wide, self._world_size, "prepare_optimizer", floats_only=False)
+
+    def _settle(self, params: Any, state: LocalSGDState) -> tuple[Any, LocalSGDState]:
+        """Return the common parameters where no rank has stepped since the last meeting: only their last digits may differ."""
+        common = self._compute_mean(params)
+        return jax.tree.map(lambda param, mean: mean.astype(param.dtype), params, common), state
+
+    def _meet(self, params: Any, state: LocalSGDState) -> tuple[Any, LocalSGDState]:
+        """Return the common parameters, and take the outer step."""
+        common = self._compute_mean(params)
+        if self._outer is not None:
+            lr, momentum = self._outer.lr, self._outer.momentum
+            slope = jax.tree.map(lambda anchor, mean: anchor - mean.astype(anchor.dtype), state.anchors, common)
+            velocity = jax.tree.map(lambda old, new: momentum * old + new, state.velocity, slope)
+            common = jax.tree.map(
+                lambda anchor, new, old: anchor - lr * (new + momentum * old), state.anchors, slope, velocity
+            )
+            state = state._replace(anchors=common, velocity=velocity)
+        common = jax.tree.map(lambda param, mean: mean.astype(param.dtype), params, common)
+        return common, state._replace(apart=jnp.zeros((), jnp.int32))
+
+
+def _is_ours(node: Any) -> bool:
+    return isinstance(node, LocalSGDState)
+
+
+def _check_state(state: Any) -> None:
+    if not _is_ours(state):
+        raise ValueError(
+            f"LocalSGD needs the state of a prepared optimizer, but received a {type(state).__name__}. Write optimizer = prepare_optimizer(optimizer), and "
+            "make the state with optimizer.init(params); a checkpoint of another strategy has another state."
+        )
+
+
+def _copy_wide(param: Any) -> Any:
+    array = jnp.asarray(param)
+    return jnp.array(array, host_calls.widen(array.dtype), copy=True)

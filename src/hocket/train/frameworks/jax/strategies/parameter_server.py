@@ -1,0 +1,187 @@
+"""Parameter servers in JAX: an optimizer's ``update`` pushes to the servers, and returns what leads to the parameters that they have then. See `hocket.train.strategies.ps_client`.
+
+Who computes the step depends on the optimizer:
+
+- one of `hocket.ps` is applied by the servers, which keep its momentum and the like, one for all ranks;
+- one of optax is a function that only the rank can run. It computes the rank's step, with a state of the rank's own, and the servers add it up.
+
+The parameters are on the servers from ``init`` on, which is called with those that training begins with. ``update`` calls the host once, in the middle of the
+compiled step (`host_calls`). It begins the next step when it ends one: a program of JAX does not say when it uses parameters.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from hocket import ps
+from hocket.train.frameworks.jax import host_calls, trees
+from hocket.train.frameworks.jax.strategies import averaging, strategy
+from hocket.train.rank import worker_session
+from hocket.train.strategies import ps_client
+
+_CALLER: Final = "prepare_optimizer"
+_VISITOR: Final = "hocket.train.jax.parameter_server"
+
+_COUNT: Final = trees.Leaf("the number of the step", (), "int32")
+
+
+class ParameterServerState(NamedTuple):
+    """The state of an optimizer that was prepared with `ParameterServer`. A pytree of arrays, to be saved like any other."""
+
+    count: Any
+    """How many steps were taken."""
+    inner: Any
+    """The state of an optimizer of optax, the rank's own; of one that the servers apply, nothing."""
+
+
+class ServerOptimizer(NamedTuple):
+    """What `prepare_optimizer` makes of an optimizer of `hocket.ps`: the same as optax has."""
+
+    init: Any
+    update: Any
+
+
+@strategy.open_exchange.register
+def _(settings: ps_client.OpenParameterServer, ranks: strategy.Ranks) -> strategy.Exchange:
+    return _Exchange(settings)
+
+
+_exchanges: weakref.WeakKeyDictionary[worker_session.WorkerSession, _Exchange] = weakref.WeakKeyDictionary()
+
+
+@final
+class _Exchange(strategy.Exchange):
+    def __init__(self, settings: ps_client.OpenParameterServer) -> None:
+        self._client = ps_client.open_client(settings, "jax.JaxTrainer")
+        self._made: dict[str, Any] = {}
+        """What the servers hold, by the leaves' names."""
+        self._has_optimizer = False
+        _exchanges[worker_session.get_session("jax.JaxTrainer")] = self
+        host_calls.add_visitor(_VISITOR, _visit)
+
+    def average(self, gradients: Any, caller: str) -> Any:
+        raise ValueError(
+            f"With ParameterServer gradients are not averaged but pushed, and {caller}() does not do it. Write optimizer = prepare_optimizer(optimizer)."
+        )
+
+    def adapt_optimizer(self, optimizer: Any) -> Any:
+        def update(updates: Any, state: ParameterServerState, params: Any = None, **extra: Any) -> Any:
+            _check(state, params)
+            steps, inner = optimizer.update(updates, state.inner, params, **extra)
+            return self._step(jax.tree.map(_negate, steps), params, state._replace(inner=inner))
+
+        def init(params: Any) -> ParameterServerState:
+            self._make(params, ps.SGD(lr=1.0))  # which adds the steps up
+            return ParameterServerState(jnp.zeros((), jnp.int32), optimizer.init(params))
+
+        return optimizer._replace(init=init, update=update)
+
+    def adapt_server_optimizer(self, optimizer: ps.Optimizer) -> Any:
+        def update(updates: Any, state: ParameterServerState, params: Any = None, **_: Any) -> Any:
+            _check(state, params)
+            return self._step(updates, params, state)
+
+        def init(params: Any) -> ParameterServerState:
+            self._make(params, optimizer)
+            return ParameterServerState(jnp.zeros((), jnp.int32), ())
+
+        update.is_prepared = True  # type: ignore[attr-defined]  # as `prepare_optimizer` notes
+        return ServerOptimizer(init, update)
+
+    def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
+        """Return what the servers have now."""
+        leaves, values, structure = trees.list_leaves(params, "synchronize")
+        if any(isinstance(value, jax.core.Tracer) for value in values):
+            raise TypeError("With ParameterServer synchronize() asks the servers. Call it outside of jax.jit.")
+        jax.block_until_ready((params, state))  # the step that makes them pushes
+        found = [
+            jnp.asarray(self._client.read(self._made[leaf.name]), value.dtype) if leaf.name in self._made else value
+            for leaf, value in zip(leaves, values, strict=True)
+        ]
+        return jax.tree_util.tree_unflatten(structure, found), state
+
+    def close(self) -> None:
+        jax.effects_barrier()
+        self._client.close()
+
+    # --- inside the program -----------------------------------------------------------------------------------------
+
+    def _step(self, gradients: Any, params: Any, state: ParameterServerState) -> Any:
+        leaves, values, structure = trees.list_leaves(gradients, _CALLER)
+        targets = jax.tree.leaves(params)
+        chosen = [number for number, value in enumerate(values) if trees.is_inexact(value)]
+        count = jnp.asarray(state.count + 1, jnp.int32)
+        *pulled, _ = host_calls.visit(
+            [*(values[number] for number in chosen), count],
+            [*(leaves[number] for number in chosen), _COUNT],
+            _CALLER,
+            _VISITOR,
+        )
+        for number, new in zip(chosen, pulled, strict=True):
+            values[number] = averaging.find_step(targets[number], new.astype(targets[number].dtype), values[number])
+        return jax.tree_util.tree_unflatten(structure, values), state._replace(count=count)
+
+    # --- on the host ------------------------------------------------------------------------------------------------
+
+    def _make(self, params: Any, optimizer: ps.Optimizer) -> None:
+        leaves, values, _ = trees.list_leaves(params, "init")
+        if any(isinstance(value, jax.core.Tracer) for value in values):
+            raise TypeError(
+                "With ParameterServer optimizer.init(params) puts them on the servers. Call it outside of jax.jit."
+            )
+        if self._made:
+            raise ValueError(
+                "With ParameterServer optimizer.init(params) was called for the second time in this training function. Prepare one optimizer, for one tree of parameters."
+            )
+        for leaf, value in zip(leaves, values, strict=True):
+            if trees.is_inexact(value):
+                array = np.asarray(value)
+                wide = array.astype(jnp.dtype(host_calls.widen(array.dtype)))
+                self._made[leaf.name] = self._client.make_variable(leaf.name or "params", wide, optimizer)
+        self._client.enter_early()
+
+    def take_step(self, arrays: Sequence[tuple[trees.Leaf, npt.NDArray[Any]]]) -> None:
+        """Push gradients, and put into their place what the parameters have become."""
+        *gradients, (_, count) = arrays
+        if not self._made:
+            raise ValueError(
+                "With ParameterServer the servers must have the parameters before the first step. Call optimizer.init(params) with those that training begins with, also if "
+                "its result is then replaced by a checkpoint's."
+            )
+        targets = [self._made[leaf.name] for leaf, _ in gradients]
+        pushed = [
+            ps_client.Gradient(target, array.reshape(target.shape))
+            for target, (_, array) in zip(targets, gradients, strict=True)
+        ]
+        self._client.push(int(count[0]), pushed)
+        self._client.pass_turn()
+        self._client.enter_early()
+        for target, (_, array) in zip(targets, gradients, strict=True):
+            self._client.read(target, array.reshape(target.shape))
+
+
+def _visit(arrays: Sequence[tuple[trees.Leaf, npt.NDArray[Any]]]) -> None:
+    _exchanges[worker_session.get_session("jax.prepare_optimizer")].take_step(arrays)
+
+
+def _check(state: Any, params: Any) -> None:
+    if not isinstance(state, ParameterServerState):
+        raise ValueError(  # noqa: TRY004 (as `LocalSGD` does; it is mostly a checkpoint's)
+            f"ParameterServer needs the state of a prepared optimizer, but received a {type(state).__name__}. Write optimizer = prepare_optimizer(optimizer), and "
+            "make the state with optimizer.init(params); a checkpoint of another strategy has another state."
+        )
+    if params is None:
+        raise ValueError(
+            "ParameterServer pulls parameters, but optimizer.update() was called without them. Write optimizer.update(gradients, state, params)."
+        )
+
+
+def _negate(step: Any) -> Any:
+    return -step if hasattr(step, "dtype") and trees.is_inexact(step) else step

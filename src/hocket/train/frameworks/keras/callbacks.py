@@ -1,0 +1,35 @@
+"""The callback that reports from ``fit``."""
+
+from __future__ import annotations
+
+from typing import final
+
+import keras
+
+from hocket.train.frameworks import report_callback
+from hocket.train.frameworks.keras import checkpoints
+from hocket.train.rank import context
+
+
+@final
+class ReportCheckpointCallback(report_callback.ReportMixin, keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
+    """Reports Keras's logs, and a checkpoint, after each epoch. Signature and rules are those of Ray's callback for Keras 2.
+
+    Every rank must have it among its callbacks, since every rank reports. With a prepared model the logs of an epoch are those of all ranks' rows. The
+    checkpoint is rank 0's ``weights.npz``: `load_weights` sets a model to it, and numpy alone can read it.
+
+    Args:
+        checkpoint_on: At which moments to report with a checkpoint: ``"epoch_end"``, ``"train_batch_end"``, ..., or several. Metrics always come with it.
+        report_metrics_on: At which to report without one.
+        metrics: Which logs: a name, several, or a dict from the name that is reported to Keras's. Default: all.
+
+    Raises:
+        ValueError: There is no such moment, or no such metric.
+    """
+
+    def write_checkpoint(self, folder: str) -> bool:
+        """Write the weights, in rank 0."""
+        is_first = context.get_context().get_world_rank() == 0
+        if is_first:
+            checkpoints.save_weights(self.model, folder)
+        return is_first

@@ -1,0 +1,80 @@
+"""Chooses the Keras backend of the ranks, and joins them.
+
+Which backend Keras has is settled when a process imports it, by KERAS_BACKEND. So the ranks are told before the training function arrives, whose
+code may name Keras. All ranks of a session share one backend (`hocket.train.frameworks.keras_preloads`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import keras
+
+from hocket.collective import turns
+from hocket.train.frameworks import keras_process
+from hocket.train.run import backend, joining, worker_group
+
+BACKENDS: Final = ("tensorflow", "torch", "jax")
+"""What Keras can train with."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KerasConfig(backend.BackendConfig):
+    """What the ranks' Keras computes with, and how long they wait for each other.
+
+    Raises:
+        ValueError: The backend is unknown, or `timeout_s` is not positive.
+
+    Example:
+        >>> from hocket.train.keras import KerasConfig
+        >>> KerasConfig(backend="jax").choose_backend()
+        'jax'
+    """
+
+    backend: str | None = None
+    """``"tensorflow"``, ``"torch"`` or ``"jax"``; the same for all trainers of a session. Default: the driver's."""
+    timeout_s: float = joining.TIMEOUT_SECONDS
+    """Seconds that a rank waits for another one."""
+
+    def __post_init__(self) -> None:
+        if self.backend is not None and self.backend not in BACKENDS:
+            raise ValueError(
+                f"backend must be one of {list(BACKENDS)}, but received {self.backend!r}. Leave it out for the driver's, {keras.backend.backend()!r}."
+            )
+        joining.check_timeout(self.timeout_s)
+
+    def choose_backend(self) -> str:
+        """Return the backend of the ranks."""
+        return self.backend or str(keras.backend.backend())
+
+    def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
+        """Return what imports Keras with the backend: once on a machine."""
+        return (f"hocket.train.frameworks.keras_preloads.{self.choose_backend()}",)
+
+    @contextlib.contextmanager
+    def share_process(self) -> Iterator[Sequence[turns.Local]]:
+        """Let ranks take turns where the gradients leave a step in the rank's own thread, as in PyTorch.
+
+        Raises:
+            ValueError: The backend computes in threads of its own.
+        """
+        if self.choose_backend() != "torch":
+            raise ValueError(
+                f"Keras on {self.choose_backend()!r} needs ranks that are processes, since its steps run in threads of their own, but the ranks of the in-process "
+                "engine take turns in theirs. Use KERAS_BACKEND=torch, ScalingConfig(num_workers=1), or hocket.init(engine='local')."
+            )
+        yield ()
+
+    def on_start(self, group: worker_group.WorkerGroup) -> None:
+        """Set KERAS_BACKEND in each rank, and join them."""
+        num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
+        group.execute(keras_process.choose_backend, [(self.choose_backend(), num_threads)] * len(group))
+        joining.arrange(group, self.timeout_s)
+
+    def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
+        """Part the ranks."""
+        joining.leave(group)

@@ -1,0 +1,273 @@
+"""Gives each rank its part of arrays, batch by batch, from the sample ledger.
+
+Keras reads a data set by number, ahead of the steps, in threads of its own, and for a look at the shapes. So reading moves nothing: what `fit` of a prepared model
+does with its steps moves the position (`models`).
+
+In training a rank whose slice of the last batch is empty takes the step with another rank's row, which counts neither for the gradients nor for the
+metrics. In evaluation it does not take that step.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, final
+
+import keras
+import numpy as np
+
+from hocket.data import cursor as cursor_module
+from hocket.data import ledger
+from hocket.train.rank import worker_session
+
+
+def prepare_arrays(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int = 32,
+    shuffle: bool = True,
+    seed: int = 0,
+    drop_last: bool = False,
+    name: str | None = None,
+    resume: bool = True,
+) -> PreparedArrays:
+    """Return this rank's part of arrays, for ``fit`` and ``evaluate`` of a prepared model.
+
+    With n ranks, n batches are worked on at once: they are the ranks' slices of a *global batch* of n times the size, drawn from `hocket.data.Ledger`. All
+    ranks take the same number of steps, and each row is in one batch of one rank; the last batch of an epoch may be shorter. Its gradients
+    count by their rows, so that the step is the one of a single process with the global batch.
+
+    *Going on.* The position goes into each checkpoint that is reported, and after a restart, with any number of ranks, the first ``fit`` goes on there, with
+    the rows that were not trained on. Write ``fit(data, initial_epoch=data.epoch, epochs=...)``. For evaluation the position does not matter, and
+    each row is looked at once.
+
+    Args:
+        x: The inputs: an array, or a dict, list or tuple of arrays that have equally many rows. The same in all ranks.
+        y: The targets, likewise; None if there are none.
+        sample_weight: A weight for each row; None if there are none.
+        batch_size: How many rows a rank has in a step.
+        shuffle: Whether each epoch has an order of its own.
+        seed: Which orders.
+        drop_last: Whether to leave out the rows at the end of an epoch that fill no global batch.
+        name: How the position is found again in a checkpoint. Default: by the order in which data without a name are prepared.
+        resume: Whether the position goes into checkpoints, and is taken from them. False for data that is only evaluated.
+
+    Raises:
+        ValueError: The arrays have different numbers of rows, or too few for the ranks; the name is taken; or the position in the checkpoint is of other
+            rows.
+        TypeError: Something has no rows.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from hocket import train
+        >>> from hocket.train.keras import KerasTrainer, prepare_arrays
+        >>> def show():
+        ...     data = prepare_arrays(np.arange(5), np.arange(5) * 2, batch_size=2, shuffle=False)
+        ...     return [(x.tolist(), y.tolist()) for x, y in data]
+        >>> trainer = KerasTrainer(
+        ...     show,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> trainer.fit().return_value
+        [([0, 1], [0, 2]), ([2, 3], [4, 6]), ([4], [8])]
+    """
+    session = worker_session.get_session("keras.prepare_arrays")
+    info = session.info
+    given: tuple[Any, ...] = (x,) if y is None else (x, y)
+    if sample_weight is not None:
+        if y is None:
+            raise ValueError("prepare_arrays() got sample_weight without y. Pass the targets too.")
+        given = (x, y, sample_weight)
+    arrays = keras.tree.map_structure(_check_array, given)
+    num_rows = _count_rows(arrays)
+    if num_rows < info.world_size:
+        raise ValueError(
+            f"prepare_arrays() got {num_rows} rows for {info.world_size} ranks, but each needs one or more. Use fewer ranks, or more data."
+        )
+    rows = ledger.Ledger(num_rows, batch_size * info.world_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+    cursor = cursor_module.Cursor(rows, info.rank, info.world_size)
+    if resume:
+        state = session.track(name, cursor.state_dict)
+        if state is not None:
+            _go_on(cursor, state, name)
+    whole = ledger.Ledger(num_rows, rows.batch_size, shuffle=False)
+    return PreparedArrays(arrays, cursor, whole)
+
+
+def _check_array(array: Any) -> Any:
+    if isinstance(array, np.ndarray) and array.ndim:
+        return array
+    if hasattr(array, "__array__") and np.ndim(array):
+        return np.asarray(array)
+    raise TypeError(
+        f"prepare_arrays() takes arrays with a row for each sample, but received {type(array).__name__}: {str(array)[:80]}. Write numpy.asarray(...) first; a "
+        "tf.data.Dataset or a DataLoader goes to fit() as it is, split among the ranks by yourself."
+    )
+
+
+def _count_rows(arrays: Any) -> int:
+    counts = [len(array) for array in keras.tree.flatten(arrays)]
+    if len(set(counts)) != 1:
+        raise ValueError(
+            f"prepare_arrays() takes arrays with equally many rows, but received {' and '.join(map(str, counts))}. Look at how they were cut."
+        )
+    return counts[0]
+
+
+def _go_on(cursor: cursor_module.Cursor, state: Mapping[str, Any], name: str | None) -> None:
+    try:
+        cursor.load_state_dict(state)
+    except ValueError as error:
+        which = (
+            f"name={name!r}" if name is not None else "no name, so it is known by the order in which data are prepared"
+        )
+        raise ValueError(
+            f"The checkpoint has a position for this data ({which}) that does not fit it: {error} If it is another's, give each a name; to begin anew, "
+            "pass resume=False to prepare_arrays()."
+        ) from error
+
+
+@final
+class PreparedArrays(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is not type-checked
+    """One rank's batches of arrays. Made by `prepare_arrays`."""
+
+    def __init__(self, arrays: Any, cursor: cursor_module.Cursor, whole: ledger.Ledger) -> None:
+        super().__init__()
+        self._arrays = arrays
+        self._cursor: Final = cursor
+        self._whole: Final = whole
+        self._lock = threading.Lock()
+        self._loop = 0
+        #: Which batches there are to read: those of an epoch in training, or each row once.
+        self._pass = _Pass(whole, cursor.rank, cursor.world_size, trains=False)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that ``fit`` is in, or else the one that it begins next, counted from 0. For ``initial_epoch``."""
+        return self._cursor.epoch + (self._cursor.steps_left == 0)
+
+    @property
+    def steps_left(self) -> int:
+        """How many steps of that epoch are not taken."""
+        return self._cursor.steps_left or self._cursor.ledger.steps_per_epoch
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches Keras shall read."""
+        return len(self._pass)
+
+    def __len__(self) -> int:
+        """Return how many batches this rank has."""
+        return len(self._pass)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        """Return a batch."""
+        with self._lock:  # several threads may read
+            part = self._pass.find(index)
+        rows = part.indices if len(part.indices) else np.array([part.filler])
+        batch: tuple[Any, ...] = keras.tree.map_structure(lambda array: array[rows], self._arrays)
+        return batch
+
+    # --- what `fit` of a prepared model calls -------------------------------------------------------------------------
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the next epoch has fewer steps than others, because a checkpoint was in the middle of it."""
+        return self.steps_left != self._cursor.ledger.steps_per_epoch
+
+    def begin_training(self) -> None:
+        """Have the batches of the next epoch read."""
+        loop, _ = self._cursor.begin()
+        if self._cursor.steps_left == 0:
+            self._cursor.leave(loop)
+        self._read(self._cursor.ledger, trains=True)
+
+    def _read(self, rows: ledger.Ledger, *, trains: bool) -> None:
+        with self._lock:
+            self._pass = _Pass(rows, self._cursor.rank, self._cursor.world_size, trains=trains)
+
+    def begin_epoch(self) -> int | None:
+        """Note that an epoch begins; return the step whose row is a filler, None if there is no such step."""
+        self._loop, _ = self._cursor.begin()
+        self._read(self._cursor.ledger, trains=True)
+        return self._pass.find_filler()
+
+    def take(self, count: int) -> None:
+        """Note that steps are taken."""
+        for _ in range(min(count, self._cursor.steps_left)):
+            self._cursor.take(self._loop)
+
+    def end_epoch(self) -> None:
+        """Note that the epoch is over."""
+        self._cursor.leave(self._loop)
+
+    def end_training(self) -> None:
+        """Have each row read once again."""
+        self._read(self._whole, trains=False)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the position, as plain numbers, the same in all ranks. With ``resume=True`` it goes into checkpoints by itself."""
+        return self._cursor.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have the next ``fit`` go on where another one was, with any number of ranks.
+
+        Raises:
+            ValueError: It is of other data or another order, or it is no such state.
+        """
+        self._cursor.load_state_dict(state)
+
+
+@final
+class _Pass:
+    """The slices of one pass over the rows, by number; read mostly in order.
+
+    Args:
+        rows: Where the pass begins. It stays there.
+        rank: Whose slices.
+        world_size: Into how many each batch is cut.
+        trains: Whether the rank takes each step; else it leaves out one without rows.
+    """
+
+    def __init__(self, rows: ledger.Ledger, rank: int, world_size: int, *, trains: bool) -> None:
+        self._ledger = copy.copy(rows)
+        self._rank, self._size = rank, world_size
+        self._trains = trains
+        self._next = 0
+        self._parts: Iterator[ledger.Slice] = iter(())
+        self._rewind()
+        self._count = self._ledger.steps_left
+        self._last_rows = self._count_last_rows()
+
+    def _rewind(self) -> None:
+        self._next, self._parts = 0, self._ledger.slices(self._rank, self._size)
+
+    def _count_last_rows(self) -> int:
+        """Return how many rows of the last batch are this rank's."""
+        left = self._ledger.num_rows - self._ledger.position
+        rows = left - (self._count - 1) * self._ledger.batch_size
+        first, end = ledger.cut(min(rows, self._ledger.batch_size), self._rank, self._size)
+        return end - first
+
+    def __len__(self) -> int:
+        return self._count if self._trains or self._last_rows else self._count - 1
+
+    def find_filler(self) -> int | None:
+        return None if self._last_rows else self._count - 1
+
+    def find(self, index: int) -> ledger.Slice:
+        if not 0 <= index < self._count:
+            raise IndexError(f"There are {self._count} batches, but number {index} was asked for.")
+        if index < self._next:
+            self._rewind()
+        while self._next < index:
+            next(self._parts)
+            self._next += 1
+        self._next += 1
+        return next(self._parts)

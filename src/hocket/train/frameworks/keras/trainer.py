@@ -1,0 +1,71 @@
+"""The entry to training with Keras 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from hocket import data
+from hocket.train import configs, data_parallel_trainer, strategies, validation
+from hocket.train.frameworks.keras import config, rank_state
+from hocket.train.rank import datasets as datasets_module
+
+
+@final
+class KerasTrainer(data_parallel_trainer.DataParallelTrainer):
+    """Runs a training function in ranks whose Keras models are trained as one.
+
+    Args:
+        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls `prepare_model`, and ``model.fit`` with
+            what `prepare_arrays` returns.
+        train_loop_config: What it is given, if it takes an argument.
+        strategy: How updates travel between the ranks. Default: `AllReduce()`. The training function is the same for all of them.
+        keras_config: The backend that Keras computes with, and time-out.
+        scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
+        run_config: Name, storage, failures, checkpoints, callbacks.
+        validation_config: How checkpoints are validated whose report asks for it.
+        datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part.
+        dataset_config: Which of them are shared out.
+        metadata: For programs written for Ray; must be None, as the next.
+        resume_from_checkpoint: See `metadata`.
+
+    Raises:
+        TypeError: The function cannot be called, or a configuration or the strategy has the wrong type.
+        ValueError: The function needs more than one argument, or a configuration that it does not take is given.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any],
+        *,
+        train_loop_config: dict[str, Any] | None = None,
+        strategy: strategies.Strategy | None = None,
+        keras_config: config.KerasConfig | None = None,
+        scaling_config: configs.ScalingConfig | None = None,
+        run_config: configs.RunConfig | None = None,
+        validation_config: validation.ValidationConfig | None = None,
+        datasets: Mapping[str, data.Dataset] | None = None,
+        dataset_config: datasets_module.DataConfig | None = None,
+        metadata: None = None,
+        resume_from_checkpoint: None = None,
+    ) -> None:
+        if strategy is not None and not isinstance(strategy, strategies.Strategy):
+            raise TypeError(
+                f"strategy must be a Strategy, but received {strategy!r}. Write strategy=AllReduce() or strategy=LocalSGD(8)."
+            )
+        if callable(train_loop_per_worker):
+            train_loop_per_worker = rank_state.RunWithStrategy(
+                train_loop_per_worker, strategy or strategies.AllReduce()
+            )
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=keras_config or config.KerasConfig(),
+            scaling_config=scaling_config,
+            run_config=run_config,
+            validation_config=validation_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            metadata=metadata,
+            resume_from_checkpoint=resume_from_checkpoint,
+        )

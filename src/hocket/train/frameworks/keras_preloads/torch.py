@@ -1,0 +1,5 @@
+"""Imports Keras on PyTorch."""
+
+from hocket.train.frameworks import keras_preloads
+
+keras_preloads.load("torch")

@@ -1,0 +1,103 @@
+"""What the callbacks of Keras 2 (tf-keras) and Keras 3 that report have in common: when they report, and which metrics.
+
+Names and rules are Ray's. Keras calls a method a moment; which of them report is chosen when the callback is made.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.rank import context
+
+MOMENTS: Final = tuple(
+    f"{what}_{when}"
+    for what in ("epoch", "train_batch", "test_batch", "predict_batch", "train", "test", "predict")
+    for when in ("begin", "end")
+)
+"""When Keras calls a callback."""
+
+
+class ReportMixin:
+    """Reports at the chosen moments. To be combined with a Keras's ``Callback``; `write_checkpoint` is the part that differs.
+
+    Args:
+        checkpoint_on: At which moments to report with a checkpoint.
+        report_metrics_on: At which to report without one, if not with one.
+        metrics: Which of Keras's logs: a name, several, or a dict from the name that is reported to Keras's. Default: all.
+
+    Raises:
+        ValueError: There is no such moment.
+    """
+
+    def __init__(
+        self,
+        checkpoint_on: str | Sequence[str] = "epoch_end",
+        report_metrics_on: str | Sequence[str] = "epoch_end",
+        metrics: str | Sequence[str] | Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._checkpoint_on = _check_moments("checkpoint_on", checkpoint_on)
+        self._report_on = _check_moments("report_metrics_on", report_metrics_on)
+        self._metrics = metrics
+        for moment in {*self._checkpoint_on, *self._report_on}:
+            self._listen(moment)
+
+    def write_checkpoint(self, folder: str) -> bool:
+        """Write the model to a folder, in every rank; tell whether this rank's files shall be in the checkpoint."""
+        raise NotImplementedError
+
+    def _listen(self, moment: str) -> None:
+        def react(*args: Any, logs: Mapping[str, Any] | None = None) -> None:
+            given = logs if logs is not None else (args[-1] if args and isinstance(args[-1], Mapping) else {})
+            self._report(moment, given)
+
+        setattr(self, f"on_{moment}", react)
+
+    def _report(self, moment: str, logs: Mapping[str, Any]) -> None:
+        metrics = _choose(self._metrics, logs, moment)
+        if moment not in self._checkpoint_on:
+            context.report(metrics)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            is_ours = self.write_checkpoint(folder)
+            context.report(metrics, checkpoint=checkpoint_module.Checkpoint(folder) if is_ours else None)
+
+
+def _check_moments(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    moments = (given,) if isinstance(given, str) else tuple(given)
+    for moment in moments:
+        if moment not in MOMENTS:
+            raise ValueError(
+                f"{name} must be of {', '.join(MOMENTS)}, but received {moment!r}. Leave it out for 'epoch_end'."
+            )
+    return moments
+
+
+def _choose(
+    wanted: str | Sequence[str] | Mapping[str, str] | None, logs: Mapping[str, Any], moment: str
+) -> dict[str, Any]:
+    """Return the metrics to report, by the name under which they are."""
+    if wanted is None:
+        names: Mapping[str, str] = {name: name for name in logs}
+    elif isinstance(wanted, str):
+        names = {wanted: wanted}
+    elif isinstance(wanted, Mapping):
+        names = wanted
+    else:
+        names = {name: name for name in wanted}
+    missing = [name for name in names.values() if name not in logs]
+    if missing:
+        raise ValueError(
+            f"Keras's logs at {moment} have {', '.join(logs) or 'nothing'}, but metrics asks for {', '.join(missing)}. Name what is there, or leave "
+            "metrics out for all."
+        )
+    return {name: _to_plain(logs[source]) for name, source in names.items()}
+
+
+def _to_plain(value: Any) -> Any:
+    """Return a number of Python's for one of numpy's or a framework's."""
+    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "__float__")
+    return float(value) if is_scalar else value

@@ -1,0 +1,156 @@
+"""Tells the ranks of each other as TensorFlow wants it: in the environment variable TF_CONFIG.
+
+It imports no TensorFlow: the training function does, and finds the variable. TensorFlow's ranks talk to each other over gRPC. What they *connect* to is
+loopback if all ranks are on one machine, else the address under which the cluster knows the machine. What they *listen* on is not ours to say:
+TensorFlow opens its port on all interfaces, and does not ask who connects. So the network must be one's own; `hocket.train.keras` opens no port.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from hocket import exceptions
+from hocket.core import api
+from hocket.engine import values
+from hocket.train.run import worker_group
+
+LOOPBACK: Final = "127.0.0.1"
+"""Where ranks of one machine connect to each other."""
+
+LEGACY_KERAS: Final = "TF_USE_LEGACY_KERAS"
+"""The environment variable with which ``tf.keras`` is Keras 2 (tf-keras), the last that has MultiWorkerMirroredStrategy."""
+
+_INTRA_THREADS: Final = "TF_NUM_INTRAOP_THREADS"
+"""How many threads an operation may use. TensorFlow's default is one a core, in each rank."""
+
+_LOG_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
+_ERRORS_ONLY: Final = "2"
+
+
+EVALUATOR: Final = "evaluator"
+"""The task type of what is no part of the cluster: nobody connects to it, and it connects to nobody."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a rank's environment gets."""
+
+    tf_config: str
+    """TF_CONFIG."""
+    legacy_keras: bool | None
+    """Whether ``tf.keras`` shall be tf-keras; None leaves it to the user's environment."""
+    num_threads: int
+    """How many threads an operation may use."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """What is set too, unless the user's environment has it."""
+
+    def apply(self) -> None:
+        """Set it in this process."""
+        os.environ["TF_CONFIG"] = self.tf_config
+        os.environ["KERAS_BACKEND"] = (
+            "tensorflow"  # a Keras 3 on another one would not notice the strategy, and train each rank alone
+        )
+        if self.legacy_keras is not None:
+            os.environ[LEGACY_KERAS] = "1" if self.legacy_keras else "0"
+        for name, value in self.defaults.items():
+            os.environ.setdefault(name, value)
+        set_threads(self.num_threads)
+        be_quiet()
+
+
+def arrange(
+    group: worker_group.WorkerGroup,
+    task_types: Sequence[str],
+    *,
+    legacy_keras: bool | None,
+    defaults: Mapping[str, str] | None = None,
+) -> list[Setting]:
+    """Pick a port in each rank, and give all of them the list; return what each got. Called by the controller.
+
+    Args:
+        group: The ranks.
+        task_types: What each rank is, by rank: ``"worker"``, ``"chief"``, ``"ps"``, ``"evaluator"``.
+        legacy_keras: See `Setting`, as for the next.
+        defaults: See `Setting`.
+    """
+    addresses = find_addresses(group)
+    ports = group.execute(_pick_port, [(address,) for address in addresses])
+    members: dict[str, list[str]] = {}
+    tasks = []
+    for kind, address, port in zip(task_types, addresses, ports, strict=True):
+        same = members.setdefault(kind, [])
+        tasks.append({"type": kind, "index": len(same)})
+        same.append(f"{address}:{port}")
+    cluster = {kind: same for kind, same in members.items() if kind != EVALUATOR}
+    bundles = [role.bundle for role in group.roles] or [group.scaling.bundle] * len(group)
+    settings = [
+        Setting(
+            tf_config=json.dumps({"cluster": cluster, "task": task}),
+            legacy_keras=legacy_keras,
+            num_threads=max(1, int(bundle.get("CPU", 1))),
+            defaults=defaults or {},
+        )
+        for task, bundle in zip(tasks, bundles, strict=True)
+    ]
+    group.execute(Setting.apply, [(setting,) for setting in settings])
+    return settings
+
+
+def find_addresses(group: worker_group.WorkerGroup) -> list[str]:
+    """Return where each rank is reached by the others."""
+    if len({place.node_id for place in group.places}) == 1:
+        return [LOOPBACK] * len(group)
+    addresses = {node["NodeID"]: str(node["NodeManagerAddress"]) for node in api.nodes()}
+    return [addresses[place.node_id] for place in group.places]
+
+
+def _pick_port(address: str) -> int:
+    """Return a port that is free now. TensorFlow opens it itself, so another program may be faster."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def set_threads(num_threads: int) -> None:
+    """Say how many threads an operation of TensorFlow may use, unless the user's environment does."""
+    os.environ.setdefault(_INTRA_THREADS, str(num_threads))
+
+
+def be_quiet() -> None:
+    """Have TensorFlow print errors only, unless the user's environment says otherwise: its notices and warnings are of what no user can change."""
+    os.environ.setdefault(_LOG_LEVEL, _ERRORS_ONLY)
+
+
+_KERAS_3: Final = re.compile(rb"(?<!tf_)keras\.(?:src|_tf_keras|api\._tf_keras)[\w.]*")
+"""How the modules of Keras 3 are called in a pickle; those of tf-keras are called ``tf_keras.src``."""
+
+
+def refuse_keras_3(work: Any) -> None:
+    """Raise if a training function takes along objects or classes of Keras 3, as a callback does whose class is defined beside it: in the ranks ``tf.keras`` is Keras 2.
+
+    Args:
+        work: The function and what it is called with.
+
+    Raises:
+        TypeError: It does.
+    """
+    if "keras.src" not in sys.modules:
+        return
+    try:
+        found = _KERAS_3.search(bytes(values.encode_whole(work).data))
+    except exceptions.SerializationError:  # the sending that follows says why
+        return
+    if found is not None:
+        raise TypeError(
+            f"The training function takes along something of Keras 3 ({found[0].decode()}), but `tf.keras` is Keras 2 (tf-keras) in the ranks of a TensorFlow trainer. Write "
+            f"os.environ['{LEGACY_KERAS}'] = '1' at the top of the program, above `import tensorflow`; or make what is Keras's inside the training function; or train with "
+            "hocket.train.keras.KerasTrainer, which is for Keras 3. TensorflowConfig(legacy_keras=False) makes `tf.keras` Keras 3 in the ranks, too."
+        )

@@ -1,0 +1,1 @@
+"""TensorFlow's own strategies in the ranks, and tf-keras. `hocket.train.tensorflow` has the public names, and says what is where."""

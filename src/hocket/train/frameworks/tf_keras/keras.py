@@ -1,0 +1,53 @@
+"""The callback that reports from ``fit`` of tf-keras. Importing this module imports tf-keras, and with it TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Final, final
+
+from hocket.train.frameworks import report_callback, weights
+from hocket.train.rank import context
+
+try:
+    import tf_keras
+    from tf_keras.src.saving import (
+        saving_lib,
+    )  # Model.save() writes .keras files in the main thread only, and ranks train in another
+except ImportError as _error:
+    raise ImportError(
+        "hocket.train.tensorflow.keras needs tf-keras (Keras 2), which cannot be imported. Run pip install 'hocket[tensorflow]'."
+    ) from _error
+
+MODEL_NAME: Final = "model.keras"
+"""The file in the checkpoint's folder, for ``tf_keras.models.load_model``."""
+
+
+@final
+class ReportCheckpointCallback(report_callback.ReportMixin, tf_keras.callbacks.Callback):  # type: ignore[misc]  # tf-keras is not type-checked
+    """Reports Keras's logs, and a checkpoint, after each epoch. Signature and rules are Ray's.
+
+    Every rank must have it among its callbacks, since every rank reports, and a model under MultiWorkerMirroredStrategy is read by all ranks together.
+    Rank 0's files are the checkpoint: ``model.keras``, if the model can be saved so, and ``weights.npz``, which `hocket.train.frameworks.weights` and
+    numpy alone can read.
+
+    Args:
+        checkpoint_on: At which moments to report with a checkpoint: ``"epoch_end"``, ``"train_batch_end"``, ..., or several. Metrics always come with it.
+        report_metrics_on: At which to report without one.
+        metrics: Which logs: a name, several, or a dict from the name that is reported to Keras's. Default: all.
+
+    Raises:
+        ValueError: There is no such moment, or no such metric.
+    """
+
+    def write_checkpoint(self, folder: str) -> bool:
+        """Write the model, in every rank."""
+        with contextlib.suppress(NotImplementedError):  # a subclass of Model need not be able to
+            saving_lib.save_model(self.model, str(Path(folder, MODEL_NAME)))
+        weights.save(folder, list_weights(self.model))
+        return context.get_context().get_world_rank() == 0
+
+
+def list_weights(model: Any) -> list[tuple[str, Any]]:
+    """Return a model's arrays with their names."""
+    return [(variable.name.partition(":")[0], variable.numpy()) for variable in model.weights]

@@ -1,0 +1,143 @@
+"""The entry to training with TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from hocket import data
+from hocket.train import configs, data_parallel_trainer, strategies, validation
+from hocket.train.frameworks.tf_keras import config, parameter_servers
+from hocket.train.rank import datasets as datasets_module
+from hocket.train.run import backend
+
+
+@final
+class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
+    """Runs a training function in ranks that find each other by TF_CONFIG.
+
+    Args:
+        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It makes its model under
+            ``tf.distribute.MultiWorkerMirroredStrategy().scope()``, and reports with `hocket.train.report` or `ReportCheckpointCallback`. With
+            parameter servers it is the chief's program: ``tf.distribute.ParameterServerStrategy`` and ``ClusterCoordinator``.
+        train_loop_config: What it is given, if it takes an argument.
+        strategy: ``"parameter_server"`` or a `ParameterServers` adds a chief and servers to the workers. None, or ``AllReduce()`` for the other
+            trainers' sake: all ranks are workers, and how gradients travel is TensorFlow's affair.
+        tensorflow_config: What each rank is, and which Keras ``tf.keras`` is.
+        scaling_config: How many workers, and what each holds. Default: one, with a CPU.
+        run_config: Name, storage, failures, checkpoints, callbacks.
+        validation_config: How checkpoints are validated whose report asks for it.
+        datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part.
+        dataset_config: Which of them are shared out.
+        metadata: For programs written for Ray; must be None, as the next.
+        resume_from_checkpoint: See `metadata`.
+
+    Raises:
+        TypeError: The function cannot be called, or a configuration has the wrong type.
+        ValueError: The function needs more than one argument, or a configuration that it does not take is given.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket import train
+        >>> from hocket.train.tensorflow import TensorflowTrainer
+        >>> def train_loop(config):  # a program for tf.distribute.MultiWorkerMirroredStrategy
+        ...     train.report({"loss": 1 / config["epochs"]})
+        >>> trainer = TensorflowTrainer(
+        ...     train_loop,
+        ...     train_loop_config={"epochs": 2},
+        ...     scaling_config=train.ScalingConfig(num_workers=0),  # in this process, without TF_CONFIG
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> trainer.fit().metrics
+        {'loss': 0.5}
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any],
+        *,
+        train_loop_config: dict[str, Any] | None = None,
+        strategy: strategies.Strategy | parameter_servers.ParameterServers | str | None = None,
+        tensorflow_config: config.TensorflowConfig | None = None,
+        scaling_config: configs.ScalingConfig | None = None,
+        run_config: configs.RunConfig | None = None,
+        validation_config: validation.ValidationConfig | None = None,
+        datasets: Mapping[str, data.Dataset] | None = None,
+        dataset_config: datasets_module.DataConfig | None = None,
+        metadata: None = None,
+        resume_from_checkpoint: None = None,
+    ) -> None:
+        cluster = parameter_servers.parse(strategy)
+        if cluster is None and strategy is not None and strategy != strategies.AllReduce():
+            raise ValueError(
+                f"TensorflowTrainer takes no strategy={strategy!r}: how gradients travel is up to tf.distribute in the training function. Leave it out, write "
+                f"strategy={parameter_servers.NAME!r} for servers of variables, or use hocket.train.keras.KerasTrainer, which has LocalSGD."
+            )
+        settings: backend.BackendConfig = tensorflow_config or config.TensorflowConfig()
+        if cluster is not None:
+            settings = _build_backend(cluster, tensorflow_config or config.TensorflowConfig(), scaling_config)
+        elif tensorflow_config is not None and scaling_config is not None and scaling_config.num_workers:
+            tensorflow_config.list_task_types(scaling_config.max_workers)  # refuses before anything starts
+        if callable(train_loop_per_worker):
+            train_loop_per_worker = ExplainKeras3(train_loop_per_worker)
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=settings,
+            scaling_config=scaling_config,
+            run_config=run_config,
+            validation_config=validation_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            metadata=metadata,
+            resume_from_checkpoint=resume_from_checkpoint,
+        )
+
+
+def _build_backend(
+    cluster: parameter_servers.ParameterServers,
+    given: config.TensorflowConfig,
+    scaling: configs.ScalingConfig | None,
+) -> parameter_servers.ParameterServerBackend:
+    """Check what was given beside a cluster with servers, before anything starts."""
+    if given.chief:
+        raise ValueError(
+            "TensorflowConfig(chief=True) would be a second chief: with parameter servers there is one already, besides the workers. Leave chief out."
+        )
+    if given.num_evaluators:
+        raise ValueError(
+            f"TensorflowConfig(num_evaluators={given.num_evaluators}) takes ranks from the workers, but with parameter servers an evaluator comes on top. "
+            "Write strategy=ParameterServers(num_evaluators=1)."
+        )
+    parameter_servers.check_scaling(scaling or configs.ScalingConfig())
+    return parameter_servers.ParameterServerBackend(cluster=cluster, legacy_keras=given.legacy_keras)
+
+
+@final
+class ExplainKeras3:
+    """A training function that looks like itself, and says what to use instead where Keras 3 meets MultiWorkerMirroredStrategy.
+
+    Keras 3 does not refuse; its ``fit`` fails, by the time it has the first batch, with pages about a value of the type PerReplica.
+
+    Args:
+        function: The training function.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any) -> Any:
+        """Run it."""
+        try:
+            return self._function(*args)
+        except Exception as error:
+            if "PerReplica" not in str(error) or "keras.src.backend.tensorflow.trainer" not in sys.modules:
+                raise
+            raise RuntimeError(
+                "Keras 3 does not train under tf.distribute.MultiWorkerMirroredStrategy: it cannot take a value of each replica. Make the model with "
+                "tf_keras, which tf.keras is in a TensorflowTrainer, instead of `import keras`; or leave the strategy out, use "
+                "hocket.train.keras.KerasTrainer, and write model = hocket.train.keras.prepare_model(model)."
+            ) from error

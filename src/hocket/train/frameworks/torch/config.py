@@ -1,0 +1,175 @@
+"""Joins the ranks into a torch process group: over shared memory (`hocket.collective.torch`), NCCL, gloo, or what the user names.
+
+How the ranks find each other is the matter of `rendezvous`. What gloo itself opens, a socket a rank, is bound to the loopback interface if all
+ranks are on one machine, else to the interface that has the node's address, unless the user's GLOO_SOCKET_IFNAME says otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from hocket.collective import torch as collective_torch
+from hocket.collective import turns
+from hocket.train.frameworks.torch import devices, mentions, rendezvous
+from hocket.train.rank import rank_placement
+from hocket.train.run import backend, worker_group
+
+_OURS: Final = "hocket.train.torch"
+
+_COMPILER: Final = "torch._dynamo"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TorchConfig(backend.BackendConfig):
+    """How the ranks' process group is set up.
+
+    Raises:
+        ValueError: `timeout_s` is not positive, or there is no such `init_method`.
+    """
+
+    backend: str | None = None
+    """A backend of torch.distributed. Default: ``"nccl"`` if `ScalingConfig.use_gpu`, else ``"hocket"``, which reduces in memory that the
+    ranks of a machine share, and between machines over gloo."""
+    timeout_s: float = 1800
+    """Seconds that a collective may take. Ray's default."""
+
+    init_method: str = "env"
+    """For programs written for Ray, which knows ``"env"`` and ``"tcp"``: how the ranks find each other. Here they do either way."""
+
+    def __post_init__(self) -> None:
+        if self.init_method not in ("env", "tcp"):
+            raise ValueError(f"init_method must be 'env' or 'tcp', but received {self.init_method!r}. Leave it out.")
+        if not self.timeout_s > 0:
+            raise ValueError(
+                f"timeout_s must be more than 0 seconds, but received {self.timeout_s!r}. Leave it out for 1800."
+            )
+
+    def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
+        """Return torch, and its compiler if the function names an optimizer: the first step of one loads it."""
+        return (_OURS, _COMPILER) if mentions.finds(function, "torch.optim") else (_OURS,)
+
+    @contextlib.contextmanager
+    def share_process(self) -> Iterator[Sequence[turns.Local]]:
+        """Give each rank random numbers and process groups of its own.
+
+        Raises:
+            ValueError: The backend waits where others cannot take their turn.
+        """
+        if self.backend not in (None, collective_torch.NAME):
+            raise ValueError(
+                f"TorchConfig(backend={self.backend!r}) needs ranks that are processes, but those of the in-process engine take turns. Leave the "
+                "backend out, or open the session with hocket.init(engine='local')."
+            )
+        isolate: Any = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]  # torch does not list it
+        isolate(True)  # the groups' names, which it knows outside of Python
+        try:
+            yield _LOCALS
+        finally:
+            isolate(False)
+
+    def on_start(self, group: worker_group.WorkerGroup) -> None:
+        """Join the ranks, and set torch up in each."""
+        name = self.backend or ("nccl" if group.scaling.use_gpu else collective_torch.NAME)
+        num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
+        meeting = rendezvous.arrange(group, self.timeout_s)
+        is_apart = len({place.node_id for place in group.places}) > 1
+        addresses = rendezvous.get_addresses(group) if is_apart else [rendezvous.LOOPBACK] * len(group)
+        group.execute(
+            _join,
+            [
+                (meeting, name, self.timeout_s, rank, len(group), place, address, num_threads, group.scaling.use_gpu)
+                for rank, (place, address) in enumerate(zip(group.places, addresses, strict=True))
+            ],
+        )
+
+    def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
+        """Take the process group apart."""
+        group.execute(_leave, [()] * len(group))
+
+
+def _join(
+    meeting: rendezvous.Meeting,
+    name: str,
+    timeout_s: float,
+    rank: int,
+    world_size: int,
+    place: rank_placement.Place,
+    address: str,
+    num_threads: int,
+    use_gpu: bool,
+) -> None:
+    """Called in each rank. Sets the environment variables that torchrun sets, but for the address of its store."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(place.local_rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_WORLD_SIZE=str(place.local_world_size),
+        GROUP_RANK=str(place.node_rank),
+    )
+    interface = rendezvous.choose_interface(address)
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        if address != rendezvous.LOOPBACK:  # inside a machine NCCL needs no network
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    collective_torch.register()
+    torch.set_num_threads(num_threads)
+    if use_gpu:
+        torch.cuda.set_device(devices.pick_cuda_device())
+    dist.init_process_group(
+        name,
+        store=rendezvous.open_store(meeting, world_size, timeout_s),
+        rank=rank,
+        world_size=world_size,
+        timeout=dt.timedelta(seconds=timeout_s),
+    )
+
+
+def _leave() -> None:
+    if dist.is_initialized():  # the training function may have done it
+        dist.destroy_process_group()
+
+
+# --- ranks in one process ---------------------------------------------------------------------------------------------
+
+_GROUP_GLOBALS: Final = (
+    "_world",
+    "_pg_map",
+    "_pg_names",
+    "_pg_group_ranks",
+    "_pg_backend_config",
+    "_group_count",
+    "_tags_to_pg",
+    "_pg_to_tag",
+    "_default_pg_init_method",
+)
+"""Where torch.distributed keeps its process groups. torch's own tests of ranks that are threads replace the first of them, too."""
+
+
+def _take_groups() -> dict[str, Any]:
+    return {name: getattr(distributed_c10d, name) for name in _GROUP_GLOBALS}
+
+
+def _put_groups(kept: dict[str, Any]) -> None:
+    for name, value in kept.items():
+        setattr(distributed_c10d, name, value)
+
+
+def _build_groups() -> dict[str, Any]:
+    return {name: type(value)() if value is not None else None for name, value in _take_groups().items()}
+
+
+_LOCALS: Final = (
+    turns.Local(_take_groups, _put_groups, _build_groups),
+    turns.Local(torch.get_rng_state, torch.set_rng_state),
+    turns.Local(torch.get_num_threads, torch.set_num_threads),
+)

@@ -1,0 +1,32 @@
+"""Where a rank's tensors live."""
+
+from __future__ import annotations
+
+import torch
+
+from hocket.train.rank import worker_session
+
+
+def get_device() -> torch.device:
+    """Return the device of the calling rank: its GPU if it has one, else the CPU.
+
+    Raises:
+        RuntimeError: It is called outside a training function, or the rank was promised a GPU that torch does not see.
+    """
+    if not worker_session.get_session("torch.get_device").info.use_gpu:
+        return torch.device("cpu")
+    return pick_cuda_device()
+
+
+def pick_cuda_device() -> torch.device:
+    """Return the first of this process's GPUs: each rank sees only those that it holds.
+
+    Raises:
+        RuntimeError: torch sees none.
+    """
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            f"use_gpu=True, but torch {torch.__version__} sees no CUDA device in this rank. Install a torch built for CUDA, or set "
+            "ScalingConfig(use_gpu=False)."
+        )
+    return torch.device("cuda", 0)

@@ -1,0 +1,375 @@
+"""Gives each rank its part of a data set, batch by batch, from the sample ledger.
+
+A prepared loader is torch's own `DataLoader`, with its workers, collation and pinned memory; only the indices come from elsewhere. torch may ask for
+indices far ahead, so what it asked for is never what counts: the loader's cursor moves when a batch is handed to the loop.
+
+What a rank gets whose slice of the last batch is short was the question. Its batch is as short, not filled up: a row that is filled in counts
+twice in every loop that does not look at weights, and most do not. Only a rank without any row gets one that is not its own, because it must take
+the step with the others, and is warned if the loop did not ask for its weight.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn, final
+
+import torch
+from torch.utils import data
+
+from hocket.data import cursor as cursor_module
+from hocket.data import ledger
+from hocket.train.frameworks.torch import devices, samplers
+from hocket.train.rank import worker_session
+
+
+def prepare_data_loader(
+    data_loader: data.DataLoader[Any],
+    add_dist_sampler: bool = True,
+    move_to_device: bool = True,
+    *,
+    name: str | None = None,
+    resume: bool = True,
+) -> PreparedDataLoader:
+    """Return a loader with this rank's part of the rows, on its device.
+
+    The batch size stays what it is: with n ranks, n batches are worked on at once. They are the rank's slices of a *global batch* of n times the
+    size, drawn from `hocket.data.Ledger`. If the loader shuffles, each epoch has another order, given by the seed of the loader's generator, or
+    0, which must be the same in all ranks; nobody has to call ``sampler.set_epoch``.
+
+    *The end of an epoch.* All ranks take the same number of steps, and each row is in one batch of one rank. With ``drop_last=True`` the rows that
+    fill no global batch are left out. Otherwise the last global batch is short, and so are the ranks' batches, by one row more or less. A rank that
+    has no row in it gets one of another rank's, so that it can take the step, and that row's weight is 0. Nothing else is ever
+    repeated. For an average over the global batch that is exact also then, multiply the mean loss with ``loader.loss_scale``; it is 1
+    wherever the ranks' batches are equally long. ``loader.weights`` has 1 for each row of the batch, and 0 for such a filler.
+
+    *Going on.* The loader's position goes into each checkpoint that is reported, and after a restart, with any number of ranks, the first loop over
+    the loader goes on there: with the rows that were not handed out. A batch counts as done when the loop has it, so report after the
+    step. A loop that counts epochs begins at ``loader.epoch``. Prepare a loader once and not in every epoch, and look at a batch to try something
+    with the original loader: a loop that is broken off leaves its epoch behind.
+
+    Of torch's samplers, those that give each row of a set once are replaced by the ledger: `SequentialSampler`, `RandomSampler` without replacement,
+    `SubsetRandomSampler`, and `DistributedSampler` of the same ranks, also inside torch's `BatchSampler`. Others, and batch samplers of one's own, are refused if there is more
+    than one rank, and kept as they are if there is one; so are the rows of an `IterableDataset`, with any number of ranks, which must split itself: rank 0 warns if nobody said so with ``add_dist_sampler=False``. What
+    is kept has no position: neither weights nor ``state_dict``, and nothing in checkpoints.
+
+    Args:
+        data_loader: What one process alone would use.
+        add_dist_sampler: Whether to split the rows among the ranks. False leaves the sampler alone.
+        move_to_device: Whether to move the batches to the rank's device.
+        name: How the loader's position is found again in a checkpoint. Default: by the order in which loaders without a name are prepared.
+        resume: Whether the position goes into checkpoints, and is taken from them. False if the training function does that itself, with
+            ``state_dict``, or skips the batches that it has seen.
+
+    Raises:
+        TypeError: It is no DataLoader.
+        ValueError: Its sampler cannot be split; its batches may come in another order; an epoch would have no batch; the name is taken, or is
+            no name; or the position in the checkpoint is of other rows.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from hocket import train
+        >>> from hocket.train.torch import TorchTrainer, prepare_data_loader
+        >>> def show_rows():
+        ...     loader = prepare_data_loader(torch.utils.data.DataLoader(range(7), batch_size=3))
+        ...     for batch in loader:
+        ...         train.report({"rows": batch.tolist(), "scale": loader.loss_scale})
+        >>> result = TorchTrainer(
+        ...     show_rows,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),  # in this process
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit()
+        >>> [metrics["rows"] for metrics in result.metrics_history]
+        [[0, 1, 2], [3, 4, 5], [6]]
+    """
+    session = worker_session.get_session("torch.prepare_data_loader")
+    info = session.info
+    _check_loader(data_loader)
+    device = devices.get_device() if move_to_device else None
+    if not add_dist_sampler or isinstance(data_loader.dataset, data.IterableDataset):
+        if add_dist_sampler and info.world_size > 1 and info.rank == 0:
+            _warn_of_stream(data_loader.dataset, info.world_size)
+        return PreparedDataLoader(data_loader, device)
+    batching = samplers.read_batching(data_loader)
+    plan = samplers.find_plan(data_loader, batching, info.rank, info.world_size)
+    if batching is None or plan is None:
+        if info.world_size > 1:
+            _refuse_sampler(data_loader, batching, info.world_size)
+        return PreparedDataLoader(data_loader, device)
+    cursor = _build_cursor(data_loader, batching, plan, info)
+    if resume:
+        state = session.track(name, cursor.state_dict)
+        if state is not None:
+            _go_on(cursor, state, name)
+    return PreparedDataLoader(data_loader, device, Rows(cursor, samplers.LedgerSampler(cursor, plan.rows), batching))
+
+
+def _check_loader(loader: object) -> None:
+    if not isinstance(loader, data.DataLoader):
+        raise TypeError(
+            f"prepare_data_loader() takes a torch.utils.data.DataLoader, but received {type(loader).__name__}: {loader!r}. Write "
+            "prepare_data_loader(DataLoader(dataset, batch_size=32))."
+        )
+    if isinstance(loader, PreparedDataLoader):
+        raise ValueError("The DataLoader is prepared already. Call prepare_data_loader() once for each loader.")  # noqa: TRY004
+
+
+def _warn_of_stream(dataset: object, world_size: int) -> None:
+    if getattr(dataset, "_distributed", None) is not None:  # of Hugging Face's, split by `split_dataset_by_node`
+        return
+    warnings.warn(
+        f"{type(dataset).__name__} is an IterableDataset, which prepare_data_loader() cannot split: each of the {world_size} ranks reads all that it gives there. Have its "
+        "__iter__ leave out what other ranks read (get_context().get_world_rank()), and pass add_dist_sampler=False to say so.",
+        stacklevel=3,
+    )
+
+
+def _refuse_sampler(loader: data.DataLoader[Any], batching: samplers.Batching | None, world_size: int) -> NoReturn:
+    what, own = ("batch_sampler", loader.batch_sampler) if batching is None else ("sampler", batching.sampler)
+    raise ValueError(
+        f"The DataLoader has its own {what}, {own!r}, which cannot be split among {world_size} ranks without repeating or losing "
+        "what it gives. Split it in the training function with get_context().get_world_rank(), and pass add_dist_sampler=False; or use "
+        "shuffle=True, which gives each row once."
+    )
+
+
+def _build_cursor(
+    loader: data.DataLoader[Any], batching: samplers.Batching, plan: samplers.Plan, info: worker_session.RankInfo
+) -> cursor_module.Cursor:
+    if not getattr(loader, "in_order", True):  # new in torch 2.6
+        raise ValueError(
+            "The DataLoader has in_order=False, but its position can be known only if batches come in their order. Leave in_order out, or pass "
+            "add_dist_sampler=False and split the rows yourself."
+        )
+    batch_size = (batching.batch_size or 1) * info.world_size
+    least = batch_size if batching.drop_last else 1
+    if plan.num_rows < least:
+        remedy = (
+            "Pass drop_last=False, a smaller batch_size, or use fewer ranks." if plan.num_rows else "Look at the data."
+        )
+        raise ValueError(
+            f"The DataLoader has {plan.num_rows} rows, but a step of {info.world_size} ranks with batch_size={batching.batch_size} and "
+            f"drop_last={batching.drop_last} needs {least} or more, so an epoch would have no step. {remedy}"
+        )
+    rows = ledger.Ledger(plan.num_rows, batch_size, seed=plan.seed, shuffle=plan.shuffle, drop_last=batching.drop_last)
+    return cursor_module.Cursor(rows, info.rank, info.world_size)
+
+
+def _go_on(cursor: cursor_module.Cursor, state: Mapping[str, Any], name: str | None) -> None:
+    try:
+        cursor.load_state_dict(state)
+    except ValueError as error:
+        which = (
+            f"name={name!r}"
+            if name is not None
+            else "no name, so it is known by the order in which loaders are prepared"
+        )
+        raise ValueError(
+            f"The checkpoint has a position for this loader ({which}) that does not fit it: {error} If it is another loader's, give each a name; "
+            "to begin the data anew, pass resume=False to prepare_data_loader()."
+        ) from error
+
+
+class Rows(NamedTuple):
+    """What a prepared loader reads."""
+
+    cursor: cursor_module.Cursor
+    sampler: samplers.LedgerSampler
+    batching: samplers.Batching
+
+
+@final
+class PreparedDataLoader(data.DataLoader[Any]):
+    """A loader of one rank's batches. Made by `prepare_data_loader`.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from hocket import train
+        >>> from hocket.train.torch import TorchTrainer, prepare_data_loader
+        >>> def take_steps():
+        ...     loader = prepare_data_loader(torch.utils.data.DataLoader(torch.arange(8.0), batch_size=4, shuffle=True))
+        ...     for epoch in range(loader.epoch, 2):  # after a restart, the epoch that was interrupted
+        ...         for batch in loader:
+        ...             loss = batch.square().mean() * loader.loss_scale  # here backward() would follow
+        ...             state = loader.state_dict()
+        ...     train.report({"epoch": loader.epoch, "last": (state["epoch"], state["ending"])})
+        >>> TorchTrainer(
+        ...     take_steps,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit().metrics
+        {'epoch': 2, 'last': [2, True]}
+    """
+
+    def __init__(
+        self,
+        loader: data.DataLoader[Any],
+        device: torch.device | None,
+        rows: Rows | None = None,
+    ) -> None:
+        super().__init__(loader.dataset, **_list_options(loader, rows))
+        if rows is not None and rows.batching.batch_size is not None:
+            # Passed to torch, it would hide batch_size, drop_last and sampler, which programs read; assigned, it is refused.
+            self.__dict__["batch_sampler"] = samplers.LedgerBatchSampler(
+                rows.sampler, rows.batching.batch_size, rows.batching.drop_last
+            )
+        self._device = device
+        self._cursor = rows.cursor if rows is not None else None
+        self._part: ledger.Slice | None = None
+        self._is_weighed = False
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises its own iterator class
+        if self._cursor is None:
+            return (self._move(batch) for batch in super().__iter__())
+        loop, parts = self._cursor.begin()
+        return self._hand_out(self._cursor, loop, parts, super().__iter__())
+
+    def _hand_out(
+        self, cursor: cursor_module.Cursor, loop: int, parts: Iterator[ledger.Slice], batches: Iterator[Any]
+    ) -> Iterator[Any]:
+        try:
+            for batch, part in zip(batches, parts, strict=True):
+                moved = self._move(batch)
+                cursor.take(loop)
+                self._part, self._is_weighed = part, False
+                yield moved
+                self._check_weighed(part)
+        except GeneratorExit:  # the loop was broken off; an error in here leaves the position as it is
+            cursor.leave(loop)
+            raise
+        cursor.leave(loop)
+
+    def _move(self, batch: Any) -> Any:
+        return batch if self._device is None else _move(batch, self._device)
+
+    def _check_weighed(self, part: ledger.Slice) -> None:
+        if len(part.indices) or self._is_weighed:
+            return
+        self._is_weighed = True
+        warnings.warn(
+            f"The last batch of the epoch has {part.batch_rows} rows for {part.world_size} ranks, so rank {part.rank} got a row that counts already in "
+            "another rank, and its loop did not ask for its weight, which is 0. Multiply the mean loss with loader.loss_scale, and use loader.weights "
+            "in what you count; or pass drop_last=True.",
+            stacklevel=3,
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that a loop is in, or else the one that the next loop begins, counted from 0.
+
+        Raises:
+            RuntimeError: The loader has no ledger.
+        """
+        return self._get_cursor("epoch").epoch
+
+    @property
+    def steps_left(self) -> int:
+        """How many batches of that epoch are not handed out. ``len(loader)`` is how many a whole epoch has.
+
+        Raises:
+            RuntimeError: The loader has no ledger.
+        """
+        return self._get_cursor("steps_left").steps_left
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """For each row of the latest batch 1, or 0 if it was only filled in; on the rank's device.
+
+        Raises:
+            RuntimeError: There is no batch yet, or the loader has no ledger.
+        """
+        part = self._get_part("weights")
+        return torch.full((len(part.indices) or 1,), float(len(part.indices) > 0), device=self._device)
+
+    @property
+    def loss_scale(self) -> float:
+        """By what to multiply the *mean* of the losses of the latest batch, so that the ranks' average is the mean over the global batch.
+
+        It is 1.0 if all ranks have equally many rows, and 0.0 if this one has none.
+
+        Raises:
+            RuntimeError: There is no batch yet, or the loader has no ledger.
+        """
+        part = self._get_part("loss_scale")
+        return len(part.indices) * part.world_size / part.batch_rows
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where the loader is, as plain numbers, the same in all ranks. With ``resume=True`` it goes into checkpoints by itself.
+
+        Raises:
+            RuntimeError: The loader has no ledger.
+        """
+        return self._get_cursor("state_dict").state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have the next loop go on where another loader was, with any number of ranks and any batch size.
+
+        Args:
+            state: What `state_dict` returned, in any rank. All ranks must load the same.
+
+        Raises:
+            ValueError: It is of other data or another order, or it is no such state. The loader stays where it was.
+            RuntimeError: The loader has no ledger.
+        """
+        self._get_cursor("load_state_dict").load_state_dict(state)
+
+    def _get_part(self, name: str) -> ledger.Slice:
+        self._get_cursor(name)
+        if self._part is None:
+            raise RuntimeError(
+                f"loader.{name} is of the latest batch, but no batch was handed out yet. Ask for it inside the loop."
+            )
+        self._is_weighed = True
+        return self._part
+
+    def _get_cursor(self, name: str) -> cursor_module.Cursor:
+        if self._cursor is None:
+            raise RuntimeError(
+                f"loader.{name} needs the sample ledger, but this loader keeps the order of its own: it has an IterableDataset or a sampler that "
+                "no ledger can stand for, or was prepared with add_dist_sampler=False. Use a data set with a length, and shuffle=True or False."
+            )
+        return self._cursor
+
+
+def _list_options(loader: data.DataLoader[Any], rows: Rows | None) -> dict[str, Any]:
+    """Return the arguments that make a copy of a loader."""
+    options: dict[str, Any] = {
+        "num_workers": loader.num_workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "generator": loader.generator,
+        "prefetch_factor": loader.prefetch_factor,
+        "persistent_workers": loader.persistent_workers,
+    }
+    if hasattr(loader, "in_order"):  # new in torch 2.6
+        options["in_order"] = loader.in_order
+    if rows is not None:
+        return {
+            **options,
+            "sampler": rows.sampler,
+            "batch_size": rows.batching.batch_size,
+            "drop_last": rows.batching.drop_last,
+        }
+    if loader.batch_size is None and loader.batch_sampler is not None:  # it is the user's own
+        return {**options, "batch_sampler": loader.batch_sampler}
+    options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if isinstance(loader.dataset, data.IterableDataset):
+        return options
+    return {**options, "sampler": loader.sampler}
+
+
+def _move(batch: Any, device: torch.device) -> Any:
+    """Return a batch with every tensor in it on the device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: _move(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_move(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(_move(value, device) for value in batch)
+    return batch

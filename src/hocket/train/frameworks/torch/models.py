@@ -1,0 +1,105 @@
+"""Makes a model train in all ranks as one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch.nn import parallel
+
+from hocket.train.frameworks.torch import devices, rank_state
+from hocket.train.frameworks.torch.strategies import sharding
+from hocket.train.rank import worker_session
+
+STRATEGIES: Final = ("ddp", "fsdp", None)
+"""What `prepare_model` can do."""
+
+
+def prepare_model(
+    model: torch.nn.Module,
+    move_to_device: bool | torch.device = True,
+    parallel_strategy: str | None = "ddp",
+    parallel_strategy_kwargs: Mapping[str, Any] | None = None,
+) -> torch.nn.Module:
+    """Move a model to the rank's device, and have it trained with the trainer's strategy: by default its gradients are averaged over all ranks.
+
+    Args:
+        model: The model; the same in all ranks. All of them start from rank 0's weights.
+        move_to_device: Whether to move it, or where to.
+        parallel_strategy: With more than one rank, ``"ddp"`` does what the strategy says, for `AllReduce` torch's DistributedDataParallel; ``"fsdp"``
+            shards the model with torch's ``fully_shard`` (FSDP2). To shard layer by layer call that for the layers first. None does neither.
+        parallel_strategy_kwargs: For DistributedDataParallel or ``fully_shard``.
+
+    Returns:
+        The model, or its wrapper, whose ``.module`` is then the model. A sharded one is the same object, with other parameters: make the optimizer
+        afterwards.
+
+    Raises:
+        ValueError: `parallel_strategy` is unknown, or the trainer's strategy cannot do it.
+        RuntimeError: It is called outside a training function.
+    """
+    info = worker_session.get_session("torch.prepare_model").info
+    if parallel_strategy not in STRATEGIES:
+        raise ValueError(
+            f"parallel_strategy must be one of {list(STRATEGIES)}, but received {parallel_strategy!r}. Leave it out for 'ddp', or "
+            "pass None and wrap the model yourself."
+        )
+    state = rank_state.get_state("prepare_model")
+    device = devices.get_device() if isinstance(move_to_device, bool) else torch.device(move_to_device)
+    if move_to_device is not False:
+        model = model.to(device)
+    if state.precision is not None:
+        state.precision.adapt_model(model)
+    if parallel_strategy is None:
+        return model
+    options = dict(parallel_strategy_kwargs or {})
+    if parallel_strategy == "ddp" and device.type == "cuda" and move_to_device is not False and info.world_size > 1:
+        options = {"device_ids": [device], "output_device": device, **options}
+    prepared = state.exchange.adapt_model(model, parallel_strategy, options, device)
+    state.add_model(prepared)
+    return prepared
+
+
+@contextlib.contextmanager
+def no_sync(model: torch.nn.Module, when: bool = True) -> Iterator[None]:
+    """Have backward passes in a block add to this rank's gradients only: for the first batches of several whose gradients make one step.
+
+    It works for whatever `prepare_model` returns, with any number of ranks and any strategy, also when that was compiled.
+
+    Args:
+        model: What `prepare_model` returned.
+        when: False does nothing, so that the last of the batches needs no code of its own.
+
+    Example:
+        >>> import torch
+        >>> from hocket.train.torch import no_sync
+        >>> model = torch.nn.Linear(1, 1)
+        >>> for number in range(4):
+        ...     with no_sync(model, when=number < 3):
+        ...         model(torch.ones(2, 1)).sum().backward()
+        >>> model.bias.grad
+        tensor([8.])
+    """
+    inner = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
+    if not when:
+        yield
+    elif isinstance(inner, parallel.DistributedDataParallel):
+        with inner.no_sync():
+            yield
+    else:
+        with sharding.keep_gradients(inner):
+            yield
+
+
+def synchronize() -> None:
+    """Make the models of all ranks equal, if the strategy lets them differ between steps. All ranks must call it at the same step.
+
+    With `LocalSGD` that is a meeting, after which the next `sync_every` steps begin; with `AllReduce` there is nothing to do. With `ParameterServer` the rank reads
+    what the servers have now; ranks that go on stepping may be ahead of it.
+
+    Raises:
+        RuntimeError: It is called outside a training function.
+    """
+    rank_state.get_state("synchronize").exchange.synchronize()

@@ -1,0 +1,132 @@
+"""What a training function calls around the backward pass and the step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hocket.train.frameworks.torch import devices, precision, rank_state
+
+
+def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Have an optimizer's steps go through the trainer's strategy, and through `accelerate`.
+
+    With `AllReduce` and without `accelerate` it changes nothing, but has LBFGS decide by the mean loss of all ranks; `LocalSGD` and `ParameterServer` need it. With the latter the parameters are on the servers from here on.
+
+    Args:
+        optimizer: Made from the parameters of a prepared model.
+
+    Returns:
+        What to step: mostly the optimizer itself.
+
+    Raises:
+        TypeError: It is no optimizer of torch's.
+        ValueError: It was prepared already, or steps something that the strategy cannot follow.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from hocket import train
+        >>> from hocket.train.torch import LocalSGD, TorchTrainer, prepare_model, prepare_optimizer, synchronize
+        >>> def train_loop():
+        ...     model = prepare_model(torch.nn.Linear(1, 1))
+        ...     optimizer = prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        ...     for step in range(10):
+        ...         optimizer.zero_grad()
+        ...         (model(torch.ones(1, 1)) - 1).square().sum().backward()
+        ...         optimizer.step()
+        ...     synchronize()
+        ...     train.report({"output": round(model(torch.ones(1, 1)).item(), 1)})
+        >>> trainer = TorchTrainer(
+        ...     train_loop,
+        ...     strategy=LocalSGD(4),
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> trainer.fit().metrics
+        {'output': 1.0}
+    """
+    state = rank_state.get_state("prepare_optimizer")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"prepare_optimizer() takes an optimizer of torch.optim, but received {optimizer!r}. Write prepare_optimizer(torch.optim.SGD(...))."
+        )
+    scaler = state.precision.scaler if state.precision is not None else None
+    if scaler is not None and not state.exchange.shares_gradients:
+        raise ValueError(
+            f"With float16 a rank leaves out steps whose gradients overflow, and with {type(state.strategy).__name__} each would leave out others. Use "
+            "accelerate(amp=True, dtype=torch.bfloat16)."
+        )
+    adapted = state.exchange.adapt_optimizer(optimizer)
+    state.add_optimizer(adapted)
+    return adapted if scaler is None else precision.ScaledOptimizer(adapted, scaler)
+
+
+def accelerate(amp: bool = False, *, dtype: torch.dtype | None = None) -> None:
+    """Have the models that are prepared afterwards compute their forward passes in mixed precision.
+
+    Weights, gradients and updates stay in full precision, and so do outputs: what comes in halves is turned into float32. The loss goes to `backward`
+    then, and the optimizer to `prepare_optimizer`.
+
+    Args:
+        amp: Whether to do so. False changes nothing.
+        dtype: ``torch.bfloat16``, the default where the device computes with it, or ``torch.float16``, with which losses are scaled.
+
+    Raises:
+        ValueError: The dtype is another one.
+        RuntimeError: It is called twice, after something was prepared, or outside a training function.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from hocket import train
+        >>> from hocket.train import torch as hocket_torch
+        >>> def train_loop():
+        ...     hocket_torch.accelerate(amp=True)
+        ...     model = hocket_torch.prepare_model(torch.nn.Linear(2, 1))
+        ...     optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        ...     loss = model(torch.ones(1, 2)).square().sum()
+        ...     hocket_torch.backward(loss)
+        ...     optimizer.step()
+        ...     train.report({"dtypes": [str(loss.dtype), str(model.weight.dtype)]})
+        >>> trainer = hocket_torch.TorchTrainer(
+        ...     train_loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> trainer.fit().metrics
+        {'dtypes': ['torch.float32', 'torch.float32']}
+    """
+    state = rank_state.get_state("accelerate")
+    if state.precision is not None:
+        raise RuntimeError("accelerate() was called already in this training function. Call it once.")
+    if state.has_prepared:
+        raise RuntimeError("accelerate() was called after a model or an optimizer was prepared. Call it before.")
+    if dtype is not None and dtype not in precision.DTYPES:
+        raise ValueError(
+            f"dtype must be torch.bfloat16 or torch.float16, but received {dtype}. Leave it out for what suits the device."
+        )
+    if amp:
+        device = devices.get_device()
+        state.precision = precision.Precision(dtype or _choose_dtype(device), device)
+
+
+def _choose_dtype(device: torch.device) -> torch.dtype:
+    has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported()
+    return torch.bfloat16 if has_bfloat16 else torch.float16
+
+
+def backward(tensor: torch.Tensor, **kwargs: Any) -> None:
+    """Compute gradients of a loss, scaled if `accelerate` asks for it.
+
+    Args:
+        tensor: The loss.
+        kwargs: For ``tensor.backward``.
+
+    Raises:
+        RuntimeError: It is called outside a training function.
+    """
+    state = rank_state.get_state("backward")
+    scaler = state.precision.scaler if state.precision is not None else None
+    scaled = tensor if scaler is None else scaler.scale(tensor)
+    scaled.backward(**kwargs)  # type: ignore[no-untyped-call]

@@ -1,0 +1,137 @@
+"""What one rank has prepared, from the start of its training function to the end.
+
+It belongs to the rank's `worker_session.WorkerSession`, and is made at the first call of a function that needs it. `RunWithStrategy` is there earlier, if the trainer
+was given a strategy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import Any, final
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from hocket.train import strategies
+from hocket.train.frameworks.torch import precision
+from hocket.train.frameworks.torch import strategies as torch_strategies
+from hocket.train.rank import worker_session
+from hocket.train.strategies import hosting
+
+
+@final
+class RankState:
+    """Prepared models and optimizers of a rank, and its strategy at work.
+
+    Args:
+        info: The rank's place.
+        strategy: How updates travel.
+    """
+
+    def __init__(self, info: worker_session.RankInfo, strategy: strategies.Strategy) -> None:
+        self.strategy = strategy
+        self.exchange = torch_strategies.open_exchange(strategy, torch_strategies.Ranks(info.rank, info.world_size))
+        self.precision: precision.Precision | None = None
+        """What `accelerate` was asked for; None if it was not called."""
+        self._models: list[weakref.ref[torch.nn.Module]] = []
+        self._prepared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._unrelated: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._closing = contextlib.ExitStack()
+        self._closing.callback(self.exchange.close)
+        if self.exchange.needs_optimizer:
+            hook = torch_optimizer.register_optimizer_step_pre_hook(self._check_step)
+            self._closing.callback(hook.remove)
+
+    @property
+    def has_prepared(self) -> bool:
+        """Whether a model or an optimizer was prepared."""
+        return bool(self._models) or len(self._prepared) > 0
+
+    def add_model(self, model: torch.nn.Module) -> None:
+        """Note that a model was prepared."""
+        self._models.append(weakref.ref(model))
+        self._unrelated.clear()
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Have an optimizer's steps go through the strategy.
+
+        Raises:
+            ValueError: It was prepared already.
+        """
+        if optimizer in self._prepared:
+            raise ValueError(
+                f"prepare_optimizer() received the same {type(optimizer).__name__} twice. Prepare it once, and use what that returns."
+            )
+        self._prepared.add(optimizer)
+        exchange = self.exchange
+        before = optimizer.register_step_pre_hook(lambda stepped, args, kwargs: exchange.before_step(stepped))
+        after = optimizer.register_step_post_hook(lambda stepped, args, kwargs: exchange.after_step(stepped))
+        self._closing.callback(before.remove)
+        self._closing.callback(after.remove)
+
+    def owns_all(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether an optimizer steps parameters of prepared models only."""
+        known = self._list_parameters()
+        return all(id(p) in known for group in optimizer.param_groups for p in group["params"])
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._closing.close()
+
+    def _list_parameters(self) -> set[int]:
+        models = [model for model in (ref() for ref in self._models) if model is not None]
+        return {id(parameter) for model in models for parameter in model.parameters()}
+
+    def _check_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Called before each step of any optimizer in this process."""
+        if optimizer in self._prepared or optimizer in self._unrelated:
+            return
+        known = self._list_parameters()
+        if any(id(p) in known for group in optimizer.param_groups for p in group["params"]):
+            raise RuntimeError(
+                f"{type(self.strategy).__name__} works in the optimizer's step, but this {type(optimizer).__name__} was not prepared. Write "
+                "optimizer = hocket.train.torch.prepare_optimizer(optimizer) before the first step."
+            )
+        self._unrelated.add(optimizer)
+
+
+_states: weakref.WeakKeyDictionary[worker_session.WorkerSession, RankState] = weakref.WeakKeyDictionary()
+
+
+def get_state(caller: str) -> RankState:
+    """Return the calling rank's state.
+
+    Args:
+        caller: The function's name, for the message.
+
+    Raises:
+        RuntimeError: It is called outside a training function.
+    """
+    session = worker_session.get_session(f"torch.{caller}")
+    state = _states.get(session)
+    if state is None:
+        state = _states[session] = RankState(session.info, strategies.AllReduce())
+    return state
+
+
+@contextlib.contextmanager
+def use_strategy(strategy: strategies.Strategy) -> Iterator[None]:
+    """Have the open session's rank use a strategy, for the duration of a block."""
+    session = worker_session.get_session("torch.TorchTrainer")
+    state = _states[session] = RankState(session.info, strategy)
+    try:
+        yield
+    finally:
+        state.close()
+
+
+@final
+class RunWithStrategy(hosting.FunctionWithStrategy):
+    """A training function together with its strategy."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Run it."""
+        with use_strategy(self.strategy):
+            return self._function(*args)

@@ -1,0 +1,127 @@
+"""How the ranks of a group find each other.
+
+On the driver's own machine through torch's `FileStore`, so nothing listens for that. The file has no name: it is a memfd of the driver,
+which the ranks open below ``/proc``. It is gone when that process is, however it ends. Whether all ranks are there they find out by looking:
+a path below ``/proc`` may be another file elsewhere, but not with the same kernel's boot id and the same inode.
+
+Ranks that take turns in one process have torch's `HashStore`, which is in that process. (A `FileStore` writes once more when it is let go, which may be after its file.)
+
+Else through torch's `TCPStore` in rank 0's process. It listens on one address only: loopback if all ranks are on one machine, else the
+address under which rank 0's node is known to the cluster, with a port that the system picks. It asks nobody who they are, as everywhere
+where torch is used; the network between the nodes must be one's own.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch.distributed as dist
+
+from hocket.core import api
+from hocket.train.run import worker_group
+
+LOOPBACK = "127.0.0.1"
+"""Where ranks of one machine meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the ranks meet: a file, an address, or a store in their own process."""
+
+    path: str = ""
+    address: str = ""
+    port: int = 0
+    store: Any = None
+
+
+_server: Any = None  # rank 0's store: it serves the others as long as the process lives
+
+
+def arrange(group: worker_group.WorkerGroup, timeout_s: float) -> Meeting:
+    """Find a place that all ranks can reach."""
+    if group.shares_process:
+        return Meeting(store=dist.HashStore())  # type: ignore[attr-defined]  # exported at run time
+    descriptor = os.memfd_create("hocket-rendezvous")
+    group.resources.callback(os.close, descriptor)
+    path = f"/proc/{os.getpid()}/fd/{descriptor}"  # where other processes of the same user open it
+    mine = identify(path)
+    if all(found == mine for found in group.execute(identify, [(path,)] * len(group))):
+        return Meeting(path=path)
+    address = choose_address(group)
+    port = group.call(0, _serve, address, len(group), timeout_s)
+    return Meeting(address=address, port=port)
+
+
+def identify(path: str) -> tuple[str, int, int] | None:
+    """Return what tells a file from all files of all machines; None if it cannot be opened."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 (pathlib would resolve the link to a name that does not exist)
+            found = os.fstat(file.fileno())
+        return Path("/proc/sys/kernel/random/boot_id").read_text(), found.st_dev, found.st_ino
+    except OSError:
+        return None
+
+
+def choose_address(group: worker_group.WorkerGroup) -> str:
+    """Return the address where rank 0 listens."""
+    nodes = {place.node_id for place in group.places}
+    if len(nodes) == 1:
+        return LOOPBACK
+    return get_addresses(group)[0]
+
+
+def get_addresses(group: worker_group.WorkerGroup) -> list[str]:
+    """Return the address of each rank's node, by rank."""
+    known = {node["NodeID"]: str(node["NodeManagerAddress"]) for node in api.nodes()}
+    return [known[place.node_id] for place in group.places]
+
+
+def _serve(address: str, world_size: int, timeout_s: float) -> int:
+    """Called in rank 0: start the store; return its port."""
+    global _server  # noqa: PLW0603 (it must outlive the call, and a process has one)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=world_size + 8)
+    port: int = listener.getsockname()[1]
+    _server = dist.TCPStore(  # type: ignore[attr-defined]
+        address,
+        port,
+        world_size,
+        is_master=True,
+        timeout=dt.timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+    return port
+
+
+def open_store(meeting: Meeting, world_size: int, timeout_s: float) -> Any:
+    """Called in each rank: return the store through which it finds the others."""
+    if meeting.store is not None:
+        return meeting.store
+    if meeting.path:
+        return dist.FileStore(meeting.path, world_size)  # type: ignore[attr-defined]  # exported at run time
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        meeting.address,
+        meeting.port,
+        world_size,
+        is_master=False,
+        timeout=dt.timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+    )
+
+
+def choose_interface(address: str) -> str | None:
+    """Return the network interface of this machine that has an address; None if none has."""
+    if not address or address == LOOPBACK:
+        return "lo" if sys.platform.startswith("linux") else "lo0"
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in entries):
+            return name
+    return None

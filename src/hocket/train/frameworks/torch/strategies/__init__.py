@@ -1,0 +1,13 @@
+"""What PyTorch makes of the strategies of `hocket.train.strategies`.
+
+`strategy` has what one must do, `all_reduce`, `local_sgd` and `parameter_server` (with `tables` and `served_optimizers`) are three of them, `averaging` and
+`sharding` are what they share.
+"""
+
+from hocket.train.frameworks.torch.strategies import all_reduce as all_reduce
+from hocket.train.frameworks.torch.strategies import local_sgd as local_sgd
+from hocket.train.frameworks.torch.strategies import parameter_server as parameter_server
+from hocket.train.frameworks.torch.strategies.strategy import Exchange as Exchange
+from hocket.train.frameworks.torch.strategies.strategy import Ranks as Ranks
+from hocket.train.frameworks.torch.strategies.strategy import Strategy as Strategy
+from hocket.train.frameworks.torch.strategies.strategy import open_exchange as open_exchange

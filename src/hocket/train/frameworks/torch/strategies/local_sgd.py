@@ -1,0 +1,240 @@
+"""Local SGD in PyTorch: the ranks step on their own, and meet now and then. `hocket.train.strategies.local_sgd` says what happens at a meeting."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, final
+
+import torch
+
+from hocket.train import strategies
+from hocket.train.frameworks.torch.strategies import averaging, closures, strategy
+
+STATE_KEY: Final = "hocket.local_sgd"
+"""Where an optimizer's ``state_dict`` has what belongs to the meetings. Other strategies, and plain torch, load such a dict and ignore it."""
+
+
+@strategy.open_exchange.register
+def _(settings: strategies.LocalSGD, ranks: strategy.Ranks) -> strategy.Exchange:
+    return _Exchange(settings, ranks)
+
+
+@final
+class _Exchange(strategy.Exchange):
+    """One `_Meetings` for each optimizer."""
+
+    needs_optimizer = True
+    shares_gradients = False
+
+    def __init__(self, settings: strategies.LocalSGD, ranks: strategy.Ranks) -> None:
+        self._settings = settings
+        self._ranks = ranks
+        self._models: list[torch.nn.Module] = []
+        self._meetings: dict[torch.optim.Optimizer, _Meetings] = {}
+
+    def adapt_model(
+        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
+    ) -> torch.nn.Module:
+        if parallel_strategy != "ddp" or options:
+            raise ValueError(
+                f"LocalSGD keeps a whole model in each rank and wraps none, but received parallel_strategy={parallel_strategy!r} with "
+                f"parallel_strategy_kwargs={dict(options)!r}. Leave both out, or use the strategy AllReduce."
+            )
+        if self._ranks.world_size > 1:
+            averaging.copy_from_first(itertools.chain(model.parameters(), model.buffers()))
+        self._models.append(model)
+        return model
+
+    def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        mine = set(list_parameters(optimizer))
+        models = [model for model in self._models if not mine.isdisjoint(model.parameters())]
+        if not mine <= {parameter for model in models for parameter in model.parameters()}:
+            raise ValueError(
+                "LocalSGD averages parameters of prepared models, but prepare_optimizer() received an optimizer of others. Call "
+                "model = prepare_model(model) first, and make the optimizer from the parameters of what it returns."
+            )
+        self._meetings[optimizer] = _Meetings(optimizer, models, self._settings, self._ranks.world_size)
+        return optimizer
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Do nothing: a hook of the optimizer does it, which sees closures too."""
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._meetings[optimizer].after_step()
+
+    def synchronize(self) -> None:
+        for meetings in self._meetings.values():
+            meetings.meet_if_apart()
+
+    def close(self) -> None:
+        for meetings in self._meetings.values():
+            meetings.close()
+        self._meetings.clear()
+        self._models.clear()
+
+
+def _build_outer(
+    outer: strategies.Nesterov | Callable[[list[Any]], Any], tensors: list[torch.Tensor]
+) -> torch.optim.Optimizer:
+    if isinstance(outer, strategies.Nesterov):
+        return torch.optim.SGD(tensors, lr=outer.lr, momentum=outer.momentum, nesterov=True)
+    made: torch.optim.Optimizer = outer(tensors)
+    return made
+
+
+def list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return what an optimizer changes, in its order."""
+    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+
+@final
+class _Meetings:
+    """Counts an optimizer's steps, and brings the ranks together."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        models: list[torch.nn.Module],
+        settings: strategies.LocalSGD,
+        world_size: int,
+    ) -> None:
+        self._optimizer = optimizer
+        self._models = models
+        self._settings = settings
+        self._world_size = world_size
+        self._count = 0
+        #: Steps since the last meeting that the ranks took each for itself.
+        self._apart = 0
+        #: Whether the models may differ: by those steps, or in their buffers.
+        self._may_differ = False
+        #: By parameter, what the ranks had in common last, as wide as its mean; empty without an outer optimizer.
+        self._anchors: dict[torch.Tensor, torch.Tensor] = {}
+        self._outer: torch.optim.Optimizer | None = None
+        #: What was loaded and waits for the anchors.
+        self._loaded: Mapping[str, Any] | None = None
+        self._hooks = [
+            optimizer.register_state_dict_post_hook(self._add_state),
+            optimizer.register_load_state_dict_pre_hook(self._take_state),
+            optimizer.register_step_pre_hook(self._begin_step),
+        ]
+
+    def _begin_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Called before ``step``; return other arguments for it, or None."""
+        if self._count >= self._settings.begin_after:
+            if self._settings.outer is not None:
+                self._drop_anchors()
+            return None
+        closure = closures.get_optional_closure(args, kwargs)
+        if closure is None:
+            self._average_gradients()
+            return None
+
+        def compute() -> Any:
+            loss = closure()
+            self._average_gradients()
+            device = list_parameters(optimizer)[0].device
+            return closures.average_loss(loss, device, self._world_size)
+
+        return closures.replace_closure(args, kwargs, compute)
+
+    def after_step(self) -> None:
+        self._count += 1
+        self._may_differ = True
+        if self._count <= self._settings.begin_after:
+            return
+        self._apart += 1
+        if self._apart == self._settings.sync_every:
+            self._meet()
+
+    def meet_if_apart(self) -> None:
+        if self._may_differ:
+            self._meet()
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    @torch.no_grad()
+    def _average_gradients(self) -> None:
+        """Put the mean gradient into each rank. A parameter that only some ranks used counts as zero in the others."""
+        if self._world_size == 1:
+            return
+        parameters = list_parameters(self._optimizer)
+        kinds = [[float(p.grad is not None), float(p.grad is not None and p.grad.is_sparse)] for p in parameters]
+        flags = torch.tensor(kinds, device=parameters[0].device, dtype=torch.float32)
+        shares, *_ = averaging.compute_means([flags], self._world_size)
+        dense: list[torch.Tensor] = []
+        sparse: list[torch.Tensor] = []
+        for parameter, (share, sparse_share) in zip(parameters, shares.tolist(), strict=True):
+            if share:
+                (sparse if sparse_share else dense).append(parameter)
+        given = [torch.zeros_like(p) if p.grad is None else p.grad for p in dense]
+        for parameter, mean in zip(dense, averaging.compute_means(given, self._world_size), strict=True):
+            parameter.grad = mean.to(parameter.dtype)
+        for parameter in sparse:
+            parameter.grad = averaging.compute_sparse_mean(parameter, self._world_size)
+
+    def _drop_anchors(self) -> None:
+        """Note where each parameter is that has no anchor yet: before the first step, and those that were added since."""
+        missing = [p for p in list_parameters(self._optimizer) if p not in self._anchors]
+        if missing:
+            added = {p: p.detach().to(averaging.widen(p.dtype), copy=True) for p in missing}
+            self._anchors.update(added)
+            if self._outer is None:
+                assert self._settings.outer is not None, "anchors are for the outer optimizer"
+                self._outer = _build_outer(self._settings.outer, list(added.values()))
+            else:
+                self._outer.add_param_group({"params": list(added.values())})
+        if self._loaded is not None:
+            self._restore_outer(self._loaded)
+            self._loaded = None
+
+    @torch.no_grad()
+    def _meet(self) -> None:
+        parameters = list_parameters(self._optimizer)
+        buffers = [buffer for model in self._models for buffer in model.buffers()]
+        inexact = [buffer for buffer in buffers if buffer.is_floating_point() or buffer.is_complex()]
+        means = averaging.compute_means([*parameters, *inexact], self._world_size)
+        if self._outer is not None:
+            self._step_outer(parameters, means)
+            means[: len(parameters)] = [self._anchors[parameter] for parameter in parameters]
+        for tensor, mean in zip([*parameters, *inexact], means, strict=True):
+            tensor.copy_(mean)
+        if self._world_size > 1:
+            averaging.copy_from_first(b for b in buffers if not (b.is_floating_point() or b.is_complex()))
+        self._apart, self._may_differ = 0, False
+
+    def _step_outer(self, parameters: list[torch.Tensor], means: list[torch.Tensor]) -> None:
+        assert self._outer is not None, "there is nothing to step"
+        for parameter, mean in zip(parameters, means, strict=False):
+            anchor = self._anchors[parameter]
+            anchor.grad = anchor - mean
+        self._outer.step()
+        self._outer.zero_grad()
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _add_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        mine: dict[str, Any] = {"count": self._count, "apart": self._apart}
+        if self._outer is not None:
+            mine["outer"] = self._outer.state_dict()
+            mine["anchors"] = list(self._anchors.values()) if self._apart else None  # else they are the weights
+        state[STATE_KEY] = mine
+
+    def _take_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        mine = state.get(STATE_KEY)
+        if mine is None:
+            return
+        self._count, self._apart = mine["count"], mine["apart"]
+        self._may_differ = False  # all ranks load the same
+        self._anchors, self._outer = {}, None  # the weights are loaded too, before or after this
+        self._loaded = mine
+
+    @torch.no_grad()
+    def _restore_outer(self, state: Mapping[str, Any]) -> None:
+        assert self._outer is not None, "the anchors are there"
+        if "outer" in state:
+            self._outer.load_state_dict(state["outer"])
+        for anchor, saved in zip(self._anchors.values(), state.get("anchors") or (), strict=False):
+            anchor.copy_(saved)

@@ -1,0 +1,259 @@
+"""Parameter servers in PyTorch: a step pushes the gradients to the servers, and pulls what the parameters have become. See `hocket.train.strategies.ps_client`.
+
+The optimizer stays torch's own object, so that schedulers, parameter groups and ``state_dict`` work. Before its ``step`` the gradients are pushed and set aside, so
+that torch finds none and does nothing; after it the parameters are pulled, and the gradients are back.
+
+A rank's parameters are copies. They are pulled when a step is over, or where staleness is bounded when the next one begins: in the forward pass of the
+prepared model, since only a rank that computes may keep others waiting. Large embeddings are not copied at all (`tables`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import torch
+import torch.distributed as dist
+
+from hocket import ps
+from hocket.train.frameworks.torch.strategies import averaging, closures, served_optimizers, strategy, tables
+from hocket.train.strategies import ps_client
+
+STEPS_KEY: Final = "hocket_steps"
+"""Where an optimizer's first parameter group has how many steps were taken, so that it is saved and loaded with the optimizer, prepared or not."""
+
+
+@strategy.open_exchange.register
+def _(settings: ps_client.OpenParameterServer, ranks: strategy.Ranks) -> strategy.Exchange:
+    return _Exchange(settings, ranks)
+
+
+@final
+class _Exchange(strategy.Exchange):
+    needs_optimizer = True
+    shares_gradients = False
+
+    def __init__(self, settings: ps_client.OpenParameterServer, ranks: strategy.Ranks) -> None:
+        self._min_rows = settings.settings.min_table_rows
+        self._ranks = ranks
+        self._client = ps_client.open_client(settings, "torch.TorchTrainer")
+        self._models: list[torch.nn.Module] = []
+        self._tables: dict[torch.Tensor, torch.nn.Embedding] = {}
+        #: What the servers hold, of dense parameters and of tables.
+        self._served: dict[torch.Tensor, Any] = {}
+        self._optimizers: list[torch.optim.Optimizer] = []
+        #: Gradients of a step that is being taken.
+        self._aside: list[tuple[torch.Tensor, torch.Tensor]] = []
+        #: The number of pushes when the copies were pulled; -1 if they are to be pulled in any case.
+        self._seen = -1
+        self._followed: set[torch.nn.Module] = set()
+        self._hooks: list[Any] = []
+
+    # --- what the training function calls ---------------------------------------------------------------------------
+
+    def adapt_model(
+        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
+    ) -> torch.nn.Module:
+        if parallel_strategy != "ddp" or options:
+            raise ValueError(
+                f"ParameterServer keeps the parameters on servers and wraps no model, but received parallel_strategy={parallel_strategy!r} with "
+                f"parallel_strategy_kwargs={dict(options)!r}. Leave both out, or use the strategy AllReduce."
+            )
+        found = {weight: module for module, weight in tables.find_tables(model, self._min_rows)}
+        self._tables.update(found)
+        if self._ranks.world_size > 1:
+            averaging.copy_from_first(
+                tensor for tensor in itertools.chain(model.parameters(), model.buffers()) if tensor not in found
+            )
+        self._models.append(model)
+        self._hooks.append(model.register_forward_pre_hook(self._before_forward))
+        return model
+
+    def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        groups = self._list_new(optimizer)
+        names = self._name_parameters()
+        if any(parameter not in names for _, parameter in groups):
+            raise ValueError(
+                "ParameterServer holds parameters of prepared models, but prepare_optimizer() received an optimizer of others. Call "
+                "model = prepare_model(model) first, and make the optimizer from the parameters of what it returns."
+            )
+        if self._ranks.rank > 0:
+            dist.barrier()  # rank 0 makes them, with its values
+        self._make(optimizer, groups, names, is_made=self._ranks.rank > 0)
+        if self._ranks.world_size > 1 and self._ranks.rank == 0:
+            dist.barrier()
+        self._optimizers.append(optimizer)
+        self._hooks.append(optimizer.register_step_pre_hook(self._push))
+        self._refresh()
+        return optimizer
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None: ...  # `_push` is, and knows of closures
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        for parameter, gradient in self._aside:
+            parameter.grad = gradient
+        self._aside.clear()
+        self._seen = -1
+        if self._client.enters_early:
+            self._pull()
+        self._client.pass_turn()
+
+    def synchronize(self) -> None:
+        self._refresh()
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._client.close()
+
+    # --- a step -----------------------------------------------------------------------------------------------------
+
+    def _push(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Push the gradients, and set them aside. Called before ``step``."""
+        replaced = _run_closure(args, kwargs)
+        new = self._list_new(optimizer)
+        if new:  # a parameter group was added
+            self._make(optimizer, new, self._name_parameters())
+        first = optimizer.param_groups[0]
+        first[STEPS_KEY] = first.get(STEPS_KEY, 0) + 1
+        gradients = []
+        for group in optimizer.param_groups:
+            rule = served_optimizers.convert(optimizer, group)
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                target = self._served[parameter]
+                if target.optimizer != rule:
+                    raise ValueError(
+                        f"The servers update `{target.name}` with {target.optimizer}, which can change its learning rate only, but the optimizer is {rule} now. "
+                        "Schedule lr alone: OneCycleLR(cycle_momentum=False), say."
+                    )
+                scale = ps_client.find_scale(float(group["lr"]), rule)
+                gradients.append(ps_client.Gradient(target, _take_gradient(target, parameter.grad), scale))
+                self._aside.append((parameter, parameter.grad))
+        self._client.push(sum(one.param_groups[0].get(STEPS_KEY, 0) for one in self._optimizers), gradients)
+        for parameter, _ in self._aside:
+            parameter.grad = None
+        return replaced
+
+    # --- copies -----------------------------------------------------------------------------------------------------
+
+    def _before_forward(self, model: torch.nn.Module, args: Any) -> None:
+        if not self._served:
+            return
+        if not (model.training and torch.is_grad_enabled()):
+            if self._seen < 0:
+                self._refresh()
+        elif not self._client.is_inside:
+            self._pull()
+
+    def _pull(self) -> None:
+        """Begin a step: have the copies as they are now."""
+        self._client.enter()
+        self._refresh()
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        """Have the copies as they are now, if anybody has pushed."""
+        version = self._client.version
+        if version == self._seen:
+            return
+        for parameter, target in self._served.items():
+            if parameter in self._tables:
+                continue
+            if parameter.device.type == "cpu" and parameter.dtype == _get_dtype(target) and parameter.is_contiguous():
+                self._client.read(target, parameter.detach().numpy())
+            else:
+                parameter.copy_(torch.from_numpy(self._client.read(target)))
+        self._seen = version
+
+    # --- making -----------------------------------------------------------------------------------------------------
+
+    def _list_new(self, optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], torch.Tensor]]:
+        return [
+            (group, parameter)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad and parameter not in self._served
+        ]
+
+    def _name_parameters(self) -> dict[torch.Tensor, str]:
+        """Return what each parameter is called on the servers: as in its model, with the model's number if there are several."""
+        return {
+            parameter: name if number == 0 else f"model{number}.{name}"
+            for number, model in reversed(list(enumerate(self._models)))
+            for name, parameter in model.named_parameters()
+        }
+
+    def _make(
+        self,
+        optimizer: torch.optim.Optimizer,
+        groups: list[tuple[dict[str, Any], torch.Tensor]],
+        names: Mapping[torch.Tensor, str],
+        *,
+        is_made: bool = False,
+    ) -> None:
+        for group, parameter in groups:
+            rule = served_optimizers.convert(optimizer, group)
+            value = tables.to_array(parameter)
+            module = self._tables.get(parameter)
+            if module is not None:
+                table = self._client.make_table(names[parameter], value, rule, is_made=is_made)
+                tables.ServedEmbedding.adopt(module, table, self._client)
+                self._served[parameter] = table
+            else:
+                self._served[parameter] = self._client.make_variable(names[parameter], value, rule, is_made=is_made)
+        for model in self._models:
+            for owner in model.modules():
+                if owner not in self._followed and any(one in self._served for one in owner.parameters(recurse=False)):
+                    self._follow(owner)
+        self._seen = -1
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _follow(self, module: torch.nn.Module) -> None:
+        """Have what a module saves come from the servers, and go there what it loads."""
+        self._followed.add(module)
+        if not isinstance(module, tables.ServedEmbedding):  # which does so itself
+            follow: Any = module  # both are public since torch 2.5
+            self._hooks.append(follow._register_state_dict_hook(self._save))
+            self._hooks.append(follow._register_load_state_dict_pre_hook(self._load, with_module=True))
+
+    def _save(self, module: torch.nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        """Put into a ``state_dict`` what the servers have."""
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter in self._served and f"{prefix}{name}" in state:
+                value = torch.from_numpy(self._client.read(self._served[parameter]))
+                state[f"{prefix}{name}"] = value.to(parameter.device, parameter.dtype)
+
+    def _load(self, module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        """Give the servers what is loaded."""
+        found = []
+        for name, parameter in module.named_parameters(recurse=False):
+            value = state.get(f"{prefix}{name}")
+            if parameter in self._served and value is not None and value.shape == parameter.shape:
+                found.append((self._served[parameter], tables.to_array(value)))
+        if found:
+            self._client.load(found)
+            self._seen = -1
+
+
+def _run_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the closure that a step is given, which computes the gradients; return the step's arguments with its loss."""
+    closure = closures.get_optional_closure(args, kwargs)
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        loss = closure()
+    return closures.replace_closure(args, kwargs, lambda: loss)
+
+
+def _take_gradient(target: Any, gradient: torch.Tensor) -> Any:
+    if isinstance(target, ps.Embedding):
+        return tables.take_gradient(target.name, gradient)
+    return tables.to_array(gradient.to_dense())
+
+
+def _get_dtype(target: Any) -> Any:
+    return torch.from_numpy(target.dtype.type(0).reshape(1)).dtype

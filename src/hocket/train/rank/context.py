@@ -1,0 +1,251 @@
+"""What the training function calls: who am I, here is what I found, where did I stop."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, final
+
+from hocket.train import preemption
+from hocket.train import validation as validation_module
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.checkpoints import reported, storage, uploads
+from hocket.train.rank import questions, report_forms, worker_session
+
+
+@final
+class TrainContext:
+    """A rank's place in its group. Made by `get_context`."""
+
+    def __init__(self, info: worker_session.RankInfo) -> None:
+        self._info = info
+
+    def get_world_size(self) -> int:
+        """Return how many ranks there are."""
+        return self._info.world_size
+
+    def get_world_rank(self) -> int:
+        """Return this rank's index, from 0."""
+        return self._info.rank
+
+    def get_local_rank(self) -> int:
+        """Return this rank's index among those on its machine."""
+        return self._info.local_rank
+
+    def get_local_world_size(self) -> int:
+        """Return how many ranks there are on this rank's machine."""
+        return self._info.local_world_size
+
+    def get_node_rank(self) -> int:
+        """Return the index of this rank's machine among those of the group."""
+        return self._info.node_rank
+
+    def get_experiment_name(self) -> str:
+        """Return the run's name."""
+        return self._info.run_storage.experiment_name
+
+    def get_storage(self) -> storage.Storage:
+        """Return where the run is kept."""
+        return self._info.run_storage
+
+    def get_metadata(self) -> NoReturn:
+        """Not here, as in Ray.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        _refuse("get_metadata", "Put it into train_loop_config.")
+
+    def get_trial_name(self) -> NoReturn:
+        """Not here, as in Ray: a training run has no trial.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        _refuse("get_trial_name", "Use get_experiment_name().")
+
+    def get_trial_id(self) -> NoReturn:
+        """Not here, as in Ray: a training run has no trial.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        _refuse("get_trial_id", "Use get_experiment_name().")
+
+    def get_trial_resources(self) -> NoReturn:
+        """Not here, as in Ray: a training run has no trial.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        _refuse("get_trial_resources", "Put ScalingConfig.resources_per_worker into train_loop_config.")
+
+    def get_trial_dir(self) -> NoReturn:
+        """Not here, as in Ray: a training run has no trial.
+
+        Raises:
+            DeprecationWarning: Always.
+        """
+        _refuse("get_trial_dir", "Use get_storage().path.")
+
+
+def _refuse(name: str, remedy: str) -> NoReturn:
+    raise DeprecationWarning(f"TrainContext.{name}() is not supported, as in Ray Train. {remedy}")
+
+
+def get_context() -> TrainContext:
+    """Return the calling rank's place in its group.
+
+    Raises:
+        RuntimeError: It is called outside a training function.
+    """
+    return TrainContext(worker_session.get_session("get_context").info)
+
+
+def get_checkpoint() -> checkpoint_module.Checkpoint | None:
+    """Return the latest committed checkpoint of the run: what to resume from; None at a fresh start.
+
+    On a machine that does not share the run's folder its files arrive when they are first used (`Checkpoint.path`).
+
+    Raises:
+        RuntimeError: It is called outside a training function.
+    """
+    return worker_session.get_session("get_checkpoint").checkpoint
+
+
+def get_preemption_info() -> preemption.PreemptionInfo | None:
+    """Return which ranks were told to end by SIGTERM, the same in every rank; None if none was.
+
+    Report a checkpoint then, and go on: after the commit the group is started again, and no work is lost. It waits until every rank has called
+    it, which takes a way to the driver and back; where steps are short, ask every few steps.
+
+    Raises:
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket import train
+        >>> def loop():
+        ...     for step in range(3):
+        ...         checkpoint = None
+        ...         with tempfile.TemporaryDirectory() as folder:
+        ...             if step == 2 or train.get_preemption_info() is not None:
+        ...                 checkpoint = train.Checkpoint(folder)  # with files in it
+        ...             train.report({"step": step}, checkpoint)
+        >>> trainer = train.DataParallelTrainer(
+        ...     loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> trainer.fit().metrics
+        {'step': 2}
+    """
+    session = worker_session.get_session("get_preemption_info")
+    info: preemption.PreemptionInfo | None = session.meet(questions.PREEMPTION, None)
+    return info
+
+
+def get_all_reported_checkpoints(
+    consistency_mode: reported.CheckpointConsistencyMode = reported.CheckpointConsistencyMode.VALIDATED,
+    timeout_s: float | None = None,
+) -> list[reported.ReportedCheckpoint]:
+    """Return the run's checkpoints, oldest first: those of earlier attempts and runs too, and not those that were removed.
+
+    It waits until all reports that this rank has made are committed, and validated if they asked for it. A report is committed when all
+    ranks have made it.
+
+    Args:
+        consistency_mode: ``COMMITTED`` does not wait for validations.
+        timeout_s: Seconds to wait at most; then what is known is returned. None waits without end.
+
+    Raises:
+        TypeError: The mode is no `CheckpointConsistencyMode`.
+        ValueError: The time-out is negative.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket import train
+        >>> def loop():
+        ...     for step in range(2):
+        ...         with tempfile.TemporaryDirectory() as folder:
+        ...             train.report({"step": step}, train.Checkpoint(folder))
+        ...     for found in train.get_all_reported_checkpoints():
+        ...         print(found.metrics, found.status.value)
+        >>> trainer = train.DataParallelTrainer(
+        ...     loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> result = trainer.fit()
+        {'step': 0} COMMITTED
+        {'step': 1} COMMITTED
+    """
+    if not isinstance(consistency_mode, reported.CheckpointConsistencyMode):
+        raise TypeError(
+            f"consistency_mode must be a CheckpointConsistencyMode, but received {consistency_mode!r}. Write "
+            "CheckpointConsistencyMode.COMMITTED."
+        )
+    if timeout_s is not None and timeout_s < 0:
+        raise ValueError(
+            f"timeout_s must be 0 or more seconds, or None, but received {timeout_s!r}. Leave it out to wait."
+        )
+    session = worker_session.get_session("get_all_reported_checkpoints")
+    return session.list_checkpoints(consistency_mode, timeout_s)
+
+
+@report_forms.serve_both
+def report(
+    metrics: dict[str, Any],
+    checkpoint: checkpoint_module.Checkpoint | None = None,
+    checkpoint_dir_name: str | None = None,
+    checkpoint_upload_mode: reported.CheckpointUploadMode = reported.CheckpointUploadMode.SYNC,
+    delete_local_checkpoint_after_upload: bool | None = None,
+    checkpoint_upload_fn: uploads.UploadFn | None = None,
+    validation: bool | validation_module.ValidationTaskConfig = False,
+) -> None:
+    """Hand metrics, and maybe a checkpoint, to the controller. In a function that `Trainer` runs: ``report(loss=0.5)``.
+
+    Every rank must call it the same number of times. The n-th reports of all ranks belong together: rank 0's metrics go into the
+    `Result`, callbacks see those of all, and the files of all ranks that gave a checkpoint become one checkpoint.
+
+    Without a checkpoint it returns at once. With one, the files are copied, or sent to the driver if this machine does not share the
+    run's folder, and it returns when the checkpoint is committed, which takes the reports of all ranks: whatever dies afterwards,
+    training can resume from it. With ``CheckpointUploadMode.ASYNC`` it returns at once, and that happens while training goes on; commits
+    keep the order of the reports, and the training function's end waits for them. An upload that fails ends the training with its error.
+
+    Args:
+        metrics: Plain values by name. Tensors are refused.
+        checkpoint: A folder of files. It may be removed afterwards, but not before the commit if the mode is ``ASYNC``.
+        checkpoint_dir_name: The folder that the checkpoint gets in the run's folder. Default: ``checkpoint_`` and a number.
+        checkpoint_upload_mode: Whether training waits for the upload. ``NO_UPLOAD`` says that `checkpoint` is a folder in the run's folder,
+            ``get_context().get_storage().path``, and becomes a checkpoint where it is.
+        delete_local_checkpoint_after_upload: Whether `checkpoint` is removed after the commit. Default: if the mode is ``ASYNC``.
+        checkpoint_upload_fn: Called with the checkpoint and the name of a folder, in place of the copy: writes the files into the folder of that
+            name in the run's folder, and returns it as a checkpoint.
+        validation: Whether the trainer's `ValidationConfig` is applied to the checkpoint; a `ValidationTaskConfig` says how, on top of it.
+
+    Raises:
+        TypeError: The metrics are no dict, the checkpoint is no `Checkpoint`, or another argument has the wrong type.
+        ValueError: The metrics hold a tensor or cannot be pickled, the name is not one folder's name, validation is asked for without a
+            checkpoint or without a `ValidationConfig`, or what is to be removed holds what must stay.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile
+        >>> from hocket import train
+        >>> def loop():
+        ...     folder = tempfile.mkdtemp()  # the upload removes it
+        ...     train.report({"step": 0}, train.Checkpoint(folder), checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC)
+        >>> trainer = train.DataParallelTrainer(
+        ...     loop,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... )
+        >>> trainer.fit().checkpoint is not None
+        True
+    """
+    session = worker_session.get_session("report")
+    upload = uploads.Upload(checkpoint_upload_mode, delete_local_checkpoint_after_upload, checkpoint_upload_fn)
+    session.report(metrics, checkpoint, checkpoint_dir_name, upload, validation)
+
+
+__test__ = {"report": report}  # a wrapped function: its examples are looked for only if it is named here

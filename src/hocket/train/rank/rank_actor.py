@@ -1,0 +1,107 @@
+"""The process of one rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hocket.collective import host_group
+from hocket.core import api, session
+from hocket.engine import node
+from hocket.train.checkpoints import cache, checkpoint, file_chunks, storage
+from hocket.train.rank import preemption_signals, questions, rank_placement, worker_session
+
+MAX_CONCURRENCY = 9
+"""Calls that run at once in a rank: the training function, the wait for its reports, files sent, a parcel received, an acknowledgement,
+an answer, a notice, a ping, a question where it is."""
+
+
+class RankActor:
+    """Runs the training function in one thread while others hand its reports on."""
+
+    def __init__(self) -> None:
+        self._reports = worker_session.ReportQueue()
+        self._inquiry = questions.Inquiry(self._reports.put)
+        self._session: worker_session.WorkerSession | None = None
+        self._copies: cache.Copies | None = None
+        self._thread: int | None = None
+        if not preemption_signals.listen(lambda: self.notify(is_drivers=False)) and session.get_engine().name == "ray":
+            preemption_signals.end_at_once()
+
+    def notify(self, *, is_drivers: bool) -> None:
+        """Pass on that this process, or that of the driver, was told to end. Called by a signal's handler too; the queue allows it."""
+        self._reports.put(preemption_signals.Notice(is_drivers))
+
+    def get_pid(self) -> int:
+        """Return the process's id. Also tells that the process lives."""
+        return os.getpid()
+
+    def introduce(self) -> rank_placement.Introduction:
+        """Tell where this process is."""
+        context = api.get_runtime_context()
+        gpu_ids = tuple(context.get_accelerator_ids().get("GPU", ()))
+        return rank_placement.Introduction(
+            context.get_node_id(), os.getpid(), gpu_ids, cache.find_temporary(), node.count_cpus()
+        )
+
+    def describe(self) -> str:
+        """Return the stack of the training function, its own frames and those that it called."""
+        frame = sys._current_frames().get(self._thread or 0)
+        if frame is None:
+            return "  (the training function does not run)\n"
+        stack = traceback.extract_stack(frame)
+        ours = max((at for at, found in enumerate(stack) if found.filename == __file__), default=-1)
+        return "".join(traceback.format_list(stack[ours + 1 :]))
+
+    def execute(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function here."""
+        return function(*args)
+
+    def run(self, work: tuple[Callable[..., Any], tuple[Any, ...]], info: worker_session.RankInfo) -> Any:
+        """Run the training function, and return what it returns if this is rank 0."""
+        function, args = work
+        self._thread = threading.get_ident()
+        if not storage.sees_token(info.run_storage, info.token):
+            self._copies = cache.Copies(self._reports.put)
+        reports = self._reports
+        self._session = worker_session.WorkerSession(info, reports.put, self._inquiry, reports.fail, self._copies)
+        try:
+            with worker_session.open_session(self._session):
+                returned = function(*args)
+                self._session.finish()
+            host_group.end_all()  # not after an error: that is to be heard of first
+        finally:
+            self._reports.end()
+        return returned if info.rank == 0 else None
+
+    def take_reports(self) -> tuple[list[worker_session.Item], bool]:
+        """Wait for the next reports, requests and questions; return them, and whether they were the last."""
+        return self._reports.take_batch()
+
+    def send_files(self, index: int) -> Iterator[file_chunks.Parcel]:
+        """Give the files of a checkpoint that was reported."""
+        assert self._session is not None, "files are asked for after a report"
+        yield from self._session.pack_offer(index)
+
+    def receive(self, request: cache.Request, folder: str, parcel: file_chunks.Parcel) -> cache.Receipt:
+        """Take files of a checkpoint that this rank has asked for."""
+        assert self._copies is not None, "files are sent after a request"
+        return self._copies.take(request, folder, parcel)
+
+    def settle(self, request: cache.Request, outcome: str | Exception) -> None:
+        """Learn where on this node a checkpoint is that this rank has asked for, or why it is not."""
+        assert self._copies is not None, "an outcome is sent after a request"
+        self._copies.settle(request, outcome)
+
+    def acknowledge(self, index: int, committed: checkpoint.Checkpoint) -> None:
+        """Pass on that a checkpoint was committed."""
+        if self._session is not None:
+            self._session.acknowledge(index, committed)
+
+    def answer(self, answer: questions.Answer) -> None:
+        """Pass on what the controller says to a question."""
+        self._inquiry.take(answer)

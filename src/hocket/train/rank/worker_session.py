@@ -1,0 +1,464 @@
+"""What a rank knows while it runs the training function, and how its reports leave it.
+
+One session at most is open in a process. It belongs to the process and not to a thread, so that threads which the training
+function starts can report too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+import queue
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from hocket import texts
+from hocket.collective import turns
+from hocket.train import validation
+from hocket.train.checkpoints import cache, file_chunks, reported, storage, uploads
+from hocket.train.checkpoints import checkpoint as checkpoint_module
+from hocket.train.rank import preemption_signals, questions, reports
+
+MOST_BYTES = 1 << 20
+"""How much `broadcast_from_rank_zero` takes. Ray warns above a kilobyte; a megabyte still goes through the driver in milliseconds. A guess."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankInfo:
+    """A rank's place in its group."""
+
+    rank: int
+    world_size: int
+    attempt: int
+    """How often the group had been started before."""
+    local_rank: int = 0
+    """Its index among the ranks of its node."""
+    local_world_size: int = 1
+    """How many ranks there are on its node."""
+    node_rank: int = 0
+    """The index of its node among those of the group."""
+    run_storage: storage.Storage
+    token: str = ""
+    """What `storage.sees_token` looks for; empty if the rank is the process that keeps the run."""
+    use_gpu: bool
+    num_cpus: float
+    start_checkpoint: checkpoint_module.Checkpoint | None
+    """What the attempt starts from."""
+    start_positions: reports.Positions = field(default_factory=dict)
+    """Where the loaders were when that checkpoint was reported."""
+    name_prefix: str = "checkpoint"
+    """How the names of checkpoints begin that `checkpoint_upload_fn` uploads; of this attempt only."""
+    validates: bool = False
+    """Whether the trainer was given a `ValidationConfig`."""
+    datasets: Mapping[str, Any] = field(default_factory=dict)
+    """The trainer's datasets, by name (`datasets.Supply`)."""
+    bystander: str = ""
+    """The name of the rank's role, if it does not report, as an evaluator; else empty."""
+
+
+class ClassicSession(Protocol):
+    """What a rank of the trainer of 2022 has behind `report`, `save_checkpoint` and `load_checkpoint`."""
+
+    checkpoint: dict[str, Any] | None
+    """What was saved last, or what the run began with."""
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """Hand metrics to the driver, and wait until it has taken them."""
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Hand a checkpoint to the driver, and wait until it has it."""
+
+
+class WorkerSession:
+    """The state behind `report` and `get_checkpoint` in one rank.
+
+    Args:
+        info: The rank's place.
+        deliver: Takes each report to the controller; returns when it is on its way.
+        inquiry: Takes questions there, and waits for the answers.
+        fail: Is told of an error in the background, which ends the training.
+        checkpoint_copies: Fetches checkpoints, in a rank that does not share the run's folder; None in one that does.
+        classic: What takes reports and checkpoints instead, in a rank of the trainer of 2022.
+    """
+
+    def __init__(
+        self,
+        info: RankInfo,
+        deliver: Callable[[reports.Report], None],
+        inquiry: questions.Inquiry,
+        fail: Callable[[Exception], None],
+        checkpoint_copies: cache.Copies | None = None,
+        classic: ClassicSession | None = None,
+    ) -> None:
+        self.info = info
+        self.classic: Final = classic
+        self._copies = checkpoint_copies
+        start = info.start_checkpoint
+        self.checkpoint = None if start is None else self._adapt(start)
+        """The latest committed checkpoint that this rank knows of."""
+        self._deliver = deliver
+        self._inquiry = inquiry
+        self._offers: dict[int, str] = {}
+        self._to_delete: dict[int, str] = {}
+        self.shards: dict[str, Any] = {}
+        """This rank's parts of the trainer's datasets, as far as they were asked for."""
+        self._trackers: dict[str, Callable[[], Mapping[str, Any]]] = {}
+        self._count = 0
+        self._last_saved = -1
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._acknowledged = -1
+        self._failure: Exception | None = None
+        self._outbox = uploads.Outbox(self._fail)
+        self.before_waiting: list[Callable[[], None]] = []
+        """Called before this rank waits for the other ranks here, by the thread that does."""
+        self._pass_failure = fail
+
+    def report(
+        self,
+        metrics: object,
+        checkpoint: checkpoint_module.Checkpoint | None,
+        checkpoint_dir_name: str | None,
+        upload: uploads.Upload,
+        asked: bool | validation.ValidationTaskConfig = False,
+    ) -> None:
+        """Check a report, stage its files, deliver it; with files that are not to be staged meanwhile, wait until they are committed.
+
+        A report behind one whose files are still being staged waits for its turn, in the thread that stages them.
+        """
+        self.refuse_bystander("report")
+        blob = reports.encode_metrics(metrics)
+        _check_checkpoint(checkpoint, checkpoint_dir_name)
+        self._check_validation(checkpoint, asked)
+        if checkpoint is not None:
+            self._check_upload(checkpoint, upload)
+        with self._lock:  # reports of several threads are numbered in the order in which they are delivered
+            self._raise_failure()
+            index = self._count
+            positions = (
+                self._read_positions() if checkpoint is not None else {}
+            )  # now, and not when the files are uploaded
+            sending = functools.partial(
+                self._send, index, blob, checkpoint, checkpoint_dir_name, upload, asked, positions
+            )
+            if self._outbox.is_idle and (checkpoint is None or not upload.is_asynchronous):
+                sending()
+            else:
+                self._outbox.put(sending)
+            self._count += 1
+            if checkpoint is not None:
+                self._last_saved = index
+        if checkpoint is not None and not upload.is_asynchronous:
+            self._prepare_to_wait()
+            self._wait_acknowledged(index)
+
+    def _send(
+        self,
+        index: int,
+        blob: bytes,
+        checkpoint: checkpoint_module.Checkpoint | None,
+        dir_name: str | None,
+        upload: uploads.Upload,
+        asked: bool | validation.ValidationTaskConfig,
+        positions: reports.Positions,
+    ) -> None:
+        info = self.info
+        staged: storage.Staged | storage.Offered | storage.Adopted | None = None
+        if checkpoint is not None:
+            if upload.stays:
+                staged = upload.call(info.run_storage, checkpoint, dir_name or f"{info.name_prefix}_{index:06d}")
+                storage.list_contents(staged.path)  # for what it refuses: here it is the rank's own error
+            elif self._copies is None:
+                staged = storage.stage(info.run_storage, name_part(info.attempt, index, info.rank), checkpoint.path)
+            else:
+                storage.check_source(checkpoint.path)
+                storage.list_contents(checkpoint.path)  # for what it refuses: here it is the rank's own error
+                self._offers[index], staged = checkpoint.path, storage.Offered()
+            if upload.deletes_afterwards:
+                self._to_delete[index] = checkpoint.path
+        waits = checkpoint is not None and not upload.is_asynchronous
+        self._deliver(reports.Report(index, blob, staged, dir_name, positions, asked, waits))
+
+    def _wait_acknowledged(self, index: int) -> None:
+        with self._changed:
+            turns.wait_for(
+                self._changed,
+                lambda: self._acknowledged >= index or self._failure is not None,
+                "waits in report() for the others' reports",
+                needs_rank=self._outbox.is_idle,
+            )
+        if self._acknowledged < index:
+            self._raise_failure()
+
+    def finish(self) -> None:
+        """Wait until what was reported is committed; the training function has returned.
+
+        Raises:
+            Exception: An upload has failed.
+        """
+        self._outbox.close()
+        self._wait_acknowledged(self._last_saved)
+        self._raise_failure()
+
+    def abandon(self) -> None:
+        """End what goes on in the background; the training function has failed, and this process goes on."""
+        self._outbox.close(discard=True)
+
+    def _fail(self, error: Exception) -> None:
+        """Note that an upload has failed."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+        self._inquiry.fail(error)
+        self._pass_failure(error)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_validation(
+        self,
+        checkpoint: checkpoint_module.Checkpoint | None,
+        asked: bool | validation.ValidationTaskConfig,
+    ) -> None:
+        if not isinstance(asked, bool | validation.ValidationTaskConfig):
+            raise TypeError(
+                f"validation must be True, False or a ValidationTaskConfig, but received {asked!r}. Write validation=True."
+            )
+        if not asked:
+            return
+        if checkpoint is None:
+            raise ValueError(
+                "validation was asked for without a checkpoint. Pass one to report(), or leave validation out."
+            )
+        if not self.info.validates:
+            raise ValueError(
+                "validation was asked for, but the trainer was not told how. Give it validation_config=ValidationConfig(fn=...)."
+            )
+
+    def _check_upload(self, checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> None:
+        upload.check(self.info.run_storage, checkpoint.path)
+        if upload.stays and self._copies is not None:
+            raise RuntimeError(
+                f"CheckpointUploadMode.NO_UPLOAD and checkpoint_upload_fn need the run's folder, {str(self.info.run_storage.path)!r}, but "
+                f"rank {self.info.rank} does not see it. Leave them out: then report() sends the files."
+            )
+
+    def list_checkpoints(
+        self, mode: reported.CheckpointConsistencyMode, timeout_s: float | None
+    ) -> list[reported.ReportedCheckpoint]:
+        """Return the run's checkpoints, oldest first."""
+        with self._lock:
+            count = self._count
+        try:
+            found = self._ask(questions.ListCheckpoints(mode), count, timeout_s)
+        except TimeoutError:
+            found = self._ask(questions.ListCheckpoints(None), count)
+        return [reported.ReportedCheckpoint(self._adapt(one.checkpoint), one.metrics, one.status) for one in found]
+
+    def meet(self, call: str, data: object) -> Any:
+        """Wait for all ranks to call the same; return what rank 0 brought."""
+        self.refuse_bystander(call)
+        blob = _encode(call, data) if self.info.rank == 0 else None
+        with self._lock:
+            count = self._count
+        self._prepare_to_wait()
+        return pickle.loads(self._ask(questions.Meeting(call, blob), count))
+
+    def _prepare_to_wait(self) -> None:
+        for function in self.before_waiting:
+            function()
+
+    def _ask(
+        self, about: questions.ListCheckpoints | questions.Meeting, report_count: int, timeout_s: float | None = None
+    ) -> Any:
+        self._raise_failure()
+        return self._inquiry.ask(about, report_count, timeout_s)
+
+    def refuse_bystander(self, call: str) -> None:
+        """Raise in a rank that does not take part in what the ranks do together.
+
+        Raises:
+            RuntimeError: This is one.
+        """
+        if self.info.bystander:
+            raise RuntimeError(
+                f"{call}() is for the ranks that train, but was called in rank {self.info.rank}, which is {self.info.bystander}: nothing waits for it, and "
+                "its numbers are in no result. Call it in the chief only; write a file into get_context().get_storage().path from here."
+            )
+
+    def track(self, name: str | None, get_state: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """Have the state of a loader travel with checkpoints from now on; return its state at the one that the attempt starts from.
+
+        Args:
+            name: The loader's. None: a number, in the order in which loaders without a name come.
+            get_state: Called in `report`, in the thread that reports.
+
+        Raises:
+            ValueError: Another loader of this rank has the name, or it is no name.
+        """
+        if name is None:
+            name = f"#{sum(other.startswith('#') for other in self._trackers)}"
+        elif not name or name.startswith("#"):
+            raise ValueError(
+                f"A loader's name must be a text that does not begin with '#', but received {name!r}. Pass name='train', for example."
+            )
+        if name in self._trackers:
+            raise ValueError(
+                f"This rank has prepared a loader with name={name!r} before. Give each another name, because it is how a loader finds its "
+                "position in a checkpoint; and prepare each once, not in every epoch."
+            )
+        self._trackers[name] = get_state
+        return self.info.start_positions.get(name)
+
+    def _read_positions(self) -> reports.Positions:
+        found = {name: dict(get_state()) for name, get_state in self._trackers.items()}
+        return {**self.info.start_positions, **found}  # a loader may not have been prepared again yet
+
+    def acknowledge(self, index: int, checkpoint: checkpoint_module.Checkpoint) -> None:
+        """Note that a checkpoint was committed with the report of that index. Such notes come by several threads, and can overtake each other."""
+        with self._changed:
+            for done in [other for other in self._to_delete if other <= index]:
+                shutil.rmtree(self._to_delete.pop(done), ignore_errors=True)
+            self._offers.pop(index, None)
+            if index > self._acknowledged:
+                self.checkpoint = self._adapt(checkpoint)
+                self._acknowledged = index
+                self._changed.notify_all()
+
+    def pack_offer(self, index: int) -> Iterator[file_chunks.Parcel]:
+        """Give the files of the report of that index, which the driver asks for. `report` waits until they are committed."""
+        source = self._offers[index]
+        for parcel in file_chunks.pack(source, *storage.list_contents(source), {}):
+            yield file_chunks.pass_point("train.in_upload", parcel)
+
+    def _adapt(self, checkpoint: checkpoint_module.Checkpoint) -> checkpoint_module.Checkpoint:
+        """Return the handle with which this rank reads a committed checkpoint."""
+        if self._copies is None:
+            return checkpoint
+        return checkpoint_module.build(checkpoint.origin, self._copies.fetch)
+
+
+def _encode(call: str, data: object) -> bytes:
+    try:
+        blob = pickle.dumps(data, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise ValueError(
+            f"{call}() takes what can be pickled, but received {texts.safe_repr(data)}: {texts.safe_text(error)}. Pass plain values."
+        ) from error
+    if len(blob) > MOST_BYTES:
+        raise ValueError(
+            f"{call}() takes up to {MOST_BYTES} bytes, because they go through the driver, but received {len(blob)}. Use "
+            "hocket.collective for arrays, and a checkpoint or the run's folder for files."
+        )
+    return blob
+
+
+def name_part(attempt: int, index: int, rank: int) -> str:
+    """Return the name under which a rank's part of a checkpoint is staged."""
+    return f"{attempt}-{index}-{rank}"
+
+
+def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
+    if checkpoint is not None and not isinstance(checkpoint, checkpoint_module.Checkpoint):
+        raise TypeError(
+            f"report() takes a Checkpoint, but received {checkpoint!r}. Write Checkpoint.from_directory(path) for a folder."
+        )
+    if dir_name is not None and (not dir_name or "/" in dir_name or dir_name.startswith(".")):
+        raise ValueError(
+            f"checkpoint_dir_name must be the name of one folder that does not start with '.', but received {dir_name!r}. Leave it "
+            "out for a numbered one."
+        )
+
+
+Item = reports.Report | cache.Request | questions.Question | preemption_signals.Notice
+"""What a rank sends to the controller."""
+
+
+class ReportQueue:
+    """Reports, requests and questions of a rank on their way to the controller, which takes them in batches from another thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Item | Exception | None] = queue.SimpleQueue()
+        self._failure: Exception | None = None
+
+    def put(self, item: Item) -> None:
+        """Send something."""
+        self._queue.put(item)
+
+    def fail(self, error: Exception) -> None:
+        """Say that something has failed, and nothing more will come: `take_batch` raises it after what was put before."""
+        self._queue.put(error)
+
+    def end(self) -> None:
+        """Say that no more will come."""
+        self._queue.put(None)
+
+    def take_batch(self) -> tuple[list[Item], bool]:
+        """Wait for the next one; return all that are there, and whether there will be no more.
+
+        Raises:
+            Exception: What `fail` was given.
+        """
+        if self._failure is not None:
+            raise self._failure
+        batch: list[Item] = []
+        item = self._queue.get()
+        while item is not None:
+            if isinstance(item, Exception):
+                if not batch:
+                    raise item
+                self._failure = item
+                return batch, False
+            batch.append(item)
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return batch, False
+        return batch, True
+
+
+_current: WorkerSession | None = None
+
+
+def _set_current(session: WorkerSession | None) -> None:
+    global _current  # noqa: PLW0603 (see the module's docstring)
+    _current = session
+
+
+LOCAL: Final = turns.Local(lambda: _current, _set_current)
+"""The session, for ranks that take turns in one process."""
+
+
+@contextlib.contextmanager
+def open_session(session: WorkerSession) -> Iterator[None]:
+    """Make it the process's session for the duration of a block."""
+    global _current  # noqa: PLW0603 (see the module's docstring)
+    before, _current = _current, session
+    try:
+        yield
+    finally:
+        _current = before
+
+
+def get_optional_session() -> WorkerSession | None:
+    """Return the open session; None if none is open."""
+    return _current
+
+
+def get_session(caller: str) -> WorkerSession:
+    """Return the open session.
+
+    Raises:
+        RuntimeError: None is open.
+    """
+    if _current is None:
+        raise RuntimeError(
+            f"hocket.train.{caller}() was called outside a training function. Call it in the function that is given to a trainer "
+            "(TorchTrainer, DataParallelTrainer), which runs it in its workers."
+        )
+    return _current

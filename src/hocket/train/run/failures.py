@@ -1,0 +1,121 @@
+"""Finds out which rank failed first, and says so.
+
+When a process dies, its peers' connections to it break at the same moment, and their errors may arrive before the death does. So
+after an error of the training function the other ranks are asked whether they live; one that does not is the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hocket import exceptions, texts
+from hocket.core import actor, api
+from hocket.engine import contract
+from hocket.train import errors
+from hocket.train.rank import rank_placement
+
+DEATHS = (exceptions.ActorDiedError, exceptions.NodeDiedError)
+"""What a call on a rank raises that is gone."""
+
+PING_SECONDS = 1.0
+"""How long a living rank may take to say so; milliseconds, unless it holds the GIL. A dead one is known without waiting."""
+
+NODE_SECONDS = 30.0
+"""How much longer is waited for the first rank that has not answered, if there are several nodes and no death is known. Ray finds a dead node
+after some 15 seconds, by itself; this is a guess that leaves room for it."""
+
+
+def explain(
+    rank: int,
+    error: Exception,
+    actors: Sequence[actor.ActorHandle],
+    ranks_places: Sequence[rank_placement.Place],
+    titles: Sequence[str] = (),
+) -> errors.WorkerGroupError:
+    """Return the error of the group, after a call on a rank failed with `error`.
+
+    Args:
+        rank: Whose call it was.
+        error: What it raised.
+        actors: The ranks.
+        ranks_places: Where they are; empty if that is not known yet.
+        titles: What each is, if they are not alike.
+    """
+    if isinstance(error, errors.WorkerGroupError):
+        return error
+    failed = {rank: error}
+    if not is_death(error):
+        failed = {**_find_dead(rank, actors, len({place.node_id for place in ranks_places})), **failed}
+    nodes = _name_nodes(ranks_places)
+    names = {other: (f" ({titles[other]})" if titles else "") + nodes.get(other, "") for other in failed}
+    return errors.WorkerGroupError(_build_message(failed, len(actors), names), failed)
+
+
+def is_death(error: Exception) -> bool:
+    """Tell whether a rank is gone, and has not only raised what it got from another actor that is gone."""
+    return isinstance(error, DEATHS) and not isinstance(error, exceptions.TaskError)
+
+
+def _find_dead(asking: int, actors: Sequence[actor.ActorHandle], num_nodes: int) -> dict[int, Exception]:
+    pings = {handle.get_pid.remote(): rank for rank, handle in enumerate(actors) if rank != asking}
+    if not pings:
+        return {}
+    answered, silent = api.wait(list(pings), num_returns=len(pings), timeout=PING_SECONDS)
+    dead = _list_errors(answered)
+    if silent and not dead and num_nodes > 1:
+        dead = _list_errors(api.wait(silent, num_returns=1, timeout=NODE_SECONDS)[0])
+    return {pings[ref]: error for ref, error in dead.items()}
+
+
+def _list_errors(answered: Sequence[contract.ObjectRef[Any]]) -> dict[contract.ObjectRef[Any], Exception]:
+    """Return which pings were answered by a death."""
+    dead: dict[contract.ObjectRef[Any], Exception] = {}
+    for ref in answered:
+        try:
+            api.get(ref)
+        except (*DEATHS, exceptions.ActorUnavailableError) as error:  # it is not built again, so it will not be back
+            dead[ref] = error
+    return dead
+
+
+def _name_nodes(ranks_places: Sequence[rank_placement.Place]) -> dict[int, str]:
+    """Return what to say of each rank's node: nothing where there is one."""
+    if len({place.node_id for place in ranks_places}) < 2:
+        return {}
+    nodes = {node["NodeID"]: node for node in api.nodes()}
+    return {rank: _name_node(place.node_id, nodes.get(place.node_id)) for rank, place in enumerate(ranks_places)}
+
+
+def _name_node(node_id: str, node: dict[str, Any] | None) -> str:
+    if node is None:
+        return f" (node {node_id}, which is gone)"
+    where = f"node {node_id} at {node['NodeManagerAddress']}"
+    return f" ({where})" if node["Alive"] else f" ({where}, which is dead)"
+
+
+def _build_message(failed: dict[int, Exception], world_size: int, names: dict[int, str]) -> str:
+    parts = [_describe(f"Rank {rank} of {world_size}{names[rank]}", error) for rank, error in failed.items()]
+    return "\n\nAfter it, also:\n".join([parts[0], *parts[1:]])
+
+
+def _describe(who: str, error: Exception) -> str:
+    if isinstance(error, exceptions.TaskError):
+        first = texts.describe(error.cause)
+        return f"{who} raised {first}\n\nIts traceback:\n{_drop_line(error.traceback_str, first)}"
+    if isinstance(error, exceptions.NodeDiedError):
+        return f"{who} died with its node: {error}"
+    if isinstance(error, exceptions.ActorDiedError):
+        if error.death is None or not error.death.pid:  # it ended itself, or was ended: the error says which
+            return f"{who} died: {str(error).partition(' is dead: ')[2] or error}"
+        return f"{who} died: its process (pid {error.death.pid}) {error.death.describe()}"
+    return f"{who} failed with {texts.describe(error)}"
+
+
+def _drop_line(trace: str, text: str) -> str:
+    """Return a traceback without the text that it ends in, before notes: the text stands above it already."""
+    trace = trace.removeprefix("Traceback (most recent call last):\n")
+    at = trace.rfind(text)
+    start = trace.rfind("\n", 0, at) + 1
+    is_name = trace[start:at].replace(".", "").replace("_", "").isalnum() or start == at  # the class's module
+    return trace[:start] + trace[at + len(text) :].removeprefix("\n") if at >= 0 and is_name else trace

@@ -1,0 +1,92 @@
+"""The ranks' own collectives on numpy arrays, for frameworks that bring no process group: the driver's side.
+
+A framework's `BackendConfig` calls `arrange` when the ranks live, and `leave` when they are done; its adapter calls `hocket.train.rank.world.get_world` in a rank. The
+controller brings the ranks together, so nothing listens: the first rank of each machine makes the memory, the others open it below ``/proc``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from hocket.collective import world as collective_world
+from hocket.core import api
+from hocket.train.rank import world
+from hocket.train.run import backend, worker_group
+
+TIMEOUT_SECONDS = 1800.0
+"""How long an operation waits for a rank. torch's default."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WorldConfig(backend.BackendConfig):
+    """Joins the ranks for `get_world`, and does nothing else. For training functions that average numpy arrays themselves.
+
+    Raises:
+        ValueError: `timeout_s` is not positive.
+    """
+
+    timeout_s: float = TIMEOUT_SECONDS
+    """Seconds that an operation may wait for a rank."""
+
+    def __post_init__(self) -> None:
+        check_timeout(self.timeout_s)
+
+    def on_start(self, group: worker_group.WorkerGroup) -> None:
+        """Join the ranks."""
+        arrange(group, self.timeout_s)
+
+    def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
+        """Part them."""
+        leave(group)
+
+
+def check_timeout(timeout_s: float) -> None:
+    """Refuse a time-out that is none.
+
+    Raises:
+        ValueError: It is not positive.
+    """
+    if not timeout_s > 0:
+        raise ValueError(
+            f"timeout_s must be more than 0 seconds, but received {timeout_s!r}. Leave it out for {TIMEOUT_SECONDS:.0f}."
+        )
+
+
+def arrange(group: worker_group.WorkerGroup, timeout_s: float = TIMEOUT_SECONDS) -> None:
+    """Join the ranks of a group. Called by the controller.
+
+    Args:
+        group: The ranks.
+        timeout_s: How long an operation may wait for a rank.
+
+    Raises:
+        WorkerGroupError: A rank died, or cannot open the memory.
+    """
+    size = len(group)
+    hosts = _list_hosts(group.execute(world.identify_host, [()] * size))
+    made = {host[0]: group.call(host[0], world.make_memory, len(host)) for host in hosts if host[1:]}
+    exchange = None
+    if len(hosts) > 1:
+        exchange = collective_world.start_actor(len(hosts))
+        group.resources.callback(api.kill, exchange)
+    steps = [
+        world.Step(rank, hosts, made.get(world.find_host(hosts, rank)[0], ("", "")), exchange) for rank in range(size)
+    ]
+    group.execute(world.open_memory, [(step,) for step in steps])
+    group.execute(world.join, [(step, timeout_s) for step in steps])
+
+
+def leave(group: worker_group.WorkerGroup) -> None:
+    """Part the ranks of a group. Called by the controller."""
+    group.execute(world.leave, [()] * len(group))
+
+
+def _list_hosts(found: Sequence[str]) -> list[list[int]]:
+    """Return the ranks of each machine; one that cannot share memory is alone."""
+    hosts: dict[str, list[int]] = {}
+    for rank, name in enumerate(found):
+        hosts.setdefault(name or f"rank {rank}", []).append(rank)
+    return list(hosts.values())

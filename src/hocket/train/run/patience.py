@@ -1,0 +1,117 @@
+"""How long ranks may wait for another one through the driver: for its report, or in a meeting.
+
+Waits in a collective end by themselves (`hocket.collective`). These do not: a rank that is stopped, waits for a lock, or just takes long, is
+alive. So the driver says whom the others wait for and where that one is, and gives up in the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hocket import texts
+from hocket.core import api
+from hocket.train import errors
+from hocket.train.run import worker_group
+
+NOTICE_SECONDS = float(os.environ.get("HOCKET_TRAIN_COLLECTIVE_WARN_INTERVAL_S", "20"))
+"""After how long it is first said whom ranks wait for; then each time that they have waited twice as long."""
+
+LIMIT_SECONDS = float(os.environ.get("HOCKET_TRAIN_COLLECTIVE_TIMEOUT_S", "1800"))
+"""After how long the rank that they wait for counts as failed; 0 or less for never. Ray's default, and that of our collectives."""
+
+ANSWER_SECONDS = 2.0
+"""How long a rank may take to say where it is: milliseconds, unless it is stopped or keeps the interpreter's lock. A guess."""
+
+_log = logging.getLogger("hocket.train")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Some ranks wait for others."""
+
+    number: tuple[str, int]
+    """Which it is: the same as long as nobody that is waited for has come."""
+    call: str
+    """What those who wait have called."""
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    what: str
+    """What the missing ones have not done."""
+
+
+class Patience:
+    """Watches the waits of one attempt. Used by one thread.
+
+    Args:
+        group: The ranks.
+        find: Returns who waits for whom by now; None if nobody does.
+    """
+
+    def __init__(self, group: worker_group.WorkerGroup, find: Callable[[], Wait | None]) -> None:
+        self._group = group
+        self._find = find
+        self._wait: Wait | None = None
+        self._since = 0.0
+        self._next_notice = NOTICE_SECONDS
+
+    @property
+    def seconds_left(self) -> float | None:
+        """When to look again; None for never."""
+        if self._wait is None:
+            return None
+        return max(0.0, self._since + min(self._next_notice, _get_limit()) - time.monotonic())
+
+    def look(self) -> None:
+        """Look who waits; say so if it is time.
+
+        Raises:
+            WorkerGroupError: Ranks have waited for too long.
+        """
+        before, self._wait = self._wait, self._find()
+        if self._wait is None:
+            return
+        now = time.monotonic()
+        if before is None or before.number != self._wait.number:
+            self._since, self._next_notice = now, NOTICE_SECONDS
+        seconds = now - self._since
+        if seconds >= _get_limit():
+            self._give_up(self._wait)
+        elif seconds >= self._next_notice:
+            self._next_notice = 2 * seconds
+            where = self._describe(self._wait.missing[0])
+            _log.warning("%s\n%s", _tell(self._wait, seconds), texts.escape(where))
+
+    def _give_up(self, wait: Wait) -> None:
+        rank = wait.missing[0]
+        message = (
+            f"{_tell(wait, time.monotonic() - self._since)} The limit is HOCKET_TRAIN_COLLECTIVE_TIMEOUT_S={LIMIT_SECONDS:g}: set it higher in the "
+            f"environment of the driver if a rank may take so long.\n{self._describe(rank)}"
+        )
+        raise errors.WorkerGroupError(message, {rank: errors.TrainingFailedError(message)})
+
+    def _describe(self, rank: int) -> str:
+        """Return where a rank is, or that it does not say."""
+        ref = self._group.actors[rank].describe.remote()
+        if api.wait([ref], timeout=ANSWER_SECONDS)[0]:
+            stack: str = self._group.get(rank, ref)
+            return f"Rank {rank} is here:\n{stack}"
+        pid = self._group.places[rank].introduction.pid
+        return (
+            f"Rank {rank} (pid {pid}) does not say where it is: its process is stopped, or code in C keeps the interpreter's lock. "
+            f"`py-spy dump --native --pid {pid}` tells more."
+        )
+
+
+def _get_limit() -> float:
+    return LIMIT_SECONDS if LIMIT_SECONDS > 0 else math.inf
+
+
+def _tell(wait: Wait, seconds: float) -> str:
+    others = f" (and ranks {list(wait.missing[1:])})" if len(wait.missing) > 1 else ""
+    who = f"Rank {wait.waiting[0]} has" if len(wait.waiting) == 1 else f"Ranks {list(wait.waiting)} have"
+    return f"{who} waited for {seconds:.0f} s in {wait.call} for rank {wait.missing[0]}{others}, which {wait.what}."

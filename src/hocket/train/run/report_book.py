@@ -1,0 +1,137 @@
+"""Puts the reports of the ranks together: the n-th of each rank make row n."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hocket.train import errors, user_callback
+from hocket.train.checkpoints import checkpoint
+from hocket.train.rank import reports
+from hocket.train.run import checkpoint_manager
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """What the ranks are told when a checkpoint was committed."""
+
+    index: int
+    checkpoint: checkpoint.Checkpoint
+
+
+class ReportBook:
+    """The reports of a run. Used by one thread.
+
+    Args:
+        run_context: For the callbacks.
+        manager: Commits the checkpoints.
+        user_callbacks: Called for each complete row.
+    """
+
+    def __init__(
+        self,
+        run_context: user_callback.TrainRunContext,
+        manager: checkpoint_manager.CheckpointManager,
+        user_callbacks: Sequence[user_callback.UserCallback],
+    ) -> None:
+        self.run_context = run_context
+        """Of this attempt: an elastic group has another size in the next."""
+        self._manager = manager
+        self._callbacks = user_callbacks
+        self.history: list[dict[str, Any]] = []
+        """Rank 0's metrics of each complete row."""
+        self.row_count = 0
+        """How many rows of the attempt are complete, and what was saved with them is committed."""
+        self._commits: list[tuple[int, int]] = []
+        """The number of each checkpoint of the run that was committed here, and how many reports there were then."""
+        self.commit_count = 0
+        """How often something was committed."""
+        self._pending: list[deque[reports.Report]] = []
+        self._counts: list[int] = []
+        self._waiting: list[int] = []
+        self._ended: set[int] = set()
+
+    def begin_attempt(self, world_size: int) -> None:
+        """Forget what ranks reported after the last commit: it will be reported again."""
+        while self._commits and not self._manager.is_up_to(self._commits[-1][0]):
+            self._commits.pop()  # it was damaged
+        del self.history[self._commits[-1][1] if self._commits else 0 :]
+        self.run_context = dataclasses.replace(self.run_context, num_workers=world_size)
+        self._pending = [deque() for _ in range(world_size)]
+        self._counts = [0] * world_size
+        self._waiting = [-1] * world_size
+        self._ended = set()
+        self.row_count = 0
+
+    def add(self, rank: int, batch: Sequence[reports.Report], *, has_ended: bool = False) -> list[Acknowledgement]:
+        """Take reports of a rank; return what was committed by them.
+
+        Args:
+            rank: Whose they are.
+            batch: Its next reports, in order.
+            has_ended: Whether these were its last.
+
+        Raises:
+            TrainingFailedError: A rank ended with fewer reports than another one made.
+        """
+        self._pending[rank].extend(batch)
+        self._counts[rank] += len(batch)
+        self._waiting[rank] = next((report.index for report in reversed(batch) if report.waits), self._waiting[rank])
+        if has_ended:
+            self._ended.add(rank)
+        if batch:
+            for callback in self._callbacks:
+                callback.after_arrival(self.run_context, tuple(self._counts))
+        acknowledgements = []
+        while all(self._pending):
+            done = self._complete([row.popleft() for row in self._pending])
+            if done is not None:
+                acknowledgements.append(done)
+        self._check_counts()
+        return acknowledgements
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether the run has a checkpoint."""
+        return self._manager.latest is not None
+
+    def find_waiting(self, report_count: int) -> int | None:
+        """Return a rank that waits for the commit of a report which a rank that has made so many reports has not made; None if none does."""
+        behind = max(report_count, self.row_count)
+        return next((rank for rank, index in enumerate(self._waiting) if index >= behind), None)
+
+    def list_waiting(self) -> list[int]:
+        """Return the ranks that wait for the commit of a report."""
+        return [rank for rank, index in enumerate(self._waiting) if index >= self.row_count]
+
+    def list_missing(self) -> list[int]:
+        """Return the ranks whose report of the next row is not here."""
+        return [rank for rank, pending in enumerate(self._pending) if not pending]
+
+    def _complete(self, row: list[reports.Report]) -> Acknowledgement | None:
+        metrics = [report.read_metrics() for report in row]
+        kept = dict(metrics[0])  # a validation adds to them, and callbacks may do what they like to theirs
+        self.history.append(kept)
+        committed = None
+        if any(report.staged is not None for report in row):
+            committed = self._manager.commit(row, kept)
+            self._commits.append((self._manager.next_number - 1, len(self.history)))
+            self.commit_count += 1
+        self.row_count += 1
+        for callback in self._callbacks:
+            callback.after_report(self.run_context, metrics, committed)
+        return Acknowledgement(row[0].index, committed) if committed is not None else None
+
+    def _check_counts(self) -> None:
+        most = max(self._counts)
+        for rank in sorted(self._ended):
+            if self._counts[rank] < most:
+                ahead = self._counts.index(most)
+                raise errors.TrainingFailedError(
+                    f"Every rank must call report() the same number of times, but rank {rank} ended after {self._counts[rank]} "
+                    f"reports and rank {ahead} made {most}. Call report() in all ranks, with a checkpoint or without; do not "
+                    "put it under `if rank == 0`."
+                )

@@ -1,0 +1,129 @@
+"""Runs the validations that reports have asked for, one after the other, beside the training.
+
+A validation outlives the attempt that asked for it, and one that the end of the driver interrupted is run by the next run of that name:
+the manifest of the checkpoint says that it is wanted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hocket import exceptions, texts
+from hocket.core import api, session
+from hocket.engine import contract
+from hocket.train import validation
+from hocket.train.checkpoints import reported
+from hocket.train.run import checkpoint_manager
+
+Status = reported.ReportedCheckpointStatus
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A validation under way."""
+
+    ref: contract.ObjectRef[Any]
+    record: checkpoint_manager.Committed
+    deadline: float | None
+
+
+class ValidationQueue:
+    """The validations of a run. Used by one thread.
+
+    Args:
+        config: How they are done.
+        manager: The run's checkpoints: which of them are to be validated, and where the outcome is noted.
+    """
+
+    def __init__(self, config: validation.ValidationConfig, manager: checkpoint_manager.CheckpointManager) -> None:
+        self._task = config.build_task()
+        self._config = config
+        self._manager = manager
+        self._running: _Running | None = None
+
+    def find_obstacle(self, held: Mapping[str, float]) -> str:
+        """Return why no validation can run beside ranks that hold so much; an empty string if it can."""
+        needed, there = self._config.resources, api.cluster_resources()
+        if all(held.get(name, 0.0) + amount <= there.get(name, 0.0) for name, amount in needed.items()):
+            return ""
+        return f"a validation needs {needed}, and of {there} the ranks hold {dict(held)}"
+
+    def start(self) -> list[contract.ObjectRef[Any]]:
+        """Start the next one if none runs; return what to wait for before `settle`."""
+        if self._running is None:
+            record = next(iter(self._manager.list_unvalidated()), None)
+            if record is None:
+                return []
+            assert record.task is not None, "who waits for a validation says how"
+            ref = self._task.remote(self._config.fn, record.checkpoint, record.task.fn_kwargs)
+            seconds = record.task.timeout_s
+            self._running = _Running(ref, record, None if seconds is None else time.monotonic() + seconds)
+        return [self._running.ref]
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How much longer the running one may take; None if that is not limited."""
+        if self._running is None or self._running.deadline is None:
+            return None
+        return max(0.0, self._running.deadline - time.monotonic())
+
+    def settle(self) -> None:
+        """Note the outcome of the running one, if it has ended or its time is over."""
+        running = self._running
+        if running is None:
+            return
+        metrics: dict[str, Any] | None = None
+        if api.wait([running.ref], timeout=0)[0]:
+            status, metrics = self._read(running)
+        elif self.seconds_left == 0:
+            status = Status.VALIDATION_TIMEOUT
+            api.cancel(running.ref, force=True)
+            warn(running.record, f"took longer than timeout_s={running.record.task and running.record.task.timeout_s}")
+        else:
+            return
+        self._running = None
+        self._manager.settle_validation(running.record.number, status, metrics)
+
+    @staticmethod
+    def _read(running: _Running) -> tuple[Status, dict[str, Any] | None]:
+        try:
+            return Status.VALIDATED, api.get(running.ref)
+        except exceptions.HocketError as error:  # training is not the worse for it
+            warn(running.record, f"failed: {error}")
+            return Status.VALIDATION_FAILED, None
+
+    def finish(self) -> None:
+        """Wait until nothing is left to validate."""
+        while refs := self.start():
+            api.wait(refs, timeout=self.seconds_left)
+            self.settle()
+
+    def abandon(self) -> None:
+        """Cancel what runs; the next run of that name does it."""
+        running, self._running = self._running, None
+        if running is not None and session.is_initialized():
+            with contextlib.suppress(exceptions.HocketError):
+                api.cancel(running.ref, force=True)
+
+
+def run_here(config: validation.ValidationConfig, manager: checkpoint_manager.CheckpointManager) -> None:
+    """Validate in this process what is to be validated. A time limit cannot be kept here."""
+    for record in manager.list_unvalidated():
+        assert record.task is not None, "who waits for a validation says how"
+        try:
+            metrics = config.run(record.checkpoint, record.task)
+        except Exception as error:  # noqa: BLE001 (training is not the worse for it)
+            warn(record, f"failed with {texts.describe(error)}")
+            manager.settle_validation(record.number, Status.VALIDATION_FAILED)
+        else:
+            manager.settle_validation(record.number, Status.VALIDATED, metrics)
+
+
+def warn(record: checkpoint_manager.Committed, what: str) -> None:
+    """Tell the user about a validation that has found nothing."""
+    warnings.warn(f"The validation of {record.checkpoint} {what}", stacklevel=2)

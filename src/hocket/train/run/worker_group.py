@@ -1,0 +1,345 @@
+"""The gang: all ranks of a run, started together or not at all, and ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hocket import exceptions
+from hocket.core import actor, api, placement, remote_function, session
+from hocket.engine import contract, node
+from hocket.train import configs, errors
+from hocket.train.checkpoints import cache
+from hocket.train.rank import rank_actor, rank_placement
+from hocket.train.run import failures, roles
+
+_log = logging.getLogger("hocket.train")
+
+GROW_SECONDS = 5.0
+"""How long an elastic group waits for more ranks than it must have, when the resources seemed to be free. A guess."""
+
+RETURN_SECONDS = 2.0
+"""How long an elastic group waits for what its ranks held before to be free again. On one machine it is at once; a guess for Ray."""
+
+START_SECONDS = float(os.environ.get("HOCKET_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60"))
+"""How long the resources of a group may be held by others before `fit` gives up; and, if it is started again, how long it waits for a node to come
+back. Ray's default."""
+
+STUCK_SECONDS = 240.0
+"""How much longer is waited when a node was lost meanwhile: Ray reserves one group after the other, and one for which it has asked a machine that then
+lost its power keeps it, and what it holds of others, for 136 seconds (measured) with Ray's own settings."""
+
+LOOK_SECONDS = 0.25
+"""How often it is looked whether a node has come back."""
+
+REMOVE_SECONDS = 15.0
+"""How long the removal of copies on the nodes may take before the group's end goes on without it. A guess."""
+
+Ref = contract.ObjectRef[Any]
+
+
+class WorkerGroup:
+    """Living ranks. Made by `start`; `shutdown` must be called.
+
+    Args:
+        reservation: The placement group that holds their resources.
+        actors: By rank.
+        ranks_places: Where each of them is; none as long as it is not known.
+        scaling: What they were started from.
+        ranks_roles: What each of them is; empty if they are alike.
+        runtime_env: The environment of their processes.
+    """
+
+    def __init__(
+        self,
+        reservation: placement.PlacementGroup,
+        actors: Sequence[actor.ActorHandle],
+        ranks_places: Sequence[rank_placement.Place],
+        scaling: configs.ScalingConfig,
+        ranks_roles: Sequence[roles.Role] = (),
+        runtime_env: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._reservation = reservation
+        self._runtime_env = runtime_env or {}
+        self.actors = tuple(actors)
+        self.places = tuple(ranks_places)
+        self.scaling = scaling
+        self.roles = tuple(ranks_roles)
+        self.notes: dict[str, Any] = {}
+        """What backends keep of the group."""
+        self._folders: set[tuple[str, str]] = set()
+        self.resources = contextlib.ExitStack()
+        """What `shutdown` closes after the ranks have ended; backends add to it."""
+
+    shares_process = False
+    """Whether the ranks are threads of this process, which can be given what cannot be pickled."""
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    def execute(self, function: Callable[..., Any], args_by_rank: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a function in all ranks at once; return what it returns, by rank.
+
+        Raises:
+            WorkerGroupError: It raised in a rank, or a rank died.
+        """
+        return self.gather(
+            [handle.execute.remote(function, *args) for handle, args in zip(self.actors, args_by_rank, strict=True)]
+        )
+
+    def call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function in one rank; return what it returns.
+
+        Raises:
+            WorkerGroupError: It raised, or the rank died.
+        """
+        return self.get(rank, self.actors[rank].execute.remote(function, *args))
+
+    def gather(self, refs: Sequence[Ref]) -> list[Any]:
+        """Wait for one reference of each rank; the first failure ends the wait.
+
+        Raises:
+            WorkerGroupError: One of them is an error.
+        """
+        values: dict[Ref, Any] = {}
+        waiting = list(refs)
+        while waiting:
+            ready, waiting = api.wait(waiting, num_returns=1)
+            values[ready[0]] = self.get(refs.index(ready[0]), ready[0])
+        return [values[ref] for ref in refs]
+
+    def get(self, rank: int, ref: Ref) -> Any:
+        """Return the value of a rank's call.
+
+        Raises:
+            WorkerGroupError: It is an error.
+        """
+        try:
+            return api.get(ref)
+        except Exception as error:  # noqa: BLE001 (the group's error has it, and says it)
+            raise self.explain(rank, error) from None
+
+    def explain(self, rank: int, error: Exception) -> errors.WorkerGroupError:
+        """Return the group's error, after something of a rank's failed with `error`."""
+        return failures.explain(rank, error, self.actors, self.places, [role.name for role in self.roles])
+
+    def replace(self, rank: int) -> None:
+        """Start a new process for a rank whose own has died, with what that held and on its node. Only in groups with roles.
+
+        Raises:
+            WorkerGroupError: It could not be started, or died too.
+        """
+        handle = _start_rank(self.roles[rank].bundle, self._runtime_env, self._reservation, rank)
+        self.actors = (*self.actors[:rank], handle, *self.actors[rank + 1 :])
+        ref = handle.introduce.remote()
+        if not api.wait([ref], timeout=START_SECONDS)[0]:
+            error = errors.TrainingFailedError(
+                f"It died, and its next process had not started after {START_SECONDS:.0f} s."
+            )
+            raise self.explain(rank, error)
+        found = [place.introduction for place in self.places]
+        found[rank] = self.get(rank, ref)
+        self.places = rank_placement.assign(found)
+
+    def claim_folder(self, rank: int, token: str) -> str:
+        """Return the path of a folder among the temporary files of a rank's node; `shutdown` removes it, if it was made."""
+        place = self.places[rank]
+        folder = cache.name_folder(place.introduction.temporary, token, place.node_rank)
+        self._folders.add((place.node_id, folder))
+        return folder
+
+    def shutdown(self) -> None:
+        """End all ranks now, and give their resources back. Can be called again."""
+        with self.resources:
+            if not session.is_initialized():  # closed under us, and everything with it
+                return
+            for handle in self.actors:
+                api.kill(handle)
+            placement.remove_placement_group(self._reservation)
+            self._remove_folders()
+
+    def _remove_folders(self) -> None:
+        """Have the nodes' folders removed, by a task on each node. A node that is gone has taken its folder with it."""
+        refs: list[Ref] = []
+        for node_id, folder in self._folders:
+            pids = [place.introduction.pid for place in self.places if place.node_id == node_id]
+            affinity = placement.NodeAffinitySchedulingStrategy(node_id, soft=False)
+            options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": affinity}
+            with contextlib.suppress(exceptions.HocketError):
+                refs.append(remote_function.RemoteFunction(cache.remove_folder, options).remote(folder, pids))
+        self._folders.clear()
+        if refs:
+            api.wait(refs, num_returns=len(refs), timeout=REMOVE_SECONDS)
+
+
+def start(
+    scaling: configs.ScalingConfig,
+    runtime_env: Mapping[str, Any],
+    size_before: int = 0,
+    ranks_roles: Sequence[roles.Role] = (),
+) -> WorkerGroup:
+    """Start all ranks, or none.
+
+    Args:
+        scaling: How many, and what each holds.
+        runtime_env: The environment of their processes.
+        size_before: How many there were before, if the group is started again.
+        ranks_roles: What each is, and holds, if they are not alike; they then keep this order, whatever their nodes.
+
+    Raises:
+        InfeasibleResourcesError: They ask for more than the session can ever have.
+        TrainingFailedError: What they ask for was held by others for too long.
+        WorkerGroupError: A rank died while it started.
+    """
+    reservation, size = _reserve(scaling, size_before, ranks_roles)
+    group = WorkerGroup(reservation, (), (), scaling)
+    try:
+        bundles = _list_bundles(scaling, size, ranks_roles)
+        actors = [_start_rank(bundle, runtime_env, reservation, number) for number, bundle in enumerate(bundles)]
+        group = WorkerGroup(reservation, actors, (), scaling, ranks_roles)
+        found: list[rank_placement.Introduction] = group.gather([handle.introduce.remote() for handle in actors])
+        order = list(range(size)) if ranks_roles else rank_placement.sort_by_node(found)
+        ranks_places = rank_placement.assign([found[number] for number in order])
+        ordered = [actors[number] for number in order]
+        group = WorkerGroup(reservation, ordered, ranks_places, scaling, ranks_roles, runtime_env)
+    except BaseException:
+        group.shutdown()
+        raise
+    return group
+
+
+def count_fitting(scaling: configs.ScalingConfig) -> int:
+    """Return for how many more ranks there are free resources now, by their sum over all nodes."""
+    free = api.available_resources()
+    return min(int(free.get(name, 0.0) / amount + 1e-6) for name, amount in scaling.bundle.items())
+
+
+def _list_bundles(
+    scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]
+) -> list[Mapping[str, float]]:
+    return [role.bundle for role in ranks_roles] or [scaling.bundle] * size
+
+
+def _reserve(
+    scaling: configs.ScalingConfig, size_before: int, ranks_roles: Sequence[roles.Role]
+) -> tuple[placement.PlacementGroup, int]:
+    """Reserve what the ranks hold; return it with their number."""
+    size = len(ranks_roles) or _choose_size(scaling, size_before)
+    least = len(ranks_roles) or scaling.min_workers
+    there_before = _list_living_nodes()
+    while True:
+        reservation = _request_patiently(scaling, size, ranks_roles, START_SECONDS if size_before else 0.0)
+        try:
+            if reservation.wait(START_SECONDS if size == least else GROW_SECONDS):
+                return reservation, size
+            if size == least and there_before - _list_living_nodes():
+                _warn_of_a_wait(_describe(scaling, size, ranks_roles))
+                if reservation.wait(STUCK_SECONDS):
+                    return reservation, size
+        except BaseException:
+            placement.remove_placement_group(reservation)
+            raise
+        placement.remove_placement_group(reservation)
+        if size == least:
+            raise errors.TrainingFailedError(
+                f"{_describe(scaling, size, ranks_roles)} were not free for {START_SECONDS:.0f} s: of {node.hide_internal(api.cluster_resources())} there are "
+                f"{node.hide_internal(api.available_resources())} left. End the tasks and actors that hold the rest, or use fewer workers."
+            )
+        size -= 1
+
+
+def _list_living_nodes() -> set[str]:
+    return {found["NodeID"] for found in api.nodes() if found["Alive"]}
+
+
+def _warn_of_a_wait(wanted: str) -> None:
+    _log.warning(
+        "%s, and were not reserved in %.0f s, in which a node was lost. Ray may wait for an answer of it, and gives up in the end; so the wait goes on, for %.0f s at "
+        "most. RAY_grpc_client_keepalive_time_ms=10000, set where the cluster is started, makes that sooner.",
+        wanted,
+        START_SECONDS,
+        STUCK_SECONDS,
+    )
+
+
+def _choose_size(scaling: configs.ScalingConfig, size_before: int) -> int:
+    if not scaling.elasticity_enabled:
+        return scaling.min_workers
+    deadline = time.monotonic() + RETURN_SECONDS
+    while (fitting := count_fitting(scaling)) < size_before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return min(max(fitting, scaling.min_workers), scaling.max_workers)
+
+
+def _request_patiently(
+    scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role], patience_s: float
+) -> placement.PlacementGroup:
+    """Reserve what the ranks hold; where the session has too little, look for so long whether it gets more."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return _request(scaling, size, ranks_roles)
+        except exceptions.InfeasibleResourcesError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(LOOK_SECONDS)
+
+
+def _request(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> placement.PlacementGroup:
+    try:
+        bundles = _list_bundles(scaling, size, ranks_roles)
+        return placement.placement_group(bundles, scaling.placement_strategy, name="")
+    except exceptions.InfeasibleResourcesError as error:
+        num_nodes = sum(node["Alive"] for node in api.nodes())
+        if scaling.placement_strategy == "STRICT_SPREAD" and num_nodes < size:
+            raise exceptions.InfeasibleResourcesError(
+                f"{_name(size, ranks_roles)} need STRICT_SPREAD on {size} nodes, but the session has {num_nodes}. "
+                "Use fewer workers, or placement_strategy='SPREAD', which uses as many nodes as there are."
+            ) from error
+        raise exceptions.InfeasibleResourcesError(
+            f"{_describe(scaling, size, ranks_roles)}, but the session has {node.hide_internal(api.cluster_resources())}. {_advise(scaling, size, ranks_roles)}"
+        ) from error
+
+
+def _name(size: int, ranks_roles: Sequence[roles.Role]) -> str:
+    return ", ".join(role.name for role in ranks_roles) or f"num_workers={size}"
+
+
+def _describe(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> str:
+    if ranks_roles:
+        return f"{_name(size, ranks_roles)} together need {roles.sum_bundles([role.bundle for role in ranks_roles])}"
+    return f"num_workers={size} with {scaling.bundle} each need {scaling.multiply(size)} together"
+
+
+def _advise(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> str:
+    """Return what to write instead, by what is short."""
+    there = api.cluster_resources()
+    wanted = roles.sum_bundles([role.bundle for role in ranks_roles]) if ranks_roles else scaling.multiply(size)
+    short = [name for name, amount in wanted.items() if amount > there.get(name, 0.0)]
+    if short == ["GPU"]:
+        return "Use fewer workers, or train on CPUs with ScalingConfig(use_gpu=False)."
+    if short and "CPU" not in short:
+        return (
+            f"Use fewer workers, or open the session with more of {', '.join(short)}: hocket.init(resources={{...}})."
+        )
+    return "Use fewer workers, give each less with ScalingConfig(resources_per_worker={'CPU': 0.5}), or open the session with more: hocket.init(num_cpus=...)."
+
+
+def _start_rank(
+    bundle: Mapping[str, float], runtime_env: Mapping[str, Any], reservation: placement.PlacementGroup, rank: int
+) -> actor.ActorHandle:
+    others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
+    options = {
+        "num_cpus": bundle.get("CPU", 0),
+        "num_gpus": bundle.get("GPU", 0),
+        "resources": others,
+        "max_concurrency": rank_actor.MAX_CONCURRENCY,
+        "scheduling_strategy": placement.PlacementGroupSchedulingStrategy(reservation, rank),
+    }
+    if runtime_env:
+        options["runtime_env"] = dict(runtime_env)
+    return actor.ActorClass(rank_actor.RankActor, options).remote()

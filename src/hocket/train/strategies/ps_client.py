@@ -1,0 +1,367 @@
+"""Parameters on servers, as the driver and the ranks of a training run see them. What the adapters share.
+
+**The driver** hosts the servers for as long as ``fit()`` takes, so a rank that dies takes nothing along but its running step (`hocket.train.strategies.hosting`).
+
+**A rank** is a worker of `hocket.ps`. It makes the parameters on the servers, or finds those that another rank has made, and its steps go ::
+
+    pull        (enters the gate, which may wait where staleness is bounded)
+    compute
+    push        (each server wholly or not at all; leaves the gate)
+
+**Exactly once.** Each push has the number of its step. A rank that is started again begins where its training function begins: at the start, or at the step that is
+in the optimizer's state that it loads. What the servers have had of its steps they drop. So after a failure no step counts twice, whether the function repeats steps or
+not, and nothing is rolled back. Only when the function loads parameters into the model the servers take those, and the steps that follow count again:
+each loading begins a *generation*, and a step's number is (generation, step).
+
+All ranks load the same, at different times; the first one's loading counts, or it would undo what another rank has done since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket import ps
+from hocket.collective import turns
+from hocket.ps import gate, links, place, records
+from hocket.ps import strategy as strategy_module
+from hocket.train import strategies
+from hocket.train.rank import worker_session
+from hocket.train.strategies import hosting
+
+_log = logging.getLogger("hocket.train")
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_LOADER: Final = gate.MAX_WORKERS - 1
+"""The worker in whose name parameters are loaded. No rank has this number."""
+
+_GENERATION: Final = 1 << 32
+"""More than any number of steps."""
+
+_LOADS: Final = 1 << 16
+"""More generations than a training function begins in one attempt."""
+
+_CHUNK_ROWS: Final = 1 << 16
+"""How many rows of a table are read or written at once. A guess."""
+
+
+# --- in the driver ---------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class OpenParameterServer(strategies.Strategy):
+    """`ParameterServer` of a run whose servers are there. What the ranks are given."""
+
+    settings: strategies.ParameterServer
+    num_workers: int
+    """How many ranks there will be at most."""
+    remote: strategy_module.RemoteStrategy
+    """Where the servers are."""
+
+
+@final
+class _Servers(hosting.Host):
+    """The servers of a run."""
+
+    def __init__(self, settings: strategies.ParameterServer, num_workers: int) -> None:
+        if num_workers >= _LOADER:
+            raise ValueError(
+                f"ParameterServer takes at most {_LOADER - 1} ranks, but received num_workers={num_workers}. Use fewer."
+            )
+        self._opened = ps.ParameterServerStrategy(
+            {"worker": num_workers, "server": settings.num_servers},
+            max_staleness=settings.max_staleness,
+            bad_gradients=settings.bad_gradients,
+            scale_by_staleness=settings.scale_by_staleness,
+            timeout_s=settings.timeout_s,
+            hosted=True,
+        )
+        super().__init__(
+            OpenParameterServer(settings, num_workers, strategy_module.RemoteStrategy(self._opened.address))
+        )
+
+    def get_statistics(self) -> dict[str, Any]:
+        """Return what the servers have counted, and how many pushes had which staleness."""
+        return {**self._opened.statistics(), "staleness": self._opened.get_staleness()}
+
+    def close(self) -> None:
+        """End the servers, and let go of their memory, which this process has mapped."""
+        self._opened.close()
+        del self._opened
+
+
+@hosting.open_host.register
+def _(strategy: strategies.ParameterServer, num_workers: int) -> hosting.Host:
+    return _Servers(strategy, num_workers)
+
+
+# --- in the ranks ----------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What a step does to one parameter."""
+
+    target: Any
+    """A `ps.Variable`, or a `ps.Embedding`."""
+    value: Any
+    """An array; of a table, `ps.IndexedSlices`."""
+    scale: float = 1.0
+    """What the optimizer's learning rate is multiplied by."""
+
+
+@final
+class Client:
+    """A rank as a worker. Its methods are called from the thread that trains.
+
+    Args:
+        opened: The run's servers.
+        session: The rank's.
+    """
+
+    def __init__(self, opened: OpenParameterServer, session: worker_session.WorkerSession) -> None:
+        info = session.info
+        self.settings: Final = opened.settings
+        self.rank: Final = info.rank
+        self.world_size: Final = info.world_size
+        self.dropped = 0
+        """How many pushes were dropped because the servers had had them."""
+        self._session = session
+        self._remote = opened.remote
+        self._link = links.open_link(opened.remote.address)
+        self._attempt = info.attempt
+        self._loads = 0
+        self._has_pushed = True
+        self._loader = place.Place(_LOADER, info.world_size)
+        self._loader.begin(info.attempt + 1)
+        self._here = place.Place(info.rank, info.world_size)
+        self._forget_dead(opened.num_workers)
+        generation = np.zeros(1, np.int64)
+        self._generation = self._remote.make_variable(generation, name="hocket.generation", exist_ok=True)
+        self._current = int(self._generation.read_value()[0])
+        session.before_waiting.append(self.leave)
+
+    def _forget_dead(self, num_workers: int) -> None:
+        """Take those out of the gate who were in it when they were killed. All ranks of an attempt have died when the next one starts."""
+        if self._attempt == 0:
+            return
+        self._link.gate.forget(self.rank)
+        if self.rank == 0:  # and those that there are no more
+            for worker in range(self.world_size, num_workers):
+                self._link.gate.forget(worker)
+
+    # -- making --
+
+    def make_variable(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> Any:
+        """Return a variable; if it is there already, with the value that it has.
+
+        Args:
+            name: What it is called.
+            value: What it begins with.
+            optimizer: What turns gradients into updates.
+            is_made: Whether it is known to be there, so that the value need not travel.
+        """
+        return self._remote.make_variable(
+            np.zeros if is_made else value,
+            name=name,
+            shape=value.shape,
+            dtype=value.dtype,
+            optimizer=optimizer,
+            exist_ok=True,
+        )
+
+    def make_table(self, name: str, value: Array, optimizer: ps.Optimizer, *, is_made: bool = False) -> Any:
+        """Return a table; if it is there already, with the rows that it has.
+
+        Args:
+            name: What it is called.
+            value: Its rows.
+            optimizer: What turns gradients into updates.
+            is_made: Whether it is known to be there, so that the rows need not travel.
+        """
+        return self._remote.make_embedding(
+            *value.shape,
+            name=name,
+            dtype=value.dtype,
+            initial_value=None if is_made else value,
+            optimizer=optimizer,
+            exist_ok=True,
+        )
+
+    # -- steps --
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this rank has pulled what it will push a gradient of."""
+        return self._here.gate is not None
+
+    @property
+    def enters_early(self) -> bool:
+        """Whether to pull at the end of a step, before it is known when the next one begins: if nobody waits for it."""
+        return self.settings.max_staleness is None or self.world_size == 1
+
+    @property
+    def version(self) -> int:
+        """How many pushes all ranks have made."""
+        return self._link.gate.version
+
+    def enter(self) -> None:
+        """Begin a step: note what it reads. Waits if others are to push first."""
+        with place.entered(self._here):
+            self._link.enter()
+
+    def enter_early(self) -> None:
+        """Begin the next step when one is over, where it cannot be known when it is computed.
+
+        Ranks that take turns in one process do not wait for each other inside: there a step begins when it is pushed.
+        """
+        ours = turns.get_optional_turns()
+        if ours is None or ours.size == 1 or self.settings.max_staleness is None:
+            self.enter()
+
+    def push(self, step: int, gradients: Sequence[Gradient]) -> links.Outcome:
+        """End a step.
+
+        Args:
+            step: Its number, from 1; see above.
+            gradients: Of different parameters.
+
+        Returns:
+            Whether it was applied, and how stale it was.
+
+        Raises:
+            NonFiniteGradientError: A gradient has NaN or infinity, and is not to be skipped or clipped.
+            PushTimeoutError: Other ranks are to be applied first, and do not come.
+        """
+        if not self.is_inside:  # a second step after one pull, such as that of another optimizer
+            self.enter()
+        operations: dict[int, list[records.Operation]] = {}
+        for gradient in gradients:
+            found = self._build(gradient)
+            if found is None:
+                operations.clear()
+                break
+            for server, some in found.items():
+                operations.setdefault(server, []).extend(some)
+        if not operations:
+            self.leave()
+            return links.Outcome(is_applied=False, staleness=0)
+        self._has_pushed = True
+        self._here.begin(self._current * _GENERATION + step)
+        with place.entered(self._here):
+            outcome = self._link.push(operations)
+        if not outcome.is_applied:
+            self._note_dropped(step)
+        return outcome
+
+    def leave(self) -> None:
+        """Give up a step that was begun: the other ranks need not wait for it."""
+        self._here.leave()
+
+    def _build(self, gradient: Gradient) -> Mapping[int, Sequence[records.Operation]] | None:
+        """Return what a gradient does on each server; None if the step is to be skipped."""
+        target, value = gradient.target, gradient.value
+        if not isinstance(target, ps.Embedding):  # a table does it
+            value = self._link.admit(target.name, value)
+            if value is None:
+                return None
+        found: Mapping[int, Sequence[records.Operation]] | None = target.build_operations(value, gradient.scale)
+        return found
+
+    def _note_dropped(self, step: int) -> None:
+        if not self.dropped:
+            _log.info(
+                "The servers have had step %d of rank %d before the ranks were started again. It and others are repeated, and count once.",
+                step,
+                self.rank,
+            )
+        self.dropped += 1
+
+    def pass_turn(self) -> None:
+        """Let the other ranks of this process take a step each."""
+        ours = turns.get_optional_turns()
+        if ours is None or ours.size == 1:
+            return
+        looks = iter((False, True))
+        ours.wait(lambda: next(looks, True), "ends a step", needs_rank=False)
+
+    # -- reading and writing outside of steps --
+
+    def read(self, variable: Any, out: Array | None = None) -> Array:
+        """Return a variable's value as it is now, without a step that begins."""
+        value: Array = variable.read_value(out)
+        return value
+
+    def look_up(self, table: Any, ids: Array, *, begins_step: bool) -> Any:
+        """Return rows of a table, a `hocket.ps.embedding.Lookup`.
+
+        Args:
+            table: Which.
+            ids: Which rows, of any shape; equal ones are read once.
+            begins_step: Whether a gradient may be pushed for them.
+
+        Raises:
+            IndexError: An id is out of range.
+        """
+        with place.entered(self._here) if begins_step else contextlib.nullcontext():
+            return table.pull(ids)
+
+    def read_table(self, table: Any, rows: int) -> Array:
+        """Return a whole table."""
+        whole = np.empty((rows, table.dim), table.dtype)
+        for ids in _split(rows):
+            whole[ids] = self.look_up(table, ids, begins_step=False).rows
+        return whole
+
+    def load(self, values: Sequence[tuple[Any, Array]]) -> None:
+        """Give variables and tables other values, if no rank of this attempt has done it yet; then the steps that follow count again.
+
+        Args:
+            values: Pairs of a variable or a table, and an array for the whole.
+        """
+        if self._has_pushed:  # a model is loaded in parts
+            self._loads += 1
+            self._has_pushed = False
+        with place.entered(self._loader):
+            for target, value in values:
+                if isinstance(target, ps.Embedding):
+                    for ids in _split(len(value)):
+                        target.assign_rows(ids, value[ids])
+                else:
+                    target.assign(np.asarray(value, target.dtype))
+            self._generation.assign(np.array([(self._attempt + 1) * _LOADS + self._loads], np.int64))
+        self._current = int(self._generation.read_value()[0])
+
+    def close(self) -> None:
+        """Leave for good."""
+        self.leave()
+        self._session.before_waiting.remove(self.leave)
+
+
+def find_scale(lr: float, optimizer: Any) -> float:
+    """Return what a parameter's learning rate is to be multiplied by, so that it becomes `lr`."""
+    return lr / float(optimizer.lr)
+
+
+def _split(rows: int) -> Iterator[Array]:
+    for start in range(0, rows, _CHUNK_ROWS):
+        yield np.arange(start, min(start + _CHUNK_ROWS, rows), dtype=np.int64)
+
+
+def open_client(opened: OpenParameterServer, caller: str) -> Client:
+    """Begin in the calling rank.
+
+    Args:
+        opened: What it was given.
+        caller: The trainer's name, for messages.
+    """
+    return Client(opened, worker_session.get_session(caller))
