@@ -151,6 +151,29 @@ def test_two_ranks_train_as_one_with_twice_the_batch(
         assert [saved[name].shape for name in saved.files[:4]] == [(8, 16), (16,), (16, 3), (3,)]
 
 
+def train_on_lists() -> list[list[float]]:
+    x, y = make_data()
+    inputs = [keras.Input((4,)), keras.Input((4,))]
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Concatenate()(inputs)))
+    model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model = hocket_keras.prepare_model(model)
+    model.fit(hocket_keras.prepare_arrays([x[:, :4], x[:, 4:]], y, batch_size=8), verbose=0)
+    weights: list[list[float]] = [weight.tolist() for weight in model.get_weights()]
+    return weights
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+@pytest.mark.usefixtures("session")
+def test_a_model_of_several_inputs_takes_a_list_of_arrays(backend: str, tmp_path: Path) -> None:
+    if backend != "torch":
+        pytest.importorskip(backend, reason=f"needs {backend}: pip install 'hocket[{backend}]'")
+    config = hocket_keras.KerasConfig(backend=backend)
+    kernel, bias = fit(train_on_lists, tmp_path, None, 1, keras_config=config).return_value
+    assert np.shape(kernel) == (8, 3)
+    assert np.isfinite(bias).all()
+    assert any(bias)
+
+
 def test_ranks_take_turns_where_steps_run_in_their_own_threads(tmp_path: Path) -> None:
     with hocket.init(engine="inprocess"):
         if keras.backend.backend() != "torch":
@@ -367,7 +390,7 @@ def test_bad_arrays_are_refused() -> None:
             hocket_keras.prepare_arrays(x, name="train")
     with (
         be_rank(positions={"train": data.state_dict()}),
-        pytest.raises(ValueError, match=r"has a position for this data \(name='train'\) that does not fit it"),
+        pytest.raises(ValueError, match=r"has a position for this loader \(name='train'\) that does not fit it"),
     ):
         hocket_keras.prepare_arrays(np.zeros((7, 2)), name="train")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -48,7 +48,7 @@ def mix(stream: Iterable[blocks.Block], window: int, seed: int) -> Iterator[bloc
         yield block.pick(order.Order(block.num_rows, seed=seed, epoch=number).rows(np.arange(block.num_rows)))
 
 
-def read_ahead(items: Iterator[T], count: int) -> Iterator[T]:
+def read_ahead(items: Iterator[T], count: int) -> Generator[T]:
     """Give the same, made by a thread that is up to `count` ahead. It ends with the loop."""
     if not count:
         yield from items

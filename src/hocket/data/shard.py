@@ -12,13 +12,12 @@ rows, of which each rank has its share, because otherwise the order would depend
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, final
 
 import numpy as np
 
-from hocket.data import blocks, cursor, dataset, execution, feed, ledger, order, reading
+from hocket.data import blocks, cursor, dataset, execution, feed, ledger, loader, order, reading
 
 T = TypeVar("T")
 
@@ -71,7 +70,7 @@ class Windows:
 
 
 @final
-class DataIterator(feed.Feed):
+class DataIterator(loader.WeighedLoader, feed.Feed):
     """A rank's part of a data set. Made by `hocket.train.get_dataset_shard`.
 
     Each loop over one of its batches is an epoch. All ranks take the same number of steps, and each row comes once in an epoch, to one rank, whatever the
@@ -133,8 +132,7 @@ class DataIterator(feed.Feed):
         self._start: dict[str, Any] = dict(start or {})
         self._cursor: cursor.Cursor | None = None
         self._key: tuple[int, bool, int, int] | None = None
-        self._part: ledger.Slice | None = None
-        self._is_weighed = False
+        self._rows_described = f"the data set {name!r}"
         self._cache: dict[int, blocks.Block] = {}
         self._row_bytes = max(1, sum(part.num_bytes for part in source.parts) // max(1, source.num_rows))
 
@@ -151,6 +149,7 @@ class DataIterator(feed.Feed):
         return self._gpu
 
     _may_lack_size = False
+    _described = "shard"
 
     # --- where it is --------------------------------------------------------------------------------------------------
 
@@ -160,36 +159,6 @@ class DataIterator(feed.Feed):
         if self._cursor is not None:
             return self._cursor.epoch
         return int(self._start["epoch"]) - bool(self._start.get("ending", False)) if self._start else 0
-
-    @property
-    def weights(self) -> ledger.Weights:
-        """For each row of the latest batch 1, or 0 if it was only filled in.
-
-        Raises:
-            RuntimeError: There is no batch yet.
-        """
-        part = self._get_part("weights")
-        return np.full(len(part.indices) or 1, float(len(part.indices) > 0), np.float32)
-
-    @property
-    def loss_scale(self) -> float:
-        """By what to multiply the *mean* of the losses of the latest batch, so that the ranks' average is the mean over the batch of all ranks.
-
-        It is 1.0 if all ranks have equally many rows, and 0.0 if this one has none.
-
-        Raises:
-            RuntimeError: There is no batch yet.
-        """
-        part = self._get_part("loss_scale")
-        return len(part.indices) * part.world_size / part.batch_rows
-
-    def _get_part(self, name: str) -> ledger.Slice:
-        if self._part is None:
-            raise RuntimeError(
-                f"{name} is of the latest batch, but no batch was handed out yet. Ask for it inside the loop."
-            )
-        self._is_weighed = True
-        return self._part
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the shard is, as plain numbers, the same in all ranks; empty before the first loop. It goes into checkpoints by itself."""
@@ -225,33 +194,26 @@ class DataIterator(feed.Feed):
             else min(shuffle_buffer, self._source.num_rows)
         )
         key = (int(batch_size), bool(drop_last), int(window), int(shuffle_seed or 0) if window else 0)
-        return reading.Restartable(lambda: self._hand_out(key, convert, prefetch_batches))
 
-    def _hand_out(
+        def begin() -> loader.Loop[T]:
+            return self._begin_loop(key, convert, prefetch_batches)
+
+        return reading.Restartable(lambda: self._hand_out(begin))
+
+    def _begin_loop(
         self, key: tuple[int, bool, int, int], convert: Callable[[blocks.Block], T], prefetch_batches: int
-    ) -> Iterator[T]:
+    ) -> loader.Loop[T]:
         moved = self._open(key)
         loop, parts = moved.begin()
         windows = Windows(self._source.num_rows, key[2], seed=key[3]) if key[2] else None
         batches = reading.read_ahead(self._read(parts, windows, convert), prefetch_batches)
-        try:
-            for part, batch in batches:
-                moved.take(loop)
-                self._part, self._is_weighed = part, False
-                yield batch
-                self._check_weighed(part)
-        except GeneratorExit:  # the loop was broken off; an error in here leaves the position as it is
-            moved.leave(loop)
-            raise
-        finally:
-            batches.close()  # type: ignore[attr-defined]  # it is a generator
-        moved.leave(loop)
+        return loader.Loop(moved, loop, batches)
 
     def _open(self, key: tuple[int, bool, int, int]) -> cursor.Cursor:
         """Return the cursor for a loop: the one there is, or one for other batches that begins where that one is."""
         if self._cursor is not None and key == self._key:
             return self._cursor
-        made = cursor.Cursor(self._build_ledger(*key[:2]), self._rank, self._world_size)
+        made = self._build_cursor(*key[:2])
         if self._cursor is not None:
             before = self._cursor.state_dict()
             made.set_epoch(before["epoch"] + (before["position"] > 0))  # a loop that begins anew begins an epoch
@@ -263,21 +225,18 @@ class DataIterator(feed.Feed):
             self._announce = None
         return made
 
-    def _build_ledger(self, batch_size: int, drop_last: bool) -> ledger.Ledger:
-        source, together = self._source, batch_size * self._world_size
-        if source.num_rows < (together if drop_last else 1):
-            remedy = (
-                "Pass drop_last=False, a smaller batch_size, or use fewer ranks."
-                if source.num_rows
-                else "Look at what filter() or the files leave with count()."
-            )
-            raise ValueError(
-                f"The data set {self._name!r} has {source.num_rows} rows, but a step of {self._world_size} ranks with batch_size={batch_size} and "
-                f"drop_last={drop_last} needs {together if drop_last else 1} or more, so an epoch would have no step. {remedy}"
-            )
-        shuffles = source.shuffle_seed is not None
-        return ledger.Ledger(
-            source.num_rows, together, seed=source.shuffle_seed or 0, shuffle=shuffles, drop_last=drop_last
+    def _build_cursor(self, batch_size: int, drop_last: bool) -> cursor.Cursor:
+        source = self._source
+        return loader.build_cursor(
+            f"The data set {self._name!r}",
+            source.num_rows,
+            batch_size,
+            self._rank,
+            self._world_size,
+            seed=source.shuffle_seed or 0,
+            shuffle=source.shuffle_seed is not None,
+            drop_last=drop_last,
+            where_empty="Look at what filter() or the files leave with count().",
         )
 
     def _go_on(self, made: cursor.Cursor, key: tuple[int, bool, int, int]) -> None:
@@ -337,17 +296,6 @@ class DataIterator(feed.Feed):
             self._cache.pop(oldest, None)
             kept -= self._source.parts[oldest].num_bytes
         return block
-
-    def _check_weighed(self, part: ledger.Slice) -> None:
-        if len(part.indices) or self._is_weighed:
-            return
-        self._is_weighed = True
-        warnings.warn(
-            f"The last batch of the data set {self._name!r} has {part.batch_rows} rows for {part.world_size} ranks, so rank {part.rank} got a row that counts already in "
-            "another rank, and its loop did not ask for its weight, which is 0. Multiply the mean loss with shard.loss_scale, and use shard.weights "
-            "in what you count; or pass drop_last=True.",
-            stacklevel=3,
-        )
 
     def _peek(self) -> blocks.Block:
         return self._fetch(0) if self._source.parts else blocks.Block({}, 0)

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 from hocket import texts
 from hocket.collective import turns
+from hocket.data import cursor as cursor_module
 from hocket.train import validation
 from hocket.train.checkpoints import cache, file_chunks, reported, storage, uploads
 from hocket.train.checkpoints import checkpoint as checkpoint_module
@@ -314,6 +315,29 @@ class WorkerSession:
             )
         self._trackers[name] = get_state
         return self.info.start_positions.get(name)
+
+    def follow(self, cursor: cursor_module.Cursor, name: str | None, caller: str) -> None:
+        """Have a loader's position travel with checkpoints, and move it to where it was at the one that the attempt starts from.
+
+        Args:
+            cursor: The position.
+            name: As in `track`.
+            caller: What makes the loader, for messages.
+
+        Raises:
+            ValueError: The checkpoint has a position of other rows, or the name is taken or no name.
+        """
+        state = self.track(name, cursor.state_dict)
+        if state is None:
+            return
+        try:
+            cursor.load_state_dict(state)
+        except ValueError as error:
+            order = "no name, so it is known by the order in which loaders are prepared"
+            raise ValueError(
+                f"The checkpoint has a position for this loader ({order if name is None else f'name={name!r}'}) that does not fit it: {error} If it is "
+                f"another loader's, give each a name; to begin the data anew, pass resume=False to {caller}()."
+            ) from error
 
     def _read_positions(self) -> reports.Positions:
         found = {name: dict(get_state()) for name, get_state in self._trackers.items()}

@@ -7,7 +7,7 @@ rank, averaged over the ranks, is the mean over the rows of the global batch: th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, final
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
+from hocket.data import loader as loader_module
 from hocket.train.frameworks.jax import devices, trees
 from hocket.train.rank import worker_session
 
@@ -74,20 +75,11 @@ def prepare_arrays(
     num_rows = _count_rows(leaves)
     if batch_size < 1:
         raise ValueError(f"batch_size must be 1 row or more, but received {batch_size!r}. 32 is usual.")
-    whole = batch_size * info.world_size
-    least = whole if drop_last else 1
-    if num_rows < least:
-        remedy = "Pass drop_last=False, a smaller batch_size, or use fewer ranks." if num_rows else "Look at the data."
-        raise ValueError(
-            f"The arrays have {num_rows} rows, but a step of {info.world_size} ranks with batch_size={batch_size} and drop_last={drop_last} needs {least} or "
-            f"more, so an epoch would have no step. {remedy}"
-        )
-    rows = ledger.Ledger(num_rows, whole, seed=seed, shuffle=shuffle, drop_last=drop_last)
-    cursor = cursor_module.Cursor(rows, info.rank, info.world_size)
+    cursor = loader_module.build_cursor(
+        "The arrays", num_rows, batch_size, info.rank, info.world_size, seed=seed, shuffle=shuffle, drop_last=drop_last
+    )
     if resume:
-        state = session.track(name, cursor.state_dict)
-        if state is not None:
-            _go_on(cursor, state, name)
+        session.follow(cursor, name, "prepare_arrays")
     return PreparedArrays([np.asarray(value) for value in values], structure, cursor, devices.get_device())
 
 
@@ -109,23 +101,8 @@ def _count_rows(leaves: list[trees.Leaf]) -> int:
     return first.shape[0]
 
 
-def _go_on(cursor: cursor_module.Cursor, state: Mapping[str, Any], name: str | None) -> None:
-    try:
-        cursor.load_state_dict(state)
-    except ValueError as error:
-        which = (
-            f"name={name!r}"
-            if name is not None
-            else "no name, so it is known by the order in which loaders are prepared"
-        )
-        raise ValueError(
-            f"The checkpoint has a position for this loader ({which}) that does not fit it: {error} If it is another loader's, give each a name; "
-            "to begin the data anew, pass resume=False to prepare_arrays()."
-        ) from error
-
-
 @final
-class PreparedArrays:
+class PreparedArrays(loader_module.LedgerLoader):
     """A loader of one rank's batches. Made by `prepare_arrays`. A loop over it is an epoch, and gets pairs of a batch and its weights.
 
     Args:
@@ -153,6 +130,8 @@ class PreparedArrays:
         (2, 0, 2)
     """
 
+    _cursor: cursor_module.Cursor
+
     def __init__(self, columns: list[Any], structure: Any, cursor: cursor_module.Cursor, device: Any) -> None:
         self._columns = columns
         self._structure = structure
@@ -161,50 +140,15 @@ class PreparedArrays:
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         loop, parts = self._cursor.begin()
-        return self._hand_out(loop, parts)
+        begun = loader_module.Loop(self._cursor, loop, ((part, self._read(part)) for part in parts))
+        return self._hand_out(lambda: begun)
 
     def __len__(self) -> int:
         """Return how many batches a whole epoch has, in each rank."""
         return self._cursor.ledger.steps_per_epoch
-
-    def _hand_out(self, loop: int, parts: Iterator[ledger.Slice]) -> Iterator[tuple[Any, Any]]:
-        try:
-            for part in parts:
-                batch = self._read(part)
-                self._cursor.take(loop)
-                yield batch
-        except GeneratorExit:  # the loop was broken off; an error in here leaves the position as it is
-            self._cursor.leave(loop)
-            raise
-        self._cursor.leave(loop)
 
     def _read(self, part: ledger.Slice) -> tuple[Any, Any]:
         rows = part.padded_indices
         weights = part.weights * np.float32(part.width * part.world_size / part.batch_rows)
         found = jax.device_put([*(column[rows] for column in self._columns), weights], self._device)
         return jax.tree_util.tree_unflatten(self._structure, found[:-1]), found[-1]
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that a loop is in, or else the one that the next loop begins, counted from 0."""
-        return self._cursor.epoch
-
-    @property
-    def steps_left(self) -> int:
-        """How many batches of that epoch are not handed out."""
-        return self._cursor.steps_left
-
-    def state_dict(self) -> dict[str, int]:
-        """Return where the loader is, as plain numbers, the same in all ranks. With ``resume=True`` it goes into checkpoints by itself."""
-        return self._cursor.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next loop go on where another loader was, with any number of ranks and any batch size.
-
-        Args:
-            state: What `state_dict` returned, in any rank. All ranks must load the same.
-
-        Raises:
-            ValueError: It is of other data or another order, or it is no such state. The loader stays where it was.
-        """
-        self._cursor.load_state_dict(state)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, final
 
 import keras
@@ -19,6 +19,7 @@ import numpy as np
 
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
+from hocket.data import loader as loader_module
 from hocket.train.rank import worker_session
 
 
@@ -84,19 +85,18 @@ def prepare_arrays(
         if y is None:
             raise ValueError("prepare_arrays() got sample_weight without y. Pass the targets too.")
         given = (x, y, sample_weight)
-    arrays = keras.tree.map_structure(_check_array, given)
+    arrays = _without_lists(keras.tree.map_structure(_check_array, given))
     num_rows = _count_rows(arrays)
     if num_rows < info.world_size:
         raise ValueError(
             f"prepare_arrays() got {num_rows} rows for {info.world_size} ranks, but each needs one or more. Use fewer ranks, or more data."
         )
-    rows = ledger.Ledger(num_rows, batch_size * info.world_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
-    cursor = cursor_module.Cursor(rows, info.rank, info.world_size)
+    cursor = loader_module.build_cursor(
+        "The arrays", num_rows, batch_size, info.rank, info.world_size, seed=seed, shuffle=shuffle, drop_last=drop_last
+    )
     if resume:
-        state = session.track(name, cursor.state_dict)
-        if state is not None:
-            _go_on(cursor, state, name)
-    whole = ledger.Ledger(num_rows, rows.batch_size, shuffle=False)
+        session.follow(cursor, name, "prepare_arrays")
+    whole = ledger.Ledger(num_rows, cursor.ledger.batch_size, shuffle=False)
     return PreparedArrays(arrays, cursor, whole)
 
 
@@ -111,6 +111,17 @@ def _check_array(array: Any) -> Any:
     )
 
 
+def _without_lists(given: Any) -> Any:
+    """Return a structure with tuples for lists, where Keras reads through TensorFlow, whose data sets know no lists."""
+    if keras.backend.backend() != "tensorflow":
+        return given
+    if isinstance(given, list | tuple):
+        return tuple(_without_lists(one) for one in given)
+    if isinstance(given, dict):
+        return {name: _without_lists(one) for name, one in given.items()}
+    return given
+
+
 def _count_rows(arrays: Any) -> int:
     counts = [len(array) for array in keras.tree.flatten(arrays)]
     if len(set(counts)) != 1:
@@ -120,27 +131,16 @@ def _count_rows(arrays: Any) -> int:
     return counts[0]
 
 
-def _go_on(cursor: cursor_module.Cursor, state: Mapping[str, Any], name: str | None) -> None:
-    try:
-        cursor.load_state_dict(state)
-    except ValueError as error:
-        which = (
-            f"name={name!r}" if name is not None else "no name, so it is known by the order in which data are prepared"
-        )
-        raise ValueError(
-            f"The checkpoint has a position for this data ({which}) that does not fit it: {error} If it is another's, give each a name; to begin anew, "
-            "pass resume=False to prepare_arrays()."
-        ) from error
-
-
 @final
-class PreparedArrays(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is not type-checked
+class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: ignore[misc]  # Keras is not type-checked
     """One rank's batches of arrays. Made by `prepare_arrays`."""
+
+    _cursor: cursor_module.Cursor
 
     def __init__(self, arrays: Any, cursor: cursor_module.Cursor, whole: ledger.Ledger) -> None:
         super().__init__()
         self._arrays = arrays
-        self._cursor: Final = cursor
+        self._cursor = cursor
         self._whole: Final = whole
         self._lock = threading.Lock()
         self._loop = 0
@@ -210,18 +210,6 @@ class PreparedArrays(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is n
     def end_training(self) -> None:
         """Have each row read once again."""
         self._read(self._whole, trains=False)
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the position, as plain numbers, the same in all ranks. With ``resume=True`` it goes into checkpoints by itself."""
-        return self._cursor.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next ``fit`` go on where another one was, with any number of ranks.
-
-        Raises:
-            ValueError: It is of other data or another order, or it is no such state.
-        """
-        self._cursor.load_state_dict(state)
 
 
 @final

@@ -11,7 +11,7 @@ the step with the others, and is warned if the loop did not ask for its weight.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn, final
 
 import torch
@@ -19,6 +19,7 @@ from torch.utils import data
 
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
+from hocket.data import loader as loader_module
 from hocket.train.frameworks.torch import devices, samplers
 from hocket.train.rank import worker_session
 
@@ -99,9 +100,7 @@ def prepare_data_loader(
         return PreparedDataLoader(data_loader, device)
     cursor = _build_cursor(data_loader, batching, plan, info)
     if resume:
-        state = session.track(name, cursor.state_dict)
-        if state is not None:
-            _go_on(cursor, state, name)
+        session.follow(cursor, name, "prepare_data_loader")
     return PreparedDataLoader(data_loader, device, Rows(cursor, samplers.LedgerSampler(cursor, plan.rows), batching))
 
 
@@ -142,33 +141,16 @@ def _build_cursor(
             "The DataLoader has in_order=False, but its position can be known only if batches come in their order. Leave in_order out, or pass "
             "add_dist_sampler=False and split the rows yourself."
         )
-    batch_size = (batching.batch_size or 1) * info.world_size
-    least = batch_size if batching.drop_last else 1
-    if plan.num_rows < least:
-        remedy = (
-            "Pass drop_last=False, a smaller batch_size, or use fewer ranks." if plan.num_rows else "Look at the data."
-        )
-        raise ValueError(
-            f"The DataLoader has {plan.num_rows} rows, but a step of {info.world_size} ranks with batch_size={batching.batch_size} and "
-            f"drop_last={batching.drop_last} needs {least} or more, so an epoch would have no step. {remedy}"
-        )
-    rows = ledger.Ledger(plan.num_rows, batch_size, seed=plan.seed, shuffle=plan.shuffle, drop_last=batching.drop_last)
-    return cursor_module.Cursor(rows, info.rank, info.world_size)
-
-
-def _go_on(cursor: cursor_module.Cursor, state: Mapping[str, Any], name: str | None) -> None:
-    try:
-        cursor.load_state_dict(state)
-    except ValueError as error:
-        which = (
-            f"name={name!r}"
-            if name is not None
-            else "no name, so it is known by the order in which loaders are prepared"
-        )
-        raise ValueError(
-            f"The checkpoint has a position for this loader ({which}) that does not fit it: {error} If it is another loader's, give each a name; "
-            "to begin the data anew, pass resume=False to prepare_data_loader()."
-        ) from error
+    return loader_module.build_cursor(
+        "The DataLoader",
+        plan.num_rows,
+        batching.batch_size,
+        info.rank,
+        info.world_size,
+        seed=plan.seed,
+        shuffle=plan.shuffle,
+        drop_last=batching.drop_last,
+    )
 
 
 class Rows(NamedTuple):
@@ -180,7 +162,7 @@ class Rows(NamedTuple):
 
 
 @final
-class PreparedDataLoader(data.DataLoader[Any]):
+class PreparedDataLoader(loader_module.WeighedLoader, data.DataLoader[Any]):
     """A loader of one rank's batches. Made by `prepare_data_loader`.
 
     Example:
@@ -216,61 +198,17 @@ class PreparedDataLoader(data.DataLoader[Any]):
             )
         self._device = device
         self._cursor = rows.cursor if rows is not None else None
-        self._part: ledger.Slice | None = None
-        self._is_weighed = False
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch promises its own iterator class
         if self._cursor is None:
             return (self._move(batch) for batch in super().__iter__())
         loop, parts = self._cursor.begin()
-        return self._hand_out(self._cursor, loop, parts, super().__iter__())
-
-    def _hand_out(
-        self, cursor: cursor_module.Cursor, loop: int, parts: Iterator[ledger.Slice], batches: Iterator[Any]
-    ) -> Iterator[Any]:
-        try:
-            for batch, part in zip(batches, parts, strict=True):
-                moved = self._move(batch)
-                cursor.take(loop)
-                self._part, self._is_weighed = part, False
-                yield moved
-                self._check_weighed(part)
-        except GeneratorExit:  # the loop was broken off; an error in here leaves the position as it is
-            cursor.leave(loop)
-            raise
-        cursor.leave(loop)
+        batches = ((part, self._move(batch)) for batch, part in zip(super().__iter__(), parts, strict=True))
+        begun = loader_module.Loop(self._cursor, loop, batches)
+        return self._hand_out(lambda: begun)
 
     def _move(self, batch: Any) -> Any:
         return batch if self._device is None else _move(batch, self._device)
-
-    def _check_weighed(self, part: ledger.Slice) -> None:
-        if len(part.indices) or self._is_weighed:
-            return
-        self._is_weighed = True
-        warnings.warn(
-            f"The last batch of the epoch has {part.batch_rows} rows for {part.world_size} ranks, so rank {part.rank} got a row that counts already in "
-            "another rank, and its loop did not ask for its weight, which is 0. Multiply the mean loss with loader.loss_scale, and use loader.weights "
-            "in what you count; or pass drop_last=True.",
-            stacklevel=3,
-        )
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that a loop is in, or else the one that the next loop begins, counted from 0.
-
-        Raises:
-            RuntimeError: The loader has no ledger.
-        """
-        return self._get_cursor("epoch").epoch
-
-    @property
-    def steps_left(self) -> int:
-        """How many batches of that epoch are not handed out. ``len(loader)`` is how many a whole epoch has.
-
-        Raises:
-            RuntimeError: The loader has no ledger.
-        """
-        return self._get_cursor("steps_left").steps_left
 
     @property
     def weights(self) -> torch.Tensor:
@@ -279,54 +217,16 @@ class PreparedDataLoader(data.DataLoader[Any]):
         Raises:
             RuntimeError: There is no batch yet, or the loader has no ledger.
         """
-        part = self._get_part("weights")
-        return torch.full((len(part.indices) or 1,), float(len(part.indices) > 0), device=self._device)
+        return torch.from_numpy(super().weights).to(self._device or "cpu")
 
-    @property
-    def loss_scale(self) -> float:
-        """By what to multiply the *mean* of the losses of the latest batch, so that the ranks' average is the mean over the global batch.
+    def _get_part(self, asker: str) -> ledger.Slice:
+        self._get_cursor(asker)
+        return super()._get_part(asker)
 
-        It is 1.0 if all ranks have equally many rows, and 0.0 if this one has none.
-
-        Raises:
-            RuntimeError: There is no batch yet, or the loader has no ledger.
-        """
-        part = self._get_part("loss_scale")
-        return len(part.indices) * part.world_size / part.batch_rows
-
-    def state_dict(self) -> dict[str, int]:
-        """Return where the loader is, as plain numbers, the same in all ranks. With ``resume=True`` it goes into checkpoints by itself.
-
-        Raises:
-            RuntimeError: The loader has no ledger.
-        """
-        return self._get_cursor("state_dict").state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next loop go on where another loader was, with any number of ranks and any batch size.
-
-        Args:
-            state: What `state_dict` returned, in any rank. All ranks must load the same.
-
-        Raises:
-            ValueError: It is of other data or another order, or it is no such state. The loader stays where it was.
-            RuntimeError: The loader has no ledger.
-        """
-        self._get_cursor("load_state_dict").load_state_dict(state)
-
-    def _get_part(self, name: str) -> ledger.Slice:
-        self._get_cursor(name)
-        if self._part is None:
-            raise RuntimeError(
-                f"loader.{name} is of the latest batch, but no batch was handed out yet. Ask for it inside the loop."
-            )
-        self._is_weighed = True
-        return self._part
-
-    def _get_cursor(self, name: str) -> cursor_module.Cursor:
+    def _get_cursor(self, asker: str) -> cursor_module.Cursor:
         if self._cursor is None:
             raise RuntimeError(
-                f"loader.{name} needs the sample ledger, but this loader keeps the order of its own: it has an IterableDataset or a sampler that "
+                f"loader.{asker} needs the sample ledger, but this loader keeps the order of its own: it has an IterableDataset or a sampler that "
                 "no ledger can stand for, or was prepared with add_dist_sampler=False. Use a data set with a length, and shuffle=True or False."
             )
         return self._cursor
