@@ -33,7 +33,7 @@ from hocket.ps import gate, links, place, records
 from hocket.ps import strategy as strategy_module
 from hocket.train import strategies
 from hocket.train.rank import worker_session
-from hocket.train.strategies import hosting
+from hocket.train.strategies import hosting, strategy
 
 _log = logging.getLogger("hocket.train")
 
@@ -65,6 +65,10 @@ class OpenParameterServer(strategies.Strategy):
     """How many ranks there will be at most."""
     remote: strategy_module.RemoteStrategy
     """Where the servers are."""
+
+    def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
+        """Begin on host arrays."""
+        return ServedSteps(open_client(self, "strategies.ParameterServer"), ranks.world)
 
 
 @final
@@ -355,6 +359,99 @@ def find_scale(lr: float, optimizer: Any) -> float:
 def _split(rows: int) -> Iterator[Array]:
     for start in range(0, rows, _CHUNK_ROWS):
         yield np.arange(start, min(start + _CHUNK_ROWS, rows), dtype=np.int64)
+
+
+@final
+class ServedSteps(strategy.StrategyRuntime):
+    """The servers take the steps, on host arrays: the rank's optimizer counts them, keeps its learning rate, and computes nothing else.
+
+    Each parameter moves as a whole, tables, too: in a compiled step shapes are fixed, and how many rows a batch uses is not. A framework's loop evaluates and reports at
+    the end of an epoch. There the ranks wait for each other, and all read the same.
+
+    Args:
+        client: The rank, as the servers' worker.
+        joined: The ranks' collectives.
+    """
+
+    takes_steps = True
+
+    def __init__(self, client: Client, joined: strategy.Collectives) -> None:
+        self._world = joined
+        self._client = client
+        self._made: list[Any] = []
+        """What the servers hold, in the order of the model's parameters."""
+        self._chosen: Sequence[int] = ()
+        self._has_model = False
+        self._step = 0
+        self._seen: Array | None = None
+        """What was pulled last, to see whether the model was given other weights since."""
+
+    def open_next(self) -> strategy.StrategyRuntime:
+        if self._has_model:
+            raise ValueError(
+                "prepare_model() received a second model, but with ParameterServer the servers hold the weights of one. Make one model of both, or train "
+                "the other one in a trainer of its own."
+            )
+        self._has_model = True
+        return self
+
+    def choose(self, numbers: Sequence[int]) -> None:
+        self._chosen = tuple(numbers)
+
+    def take_step(self, flat: Array, rate: float, *, counts: bool) -> None:
+        targets = [self._made[number] for number in self._chosen]
+        parts = strategy.unflatten(flat[:-1], [target.shape for target in targets])
+        if counts:
+            self._step += 1
+            gradients = [
+                Gradient(target, part.astype(target.dtype), find_scale(rate, target.optimizer))
+                for target, part in zip(targets, parts, strict=True)
+            ]
+            self._client.push(self._step, gradients)
+            self._client.pass_turn()
+            self._client.enter_early()
+        for target, part in zip(targets, parts, strict=True):
+            part[...] = self._client.read(target)
+
+    @property
+    def has_begun(self) -> bool:  # type: ignore[override]  # it is known only when the servers have the parameters
+        return bool(self._made)
+
+    def begin(self, model: strategy.HostModel) -> None:
+        values = model.read()
+        if not self._made:
+            rules = model.list_rules()
+            if self._world.rank > 0:
+                self._world.barrier()  # rank 0 makes them
+            for number, (value, (name, rule)) in enumerate(zip(values, rules, strict=True)):
+                wide = value if value.dtype == np.float64 else value.astype(np.float32)
+                self._made.append(
+                    self._client.make_variable(f"{number}/{name}", wide, rule, is_made=self._world.rank > 0)
+                )
+            if self._world.rank == 0:
+                self._world.barrier()
+        elif self._seen is not None and not np.array_equal(self._seen, strategy.flatten(values)):
+            self._client.load(list(zip(self._made, values, strict=True)))
+        self._step = model.steps_taken
+
+    def begin_epoch(self, model: strategy.HostModel) -> None:
+        self._client.enter_early()
+        self._pull(model)
+
+    def synchronize(self, model: strategy.HostModel) -> None:
+        self._client.leave()
+        if not self._made:
+            return
+        self._world.barrier()  # nobody pushes any more
+        self._pull(model)
+        self._world.barrier()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _pull(self, model: strategy.HostModel) -> None:
+        model.write([self._client.read(target) for target in self._made])
+        self._seen = model.read_flat()
 
 
 def open_client(opened: OpenParameterServer, caller: str) -> Client:
