@@ -70,7 +70,7 @@ def train_jax() -> Any:
 
     from hocket.train import jax as adapter
 
-    params = adapter.prepare_params({"kernel": jnp.zeros((FEATURES, 1)), "steps": jnp.zeros((), jnp.int32)})
+    params = adapter.prepare_params({"kernel": jnp.zeros((FEATURES, 1))})
     optimizer = adapter.prepare_optimizer(optax.sgd(LR))
     state = optimizer.init(params)
 
@@ -79,8 +79,8 @@ def train_jax() -> Any:
         def compute_loss(params: Any) -> Any:
             return jnp.square(batch[0] @ params["kernel"] - batch[1]).mean()
 
-        updates, state = optimizer.update(jax.grad(compute_loss, allow_int=True)(params), state, params)
-        return {**params, "kernel": params["kernel"] + updates["kernel"]}, state
+        updates, state = optimizer.update(jax.grad(compute_loss)(params), state, params)
+        return optax.apply_updates(params, updates), state
 
     for batch, _ in adapter.prepare_arrays(make_data(), BATCH, shuffle=False):
         params, state = step(params, state, batch)
