@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
-from collections import deque
 from typing import Any, Protocol
 
 from hocket import exceptions, texts
@@ -67,11 +65,13 @@ class Owner(Protocol):
     """What the dispatcher needs of the hub, besides the methods in `ASKABLE`."""
 
     kernel: machine.Kernel
-    errors: deque[exceptions.ErrorRecord]
     store: hub_store.HubStore
     watch: watch.Watch
     #: Counts failures, so that whoever waits can tell whether to look for one.
     failures: int
+
+    def note_error(self, task_id: int, name: str, error_type: str, text: str) -> None:
+        """Remember a failure for `list_errors`."""
 
     def introduce(self, caller: int, actor_id: int, fd: int) -> None:
         """Pass one end of a line on to an actor's worker."""
@@ -266,7 +266,7 @@ class Dispatcher:
             task.note_run(worker.id, started, seconds)
             if error_type is not None:
                 task.error_type = error_type
-                self._note(task_id, name, error_type, text)
+                self._hub.note_error(task_id, name, error_type, text)
             self._kernel.closed_tasks.append(task)
 
     def _check_new(self, worker: records.WorkerRecord, object_id: int) -> None:
@@ -301,7 +301,7 @@ class Dispatcher:
         self._hub.failures += 1
         retryable = _is_retryable(task, payload)
         if not retryable:
-            self._note(task_id, task.options.name, error_type, text)
+            self._hub.note_error(task_id, task.options.name, error_type, text)
         self._kernel.fail(
             worker, task_id, payload, retryable=retryable, error_type=error_type, started=started, seconds=seconds
         )
@@ -317,16 +317,12 @@ class Dispatcher:
             error = _decode_foreign(failure)
             cause = error if error is None else exceptions.get_cause(error)
             task.error_type = texts.name_class(type(cause))
-            self._note(task_id, task.options.name, task.error_type, texts.safe_text(cause, 1000))
+            self._hub.note_error(task_id, task.options.name, task.error_type, texts.safe_text(cause, 1000))
             return False
         for position, (payload, _) in enumerate(results):
             self._kernel.instructions.append((Op.FREE, task_id + position, payload))
         self._kernel.fail(worker, task_id, failure, retryable=True, started=started, seconds=seconds)
         return True
-
-    def note_error(self, task_id: int, name: str, error: BaseException) -> None:
-        """Remember a failure for `error_info`."""
-        self._note(task_id, name, texts.name_class(type(error)), texts.safe_text(error))
 
     def note_death(self, worker: records.WorkerRecord, death: exceptions.Death, running: set[int] | None) -> None:
         """Remember an unexpected death for `error_info`."""
@@ -335,17 +331,11 @@ class Dispatcher:
         if worker.actor is not None:
             names = names or worker.actor.options.class_name
         text = f"worker pid {death.pid} {death.reason()}"
-        self._note(hit[0].id if hit else 0, names, "WorkerCrashedError", text)
+        self._hub.note_error(hit[0].id if hit else 0, names, "WorkerCrashedError", text)
 
     def forget_worker(self, worker_id: int) -> None:
         """The worker is dead, and nothing more comes from it."""
         self._delivered = {object_id for object_id in self._delivered if object_id >> 40 != worker_id}
-
-    def _note(self, task_id: int, name: str, error_type: str, text: str) -> None:
-        record = exceptions.ErrorRecord(
-            task_id=f"{task_id:016x}", name=name, error_type=error_type, message=text, timestamp=time.time()
-        )
-        self._hub.errors.append(record)
 
     # --- submissions --------------------------------------------------------------------------------------------------
 

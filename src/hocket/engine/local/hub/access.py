@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hocket import exceptions
 from hocket.engine import contract, inspection, interrupts, rules, values
 from hocket.engine.local import payloads
 from hocket.engine.local.hub import submission
@@ -206,20 +205,9 @@ class ObjectAccess(submission.Submission):
 
     def adopt(self, object_id: int) -> None:
         with self.lock:
-            if object_id not in self.kernel.objects:
-                raise exceptions.ObjectLostError(
-                    f"ObjectRef({object_id:016x}) is unknown: it was freed or is of another session."
-                )
-            self.kernel.retain(object_id)
+            super().adopt(object_id)
 
     # --- generators ---------------------------------------------------------------------------------------------------
-
-    def take_item(self, stream: contract.ObjectRef[Any], index: int) -> contract.ObjectRef[Any]:
-        with self.lock:
-            ref: contract.ObjectRef[Any] = contract.ObjectRef(self.kernel.take_item(stream._id, index), self)
-            if self.kernel.instructions:
-                self.carry_out()
-            return ref
 
     def lift_bound(self, stream: contract.ObjectRef[Any]) -> None:
         with self.lock:

@@ -7,18 +7,12 @@ through the abstract methods here, which are few.
 from __future__ import annotations
 
 import abc
-import itertools
-import os
-import sys
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from hocket import exceptions
-from hocket.engine import contract, descriptors, faults, inspection, interrupts, node
+from hocket.engine import descriptors, faults, kernel_engine, node
 from hocket.engine.local import (
     dispatch,
     functions,
@@ -30,10 +24,10 @@ from hocket.engine.local import (
     watch,
     window,
 )
-from hocket.kernel import machine, records, resources, state
+from hocket.kernel import machine, records, resources
 
 
-class HubState(contract.Engine):
+class HubState(kernel_engine.KernelEngine):
     """The tables, the sockets and the lock.
 
     Args:
@@ -46,6 +40,7 @@ class HubState(contract.Engine):
     """
 
     name = "local"
+    lock: threading.RLock
 
     def __init__(
         self,
@@ -56,33 +51,9 @@ class HubState(contract.Engine):
         memory_limit: int | None = None,
         spill_folder: str = "",
     ) -> None:
-        super().__init__()
         descriptors.reserve_standard()
-        self.lock = threading.RLock()
-        self.guard = interrupts.InterruptGuard(self.lock)
-        descriptors.raise_limit()
-        descriptors.check_free()
-        self.guard.install()
-        try:
-            self._build(node_demand, namespace, labels, memory_limit, spill_folder)
-        except BaseException:  # no descriptors, for example
-            self.guard.remove()
-            raise
-
-    def _build(
-        self,
-        node_demand: resources.Demand,
-        namespace: str,
-        labels: Mapping[str, str],
-        memory_limit: int | None,
-        spill_folder: str,
-    ) -> None:
-        self.namespace = namespace
-        self.labels = dict(labels)
-        self.job_id = os.urandom(4).hex()
-        self.node_id = os.urandom(16).hex()
         cpus = dict(node_demand).get("CPU", 0) // resources.UNIT
-        self.kernel = machine.Kernel(
+        kernel = machine.Kernel(
             node_demand,
             max_idle_workers=max(1, cpus),
             gpu_ids=node.name_gpus(node_demand),
@@ -91,13 +62,19 @@ class HubState(contract.Engine):
             none_value=payloads.NONE,
             end_value=payloads.STREAM_END,
         )
+        super().__init__(threading.RLock(), kernel, namespace=namespace, labels=labels)
+        descriptors.raise_limit()
+        descriptors.check_free()
+        self.guard.install()
+        try:
+            self._build(memory_limit, spill_folder)
+        except BaseException:  # no descriptors, for example
+            self.guard.remove()
+            raise
+
+    def _build(self, memory_limit: int | None, spill_folder: str) -> None:
         self.links: dict[int, links.Link] = {}
-        self.errors: deque[exceptions.ErrorRecord] = deque(maxlen=1000)
-        #: Why the session is over, if it is.
-        self.end: exceptions.HocketError | None = None
         self.failures = 0
-        self._callbacks: dict[int, list[Callable[[], None]]] = {}
-        self._ids = itertools.count(1)
         self._since_pump = 0
         self._dirty: set[links.Link] = set()
         self._by_fd: dict[int, links.Link] = {}
@@ -122,36 +99,13 @@ class HubState(contract.Engine):
         self._dispatcher = dispatch.Dispatcher(self)
         has_gpus = "GPU" in self.kernel.pool.total
         self._setup = processes.build_setup(self.job_id, self.node_id, self.namespace, has_gpus=has_gpus)
-        #: Shapes that have been found feasible; the answer does not change during a session.
-        self._feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
-        #: What was last found to fit into the machine, with its strategy: groups are often made again and again.
-        self._feasible_bundles: tuple[tuple[resources.Demand, ...], str] = (), ""
         self.guardian: processes.GuardianProcess | None = None
         #: The modules that it was told to load.
         self._loaded: set[str] = set()
         self.watch = watch.Watch(self)
         #: Pids of workers, also of dead ones, as far as they are remembered.
         self.pids: dict[int, int] = {}
-        self.lost: deque[inspection.LostWorker] = deque(maxlen=1000)
-        self.spans: deque[inspection.OwnSpan] = deque(maxlen=state.KEPT_TASKS)
         self._window: window.Window | None = None
-        self._scene = inspection.Scene(
-            kernel=self.kernel,
-            job_id=self.job_id,
-            node_id=self.node_id,
-            namespace=namespace,
-            labels=self.labels,
-            driver_pid=os.getpid(),
-            entrypoint=" ".join(sys.orig_argv),
-            opened_at=time.time(),
-            get_pid=lambda worker_id: self.pids.get(worker_id, 0),
-            find_running=self._find_running,
-            measure=payloads.measure,
-            locate=payloads.get_source_line,
-            errors=self.errors,
-            lost=self.lost,
-            spans=self.spans,
-        )
 
     # --- of the layers above ------------------------------------------------------------------------------------------
 
@@ -222,17 +176,24 @@ class HubState(contract.Engine):
         if self.guardian is not None:
             self.guardian.kill(worker_id)
 
+    # --- what there is to see -----------------------------------------------------------------------------------------
+
+    def _get_pid(self, worker_id: int) -> int:
+        return self.pids.get(worker_id, 0)
+
     def _find_running(self, worker: records.WorkerRecord) -> tuple[int, float]:
         if self.guardian is None:
             return 0, 0.0
         return self.guardian.read_status(worker.id), self.guardian.read_start(worker.id)
 
-    def _make_ids(self, count: int) -> int:
-        """Return the first of so many ids in a row: a task's own, and those of its further returns."""
-        first = next(self._ids)
-        for _ in range(count - 1):
-            next(self._ids)
-        return first
+    def _measure(self, payload: payloads.Payload) -> int:
+        return payloads.measure(payload)
+
+    def _locate(self, payload: payloads.Payload) -> str:
+        return payloads.get_source_line(payload)
+
+    def _read_arrived(self) -> None:
+        self.pump.handle_arrived()
 
     def _call_back_all(self) -> None:
         """The session is over: whoever waits for a future is to learn it."""

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import checks, contract, node, rules, values
+from hocket.engine import checks, contract, rules, values
 from hocket.engine.local import (
     links,
     payloads,
 )
 from hocket.engine.local.hub import reactor
-from hocket.kernel import records, resources
+from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 
 PUMP_EVERY = 64
@@ -99,12 +99,6 @@ class Submission(reactor.Reactor):
             refs = self._submit(task)
         self._after_submit()
         return refs
-
-    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
-        with self.lock:
-            object_id = next(self._ids)
-            self.kernel.put(object_id, payloads.encode_error(error), (), DRIVER, failed=True)
-            return contract.ObjectRef(object_id, self)
 
     def _submit(self, task: TaskRecord) -> list[contract.ObjectRef[Any]]:
         """Hand the task to the kernel and return the references. Called with the lock held."""
@@ -201,73 +195,13 @@ class Submission(reactor.Reactor):
             self.kernel.retain(holder._id)  # given back when the task is over
         return payload, dependencies, tuple([ref._id for ref in encoded.refs])
 
-    # --- actors, and ends ---------------------------------------------------------------------------------------------
+    # --- small answers ------------------------------------------------------------------------------------------------
 
     def ping(self) -> None:
         """Answer a worker that wants to have heard all that there is to hear."""
 
-    def claim_name(self, name: str, namespace: str, *, caller: int = DRIVER) -> None:
-        """Keep the name for the actor that the caller is about to create; raise if another has it."""
-        if not self.kernel.claim_name(namespace, name, caller):
-            raise rules.build_name_error(name, namespace)
-
-    def check_feasible(
-        self, shape: resources.Shape, kind: type[exceptions.InfeasibleResourcesError], what: str
-    ) -> None:
-        """Raise if the shape can never be had."""
-        if self.kernel.could_ever_fit(shape):
-            if not shape.group_id:
-                self._feasible.add(shape)
-            return
-        raise kind(node.explain_infeasible(what, shape, self.get_total_resources()))
-
-    def release_name(self, name: str, namespace: str, *, caller: int = DRIVER) -> None:
-        """There will be no such actor."""
-        with self.lock:
-            self.kernel.release_name(namespace, name, caller)
-
-    def look_up_name(self, name: str, namespace: str) -> tuple[contract.ActorInfo | None, bool]:
-        """Return the actor of that name, and whether there is none because a worker is just creating it."""
-        with self.lock:
-            actor = self.kernel.find_actor(namespace, name)
-            if actor is None or actor.id not in self.kernel.objects:
-                return None, self.kernel.is_claimed(namespace, name)
-            return contract.ActorInfo(ref=self.intern(actor.id), options=actor.options), False
-
-    def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
-        return rules.await_claim(lambda: self.look_up_name(name, namespace))
-
-    def list_named_actors(self) -> list[tuple[str, str]]:
-        with self.lock:
-            return list(self.kernel.names)
-
-    def describe_actor(self, actor_id: int) -> contract.ActorInfo:
-        with self.lock:
-            actor = checks.get_actor(self.kernel, actor_id)
-            return contract.ActorInfo(ref=self.intern(actor_id), options=actor.options)
-
-    def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
-        with self.lock:
-            self.kernel.kill_actor(actor._id, no_restart=no_restart)
-            self._finish_change()
-        self.guard.check()
-
     def request_exit(self) -> None:
         """The driver is no actor."""
-
-    def check_pending(self, actor: contract.ObjectRef[None], *, caller: int = DRIVER) -> None:
-        with self.lock:
-            if caller == DRIVER:
-                self.pump.handle_arrived()
-            checks.check_pending(self.kernel, actor._id, caller)
-
-    def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
-        with self.lock:
-            if force:
-                checks.check_forcible(self.kernel, ref._id)
-            self.kernel.cancel(ref._id, force=force, recursive=recursive)
-            self._finish_change()
-        self.guard.check()
 
     def _finish_change(self) -> None:
         """Carry out what the caller changed, and wake whoever waits for it: it may need no message to come about."""

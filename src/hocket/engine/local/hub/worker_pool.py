@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from hocket import exceptions
+from hocket import exceptions, texts
 from hocket.engine import descriptors, faults, inspection
 from hocket.engine.local import (
     links,
@@ -84,7 +84,7 @@ class WorkerPool(carrier.Carrier):
         except Exception as error:  # noqa: BLE001
             # Whatever a worker says, it must not bring the session down: a message that makes no sense ends its sender.
             link.is_refused = True
-            self._dispatcher.note_error(0, "a worker's socket", error)
+            self.note_error(0, "a worker's socket", texts.name_class(type(error)), texts.safe_text(error))
             if self.guardian is not None:
                 self.guardian.kill(link.worker.id)
         self._close_link(link)
@@ -161,7 +161,7 @@ class WorkerPool(carrier.Carrier):
             self._dispatcher.read_last_words(link)
         except Exception as error:  # noqa: BLE001 (its memory may hold anything; what came before still counts)
             link.is_refused = True
-            self._dispatcher.note_error(0, "a worker's journal", error)
+            self.note_error(0, "a worker's journal", texts.name_class(type(error)), texts.safe_text(error))
 
     def _list_running(self, link: links.Link) -> set[int] | None:
         """Return what a dead worker was running; None if nobody knows."""
