@@ -357,10 +357,10 @@ class Switchboard:
     def _take_answer(self, message: channel.Message) -> None:
         op, task_id = message[0], message[1]
         returns = self.settle(task_id)
-        if op == messages.DONE:
+        if op == messages.REPLY:
             for position, payload in enumerate(message[2]):
                 self._owner.take_answer(task_id + position, payload)
-        elif op == messages.FAILED:
+        elif op == messages.REPLY_FAILED:
             for position in range(max(1, returns)):
                 self._owner.take_answer(task_id + position, message[2])
         else:

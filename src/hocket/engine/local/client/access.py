@@ -185,8 +185,8 @@ class ObjectAccess(submission.Submission):
                     direct.append((object_id, *found))
         task_id = self.running.task_id
         needs_all = needed in (0, len(missing))
-        block = (messages.BLOCK, self.take_unstarted(), number, task_id, wanted, needs_all, direct)
-        self.channel.post((*block, missing, needed))
+        unstarted = self.take_unstarted()
+        self.channel.post((messages.BLOCK, unstarted, number, task_id, wanted, needs_all, direct, missing, needed))
 
     def _unblock(self, number: int) -> None:
         """A wait is over."""

@@ -66,8 +66,20 @@ class Submission(questions.Questions):
             self.switchboard.note_bypass(actor._id)
             task_id = self._make_ids(max(1, options.num_returns))
             payload, dependencies, borrowed = self._send_arguments(encoded, top, stored)
-            call = (messages.SUBMIT_CALL, task_id, actor._id, method, payload, dependencies, borrowed)
-            self.channel.post_short((*call, options_blob, self.running.task_id))
+            parent = self.running.task_id
+            self.channel.post_short(
+                (
+                    messages.SUBMIT_CALL,
+                    task_id,
+                    actor._id,
+                    method,
+                    payload,
+                    dependencies,
+                    borrowed,
+                    options_blob,
+                    parent,
+                )
+            )
             refs = [self._own(object_id) for object_id in range(task_id, task_id + abs(options.num_returns))]
             self.flush()
         self.check()

@@ -2,11 +2,13 @@
 
 1. `base`: the tables, the lock, and how one worker is talked to.
 2. `carrier`: what the kernel decides, carried out.
-3. `worker_pool`: the workers' births, words and deaths.
-4. `reactor`: what happens between two waits.
-5. `submission`: tasks, actors and calls.
-6. `access`: objects.
-7. `hub`: resources, what can be looked at, and the end.
+3. `task_messages`: the work that workers hand in, and what became of theirs.
+4. `dispatch`: all that they say, turned into calls of the kernel.
+5. `worker_pool`: the workers' births and deaths.
+6. `reactor`: what happens between two waits.
+7. `submission`: tasks, actors and calls.
+8. `access`: objects.
+9. `hub`: what can be looked at, and the end.
 """
 
 from hocket.engine.local.hub.hub import Hub as Hub

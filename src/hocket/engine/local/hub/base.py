@@ -14,7 +14,6 @@ from typing import Any
 
 from hocket.engine import descriptors, faults, kernel_engine, node
 from hocket.engine.local import (
-    dispatch,
     functions,
     hub_store,
     links,
@@ -96,7 +95,12 @@ class HubState(kernel_engine.KernelEngine):
             wait=self.pump.wait_until,
         )
         self.functions = functions.Functions(self.kernel.functions)
-        self._dispatcher = dispatch.Dispatcher(self)
+        #: Options that workers have sent, by their pickle; and those of direct calls, which are nothing but a name.
+        self._options: dict[bytes, Any] = {}
+        self._direct_options: dict[str, records.TaskOptions] = {}
+        #: Answers of dead actors that we brought to their callers. Such a caller may have had the answer by its line, too, and be
+        #: about to announce it.
+        self._delivered: set[int] = set()
         has_gpus = "GPU" in self.kernel.pool.total
         self._setup = processes.build_setup(self.job_id, self.node_id, self.namespace, has_gpus=has_gpus)
         self.guardian: processes.GuardianProcess | None = None
@@ -126,10 +130,6 @@ class HubState(kernel_engine.KernelEngine):
         self, link: links.Link, function_id: bytes, payload: payloads.Payload, *, is_taken: bool
     ) -> None:
         """A worker has sent the code of a function, and may call it from now on. Called with the lock held."""
-
-    @abc.abstractmethod
-    def introduce(self, caller: int, actor_id: int, fd: int) -> None:
-        """Pass one end of a line on to an actor's worker, behind what the caller has sent it through us."""
 
     @abc.abstractmethod
     def lend(self, link: links.Link, payload: Any) -> payloads.Payload:

@@ -14,11 +14,11 @@ from typing import Any
 from hocket import exceptions
 from hocket.engine.local import (
     channel,
-    dispatch,
     functions,
     links,
     messages,
     payloads,
+    task_facts,
 )
 from hocket.engine.local.hub import base
 from hocket.kernel import records
@@ -72,7 +72,7 @@ class Carrier(base.HubState):
                 return
             link = self.links.get(abs(worker_id))
             if link is not None:
-                self._dispatcher.tell(link, object_id, wants_value=worker_id > 0)
+                self._tell_of_object(link, object_id, wants_value=worker_id > 0)
                 self._dirty.add(link)
             return
         if op in {Op.MOVED, Op.REFUSE, Op.PASS}:
@@ -91,6 +91,19 @@ class Carrier(base.HubState):
                 link.stopped_at = time.monotonic()
             link.channel.post((number, *instruction[2:]))
             self._dirty.add(link)
+
+    def _tell_of_object(self, link: links.Link, object_id: int, *, wants_value: bool) -> None:
+        """Send a worker the value that it wants, or the word that it is there."""
+        if not wants_value:
+            link.channel.outbox.append((messages.READY, object_id))
+            return
+        record = self.kernel.objects.get(object_id)
+        if record is None or record.value is None:  # the worker has dropped it in the same breath
+            return
+        payload = self.lend(link, record.value)
+        for inner in record.contained:
+            self.kernel.retain(inner, link.worker.id)
+        link.channel.post((messages.VALUE, object_id, payload, record.contained))
 
     @abc.abstractmethod
     def _start_worker(self, worker: records.WorkerRecord) -> None:
@@ -125,13 +138,13 @@ class Carrier(base.HubState):
         returns, name, borrowed = options.num_returns, options.name, task.borrowed
         message: channel.Message
         if task.kind == TaskKind.CALL:
-            extra = dispatch.build_call_extra(task) if task.attempt or not options.is_simple else None
+            extra = task_facts.build_call_extra(task) if task.attempt or not options.is_simple else None
             message = (messages.CALL, task.id, task.method, args, dependencies, borrowed, returns, name, extra)
         else:
             assert function is not None
             extra = None
             if options.shape is not records.DEFAULT_SHAPE or task.kind or task.attempt or options.backpressure:
-                extra = self._dispatcher.build_extra(link.worker, task)
+                extra = task_facts.build_extra(link.worker, task)
             message = (messages.RUN, task.id, function.id, args, dependencies, borrowed, returns, name, extra)
         if len(dependencies) > FEW:
             self._post_long(link, task, message, descriptors)
@@ -182,10 +195,6 @@ class Carrier(base.HubState):
 
     # --- lines between workers ----------------------------------------------------------------------------------------
 
-    def introduce(self, caller: int, actor_id: int, fd: int) -> None:
-        """Pass one end of a line on to an actor's worker, behind what the caller has sent it through us."""
-        self.kernel.introduce(actor_id, caller, (messages.INTRODUCED, caller, fd))
-
     def _carry_out_for_lines(self, instruction: tuple[Any, ...]) -> None:
         op = instruction[0]
         if op == Op.REFUSE:
@@ -201,19 +210,20 @@ class Carrier(base.HubState):
             self._dirty.add(link)
 
     def _pass_marker(self, link: links.Link, marker: tuple[Any, ...]) -> None:
-        if marker[0] == messages.INTRODUCED:
-            link.channel.post(marker[:2])
-            link.channel.outbox_fds.append(marker[2])
-            self.flush(link)  # duplicates the descriptor
-            os.close(marker[2])
-        else:
-            link.channel.post(marker)
+        """Send a marker's message, with the descriptor that belongs to it, if one does."""
+        message, fd = marker
+        link.channel.post(message)
+        if fd is None:
             self._dirty.add(link)
+        else:
+            link.channel.outbox_fds.append(fd)
+            self.flush(link)  # duplicates the descriptor
+            os.close(fd)
 
     def _drop_marker(self, marker: tuple[Any, ...]) -> None:
         """The actor is dead: its caller learns it from the end of the line."""
-        if marker[0] == messages.INTRODUCED:
-            os.close(marker[2])
+        if marker[1] is not None:
+            os.close(marker[1])
 
 
 _MESSAGES = {

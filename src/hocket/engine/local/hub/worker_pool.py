@@ -15,11 +15,11 @@ from hocket.engine.local import (
     processes,
     window,
 )
-from hocket.engine.local.hub import carrier
+from hocket.engine.local.hub import dispatch
 from hocket.kernel import records, state
 
 
-class WorkerPool(carrier.Carrier):
+class WorkerPool(dispatch.Dispatcher):
     """Starts workers, hears them, and buries them."""
 
     def expect_work(self, modules: Sequence[str] = ()) -> None:
@@ -77,7 +77,7 @@ class WorkerPool(carrier.Carrier):
             if received is not None:
                 if faults.plan is not None:
                     faults.plan.reach("hub.in_handle")
-                self._dispatcher.handle(link, received)
+                self._handle_messages(link, received)
                 if link.channel.outbox:  # an answer to what it asked
                     self._dirty.add(link)
                 return
@@ -143,14 +143,14 @@ class WorkerPool(carrier.Carrier):
         self.lost.append(inspection.LostWorker(worker_id, death, time.time(), link.worker.killed))
         self._dirty.discard(link)
         link.close()
-        self._dispatcher.forget_worker(worker_id)
+        self._forget_worker(worker_id)
         self.store.lose_worker(worker_id)
         self.functions.lose_worker(link.exported, worker_id)
         worker = link.worker
         if worker.id in self.kernel.workers:
             self.failures += 1
             if not worker.killed:
-                self._dispatcher.note_death(worker, death, running)
+                self._note_death(worker, death, running)
             self.kernel.lose(worker, death, running)
             if link.is_refused:
                 self.kernel.fail_orphans(death)
@@ -158,7 +158,7 @@ class WorkerPool(carrier.Carrier):
     def _hear_last_words(self, link: links.Link) -> None:
         """Handle what a dead worker had said and not sent."""
         try:
-            self._dispatcher.read_last_words(link)
+            self._read_last_words(link)
         except Exception as error:  # noqa: BLE001 (its memory may hold anything; what came before still counts)
             link.is_refused = True
             self.note_error(0, "a worker's journal", texts.name_class(type(error)), texts.safe_text(error))

@@ -92,7 +92,7 @@ class Answers(state.WorkerState):
         engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
         reply = engine.switchboard.find_reply(work.reply_to)
         if reply is not None and not any(contained or payload[0] == payloads.SEGMENT for payload, contained in sent):
-            message = (messages.DONE, work.task_id, [payload for payload, _ in sent])
+            message = (messages.REPLY, work.task_id, [payload for payload, _ in sent])
             if engine.switchboard.send_reply(reply, message):
                 return
         for position, (payload, contained) in enumerate(sent):
@@ -105,7 +105,7 @@ class Answers(state.WorkerState):
         engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
         reply = engine.switchboard.find_reply(work.reply_to)
         payload = (payloads.INLINE, data)
-        if reply is None or not engine.switchboard.send_reply(reply, (messages.DONE, work.task_id, [payload])):
+        if reply is None or not engine.switchboard.send_reply(reply, (messages.REPLY, work.task_id, [payload])):
             engine.channel.post((messages.DELIVER, work.task_id, payload, ()))
 
     def _encode_failure(self, work: state.Work, failure: items.Failure) -> values.Encoded:
@@ -182,7 +182,7 @@ class Answers(state.WorkerState):
         engine = self._engine
         reply = engine.switchboard.find_reply(work.reply_to)
         if reply is not None and engine.switchboard.send_reply(
-            reply, (messages.FAILED, work.task_id, payload, max(1, work.num_returns))
+            reply, (messages.REPLY_FAILED, work.task_id, payload, max(1, work.num_returns))
         ):
             return
         for object_id in range(work.task_id, work.task_id + max(1, work.num_returns)):
