@@ -657,7 +657,7 @@ def test_a_reader_that_does_not_read_holds_the_ranks_up_and_nothing_else() -> No
 
 def test_a_tail_shows_the_last_state_of_a_progress_bar() -> None:
     source = output.Source(0, 2, b"")
-    source.keep(b"begin\n 1%\r 2%\r 3%\r\nend\r\n")
+    source.tail.keep(b"begin\n 1%\r 2%\r 3%\r\nend\r\n")
     assert source.read_tail() == "begin\n 3%\nend"
 
 

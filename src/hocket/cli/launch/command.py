@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Sequence
 from types import FrameType
@@ -142,14 +141,7 @@ class Front:
         self._process.send_signal(number)
 
     def _clear_up(self, signal_number: int) -> int:
-        deadline = time.monotonic() + 5
-        while (left := descendants.list_descendants(os.getpid())) and time.monotonic() < deadline:
-            for pid in left:
-                descendants.kill(pid)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            time.sleep(0.001)
+        descendants.end_all()
         name = signal.Signals(signal_number).name
         print(
             f"hocket run: the process that keeps the ranks was killed by signal {signal_number} ({name}), and all ranks have "

@@ -45,6 +45,10 @@ PATIENCE_SECONDS = 1.0
 """How long a rank that was asked to end may take before we say what we wait for. A guess."""
 
 
+_OURS = (os.path.dirname(os.path.abspath(__file__)), "<frozen runpy>", '"<string>", line')
+"""Frames that say nothing to a user."""
+
+
 class Child:
     """One rank of one attempt."""
 
@@ -57,17 +61,6 @@ class Child:
         self.started_at = time.monotonic()
         self.pid = 0
         self.is_ended_by_us = False
-
-    def read(self, fd: int) -> bytes:
-        """Return what it left in one of its files."""
-        return os.pread(fd, output.TAIL_BYTES, 0)
-
-    def read_stack(self) -> str:
-        """Return what faulthandler wrote, without our own frames."""
-        here = os.path.dirname(os.path.abspath(__file__))
-        lines = self.read(self.stack_fd).decode(errors="replace").splitlines()
-        ours = (here, "<frozen runpy>", '"<string>", line')
-        return "\n".join(line for line in lines if not any(part in line for part in ours)).strip()
 
     def close(self) -> None:
         """Forget its files."""
@@ -98,9 +91,8 @@ class Keeper:
         #: When to say that ranks go on though others have ended.
         self._tell_at: float | None = None
         self._usual = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self._pid = os.getpid()
+        self._wake_read, self._wake_write = descendants.open_wake_pipe()
         for number in self._list_heeded():
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -192,12 +184,7 @@ class Keeper:
 
     def _leave(self, theirs: list[int], ours: list[int], targets: list[int]) -> None:
         """In the new process: let go of everything that is the keeper's."""
-        os.setpgid(0, 0)
-        descendants.offer_to_oom_killer()
-        descendants.die_with_parent()
-        descendants.set_name(os.path.basename(sys.executable)[:15])
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        descendants.begin_child(os.path.basename(sys.executable)[:15], self._pid)
         for number, usual in self._usual.items():
             signal.signal(number, usual)
         for fd, target in zip(theirs, targets, strict=True):
@@ -279,28 +266,22 @@ class Keeper:
     # --- death --------------------------------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            child = self._living.get(pid)
+        for ended in descendants.reap():
+            child = self._living.get(ended.pid)
             if child is not None:
-                self._bury(child, status, usage.ru_maxrss * 1024)
-            elif pid == self._server:
+                self._bury(child, ended)
+            elif ended.pid == self._server:
                 self._server = None
+                status = ended.exit_code if ended.signal_number is None else -ended.signal_number
                 self._relay.say(
-                    f"hocket run: the process that serves the store at MASTER_PORT (pid {pid}) ended with status "
-                    f"{os.waitstatus_to_exitcode(status)}; ranks that need it now will fail. Look above and at `dmesg` for the cause.\n"
+                    f"hocket run: the process that serves the store at MASTER_PORT (pid {ended.pid}) ended with status {status}; "
+                    "ranks that need it now will fail. Look above and at `dmesg` for the cause.\n"
                 )
 
-    def _bury(self, child: Child, status: int, peak_rss_bytes: int) -> None:
+    def _bury(self, child: Child, ended: descendants.Ended) -> None:
         del self._living[child.pid]
         now = time.monotonic()
-        signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+        signal_number, exit_code = ended.signal_number, ended.exit_code
         oom_kills = descendants.count_oom_kills()
         word = child.note.read()
         if word is not None and word.time <= self._asked_at and signal_number in self._sent - {signal.SIGKILL}:
@@ -311,10 +292,10 @@ class Keeper:
             pid=child.pid,
             signal_number=signal_number,
             exit_code=exit_code,
-            peak_rss_bytes=peak_rss_bytes,
+            peak_rss_bytes=ended.peak_rss_bytes,
             out_of_memory=signal_number == signal.SIGKILL and oom_kills > self._oom_kills,
             stderr_tail=child.stderr.read_tail(),
-            stack=child.read_stack() if signal_number is not None else "",
+            stack=descendants.read_stack(child.stack_fd, _OURS) if signal_number is not None else "",
             # An error that it left word of before we asked is its own; so is any signal that we did not send.
             expected=child.is_ended_by_us
             and (word is None or word.time > self._asked_at)
@@ -327,7 +308,7 @@ class Keeper:
             ended_at=word.time if word else now,
             ran_s=(word.time if word else now) - child.started_at,
             summary=word.summary if word else "",
-            recorded=report.parse_recorded(child.read(child.error_fd)),
+            recorded=report.parse_recorded(os.pread(child.error_fd, descendants.TAIL_BYTES, 0)),
         )
         self._endings.append(ending)
         child.close()
@@ -356,25 +337,24 @@ class Keeper:
 
     def _end_leftovers(self) -> None:
         """End what the ranks have started and left behind, and pass on the last words."""
-        self._end_server()
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while descendants.list_descendants(os.getpid()) and time.monotonic() < deadline:
-            descriptors.is_readable(self._lifeline, timeout_s=0.005)
-            _reap_orphans()
-        _kill_descendants()
+        self._settle()
         self._relay.drain(1.0)
 
     def _end_at_once(self) -> NoReturn:
         """The front is gone, or nothing can go on: nobody waits for anything."""
         for child in self._living.values():
             descendants.kill(child.pid)
+        self._settle()
+        os._exit(1)
+
+    def _settle(self) -> None:
+        """End the store and all descendants; what cleans up behind the ranks gets a moment for that."""
         self._end_server()
         deadline = time.monotonic() + SETTLE_SECONDS
-        while descendants.list_descendants(os.getpid()) and time.monotonic() < deadline:
+        while descendants.list_descendants(self._pid) and time.monotonic() < deadline:
             time.sleep(0.005)
-            _reap_orphans()
-        _kill_descendants()
-        os._exit(1)
+            descendants.reap_orphans()
+        descendants.end_all()
 
     def give_up(self, error: OSError) -> NoReturn:
         """End everything: there is no process, descriptor or terminal to be had for a rank."""
@@ -422,25 +402,6 @@ def build_environment(
 def _describe_stop(number: int) -> str:
     name = signal.Signals(number).name
     return f"hocket run: stopped by {name}{' (Ctrl-C)' * (name == 'SIGINT')}; all ranks have ended.\n"
-
-
-def _reap_orphans() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def _kill_descendants() -> None:
-    """End every descendant: what a dying process has just started is found in the next round."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        found = descendants.list_descendants(os.getpid())
-        if not found:
-            return
-        for pid in found:
-            descendants.kill(pid)
-        _reap_orphans()
-        time.sleep(0.001)
 
 
 def _load(modules: tuple[str, ...]) -> None:
