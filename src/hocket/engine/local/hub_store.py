@@ -73,47 +73,25 @@ class WorkerMemory:
         return max(self.total, self.used)
 
 
-class HubStore(store.Store):
-    """The store of the driver, which knows the objects of all processes.
+class ObjectTable(store.Store):
+    """Every object that has a segment or a file, and who maps it. Called with the lock held.
 
     Args:
         lock: The hub's.
-        limit: How many bytes the segments of all processes may take.
-        folder: Where spill files are made; empty finds one when the first is needed.
         tell: Appends a message to what a worker is to get; False if it is dead. Called with the lock held.
-        send: Sends what was told. Called with the lock held.
-        wait: Handles messages until something is so (asked with the lock held) or the time is over.
     """
 
-    def __init__(
-        self,
-        lock: threading.RLock,
-        *,
-        limit: int,
-        folder: str,
-        tell: Callable[[int, tuple[Any, ...]], bool],
-        send: Callable[[], None],
-        wait: Callable[[Callable[[], bool], float], bool],
-    ) -> None:
+    def __init__(self, lock: threading.RLock, tell: Callable[[int, tuple[Any, ...]], bool]) -> None:
         super().__init__(lock)
-        self.limit = limit
         self.entries: dict[int, Entry] = {}
         #: Objects whose mapping in this process is gone; a finalizer may append at any moment.
         self.unmapped: deque[int] = deque()
-        self._folder = folder
         self._tell = tell
-        self._send = send
-        self._wait = wait
         #: What may be spilled: entries in memory that nobody maps, the one used least recently first.
         self._idle: OrderedDict[int, Entry] = OrderedDict()
         self._idle_bytes = 0
         self._workers: dict[int, WorkerMemory] = {}
-        self._spill_lock = threading.Lock()
-        self._requests: queue.SimpleQueue[tuple[int, int, int] | None] = queue.SimpleQueue()
-        self._spiller: threading.Thread | None = None
         self._is_closed = False
-
-    # --- objects; called with the lock held ---------------------------------------------------------------------------
 
     def _register(self, payload: payloads.Payload, held: segments.Segment | segments.SpillFile) -> None:
         if self._is_closed:
@@ -198,10 +176,51 @@ class HubStore(store.Store):
         if not memory.used and not memory.total:
             del self._workers[entry.worker_id]
 
-    # --- workers; called with the lock held ---------------------------------------------------------------------------
-
     def _get_worker(self, worker_id: int) -> WorkerMemory:
         return self._workers.setdefault(worker_id, WorkerMemory())
+
+    def list_holders(self) -> list[tuple[str, int, int]]:
+        """Return who made the living objects: source line, bytes and number of objects; the largest first."""
+        found: dict[str, tuple[int, int]] = {}
+        for entry in self.entries.values():
+            taken, count = found.get(entry.where, (0, 0))
+            found[entry.where] = (taken + entry.capacity, count + 1)
+        holders = [(where, taken, count) for where, (taken, count) in found.items()]
+        return sorted(holders, key=lambda holder: -holder[1])
+
+
+class HubStore(ObjectTable):
+    """The store of the driver, which knows the objects of all processes.
+
+    Args:
+        lock: The hub's.
+        limit: How many bytes the segments of all processes may take.
+        folder: Where spill files are made; empty finds one when the first is needed.
+        tell: Appends a message to what a worker is to get; False if it is dead. Called with the lock held.
+        send: Sends what was told. Called with the lock held.
+        wait: Handles messages until something is so (asked with the lock held) or the time is over.
+    """
+
+    def __init__(
+        self,
+        lock: threading.RLock,
+        *,
+        limit: int,
+        folder: str,
+        tell: Callable[[int, tuple[Any, ...]], bool],
+        send: Callable[[], None],
+        wait: Callable[[Callable[[], bool], float], bool],
+    ) -> None:
+        super().__init__(lock, tell)
+        self.limit = limit
+        self._folder = folder
+        self._send = send
+        self._wait = wait
+        self._spill_lock = threading.Lock()
+        self._requests: queue.SimpleQueue[tuple[int, int, int] | None] = queue.SimpleQueue()
+        self._spiller: threading.Thread | None = None
+
+    # --- workers; called with the lock held ---------------------------------------------------------------------------
 
     def note_pool(self, worker_id: int, has: int, granted: int, *, is_answer: bool = False) -> None:
         """A worker tells how large its pool is, and how much of what it was granted it knows of."""
@@ -347,15 +366,6 @@ class HubStore(store.Store):
         return self._folder
 
     # --- looking ------------------------------------------------------------------------------------------------------
-
-    def list_holders(self) -> list[tuple[str, int, int]]:
-        """Return who made the living objects: source line, bytes and number of objects; the largest first."""
-        found: dict[str, tuple[int, int]] = {}
-        for entry in self.entries.values():
-            taken, count = found.get(entry.where, (0, 0))
-            found[entry.where] = (taken + entry.capacity, count + 1)
-        holders = [(where, taken, count) for where, (taken, count) in found.items()]
-        return sorted(holders, key=lambda holder: -holder[1])
 
     def statistics(self) -> dict[str, Any]:
         """Return what the store holds, in bytes, and who made it. Called with the lock held."""

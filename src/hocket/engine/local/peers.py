@@ -29,9 +29,9 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, final
 
-from hocket.engine.local import channel, journal, messages, payloads
+from hocket.engine.local import channel, journal, messages, payloads, pump
 
 INTRODUCE_AFTER = 3
 """Calls on one actor before it gets a line. A guess: a line costs about as much as ten calls, and two descriptors."""
@@ -101,6 +101,7 @@ class Owner(Protocol):
     """What the switchboard needs of the worker's client. The client's lock is held in every call of a method here."""
 
     channel: journal.JournalChannel
+    pump: pump.Pump
     #: Takes the work that came by a line.
     on_work: Callable[[Message], None]
 
@@ -113,39 +114,60 @@ class Owner(Protocol):
     def give_to_hub(self, object_ids: Iterable[int]) -> None:
         """The hub knows these objects from now on, and will bring them."""
 
-    def watch_line(self, fd: int) -> None:
-        """Handle what arrives on this descriptor."""
 
-    def watch_line_writable(self, fd: int, wanted: bool) -> None:
-        """Also handle the moment when it takes more."""
-
-    def unwatch_line(self, fd: int) -> None:
-        """Forget a descriptor."""
-
-
-class Switchboard:
-    """All lines of a worker, in both roles."""
+class Sockets:
+    """What both roles of a worker share: who owns the sockets, and which have something unsent."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self._lines: dict[int, Line] = {}
-        self._lines_by_fd: dict[int, Line] = {}
-        self._extensions: dict[int, Extension] = {}
-        self._extensions_by_fd: dict[int, Extension] = {}
-        self._calls: dict[int, int] = {}
         self._dirty: set[channel.Channel] = set()
         #: Those whose socket would not take everything.
         self._clogged: set[channel.Channel] = set()
+
+    def flush(self) -> None:
+        """Send what is unsent; what a socket does not take is sent when it does."""
+        for end in list(self._dirty):
+            self._flush(end)
+        if not self._clogged:
+            self._owner.channel.forget_replies()
+
+    def _flush(self, end: channel.Channel) -> None:
+        self._dirty.discard(end)
+        self._clogged.discard(end)
+        try:
+            is_sent = end.flush()
+        except OSError:  # the other process is dying; the end of the stream will tell
+            end.outbox.clear()
+            return
+        if not is_sent:
+            self._clogged.add(end)
+        if end.sock.fileno() >= 0:  # it is open
+            self._owner.pump.watch_writable(end.fd, not is_sent)
+
+    def has_unsent(self) -> bool:
+        """Tell whether an answer or a call waits to be sent."""
+        return bool(self._dirty)
+
+    def _forget(self, end: channel.Channel) -> None:
+        self._dirty.discard(end)
+        self._clogged.discard(end)
+        end.close()
+
+
+class Calls(Sockets):
+    """The lines to actors that this worker calls."""
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(owner)
+        self._lines: dict[int, Line] = {}
+        self._lines_by_fd: dict[int, Line] = {}
+        self._calls: dict[int, int] = {}
         #: How many direct calls were made here.
         self.sent = 0
-        #: Whether anybody has ever called here directly.
-        self.is_called = False
         #: Which line will bring an object, by the task that makes it.
         self.by_task: dict[int, Line] = {}
         #: The task of each further return.
         self._first_ids: dict[int, int] = {}
-
-    # --- calling ------------------------------------------------------------------------------------------------------
 
     def find_line(self, actor_id: int) -> Line | None:
         """Return the line to an actor that a direct call may take; makes one for an actor that is called often."""
@@ -171,7 +193,7 @@ class Switchboard:
             return None
         line = self._lines[actor_id] = Line(actor_id, ours)
         self._lines_by_fd[line.channel.fd] = line
-        self._owner.watch_line(line.channel.fd)
+        self._owner.pump.watch(line.channel.fd)
         hub = self._owner.channel
         hub.outbox_fds.append(theirs.fileno())
         hub.post((messages.INTRODUCE, actor_id))
@@ -244,7 +266,46 @@ class Switchboard:
             line.actor = None
         return returns
 
-    # --- being called -------------------------------------------------------------------------------------------------
+    def _take_answer(self, message: channel.Message) -> None:
+        op, task_id = message[0], message[1]
+        returns = self.settle(task_id)
+        if op == messages.REPLY:
+            for position, payload in enumerate(message[2]):
+                self._owner.take_answer(task_id + position, payload)
+        elif op == messages.REPLY_FAILED:
+            for position in range(max(1, returns)):
+                self._owner.take_answer(task_id + position, message[2])
+        else:
+            raise channel.FrameError(f"message {op!r} is unknown, or is not for a caller")
+
+    def _hang_up(self, line: Line) -> None:
+        """The actor's process has ended: the hub will say what became of the unanswered calls."""
+        del self._lines_by_fd[line.channel.fd]
+        del self._lines[line.actor_id]
+        self._calls.pop(line.actor_id, None)
+        self._owner.pump.unwatch(line.channel.fd)
+        self._forget(line.channel)
+        for task_id, (name, returns, _) in list(line.pending.items()):
+            del self.by_task[task_id]
+            for further in range(task_id + 1, task_id + returns):
+                self._first_ids.pop(further, None)
+            object_ids = tuple(range(task_id, task_id + max(1, returns)))
+            self._owner.channel.post((messages.LOST, line.actor_id, object_ids, name))
+            self._owner.give_to_hub(object_ids)
+        line.pending.clear()
+        line.actor = None
+
+
+@final
+class Switchboard(Calls):
+    """All lines of a worker: those above, and those by which its own actor is called."""
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(owner)
+        self._extensions: dict[int, Extension] = {}
+        self._extensions_by_fd: dict[int, Extension] = {}
+        #: Whether anybody has ever called here directly.
+        self.is_called = False
 
     def accept(self, caller_id: int, fd: int) -> None:
         """Take over the end of a line that the hub passed on."""
@@ -255,7 +316,7 @@ class Switchboard:
             self._hang_up_extension(old)
         self._extensions[caller_id] = extension
         self._extensions_by_fd[extension.channel.fd] = extension
-        self._owner.watch_line(extension.channel.fd)
+        self._owner.pump.watch(extension.channel.fd)
 
     def sync(self, caller_id: int, number: int) -> None:
         """The hub has passed on all that the caller gave it before this number."""
@@ -307,29 +368,6 @@ class Switchboard:
         self._dirty.add(reply)
         return True
 
-    # --- sockets ------------------------------------------------------------------------------------------------------
-
-    def handle(self, fd: int, is_readable: bool) -> None:
-        """Something happened on a descriptor of a line."""
-        line = self._lines_by_fd.get(fd)
-        extension = self._extensions_by_fd.get(fd)
-        end = line or extension
-        if end is None:
-            return
-        if end.channel.has_unsent():
-            self._flush(end.channel)
-        if not is_readable:
-            return
-        if extension is not None:
-            self._read(extension)
-        elif line is not None:
-            received = line.channel.receive()
-            if received is None:
-                self._hang_up(line)
-                return
-            for message in received:
-                self._take_answer(message)
-
     def _read(self, extension: Extension) -> None:
         while True:
             received = extension.channel.receive()
@@ -354,76 +392,39 @@ class Switchboard:
                 if extension.late:
                     self._release_late(extension, extension.read)
 
-    def _take_answer(self, message: channel.Message) -> None:
-        op, task_id = message[0], message[1]
-        returns = self.settle(task_id)
-        if op == messages.REPLY:
-            for position, payload in enumerate(message[2]):
-                self._owner.take_answer(task_id + position, payload)
-        elif op == messages.REPLY_FAILED:
-            for position in range(max(1, returns)):
-                self._owner.take_answer(task_id + position, message[2])
-        else:
-            raise channel.FrameError(f"message {op!r} is unknown, or is not for a caller")
+    def _hang_up_extension(self, extension: Extension) -> None:
+        del self._extensions_by_fd[extension.channel.fd]
+        if self._extensions.get(extension.caller_id) is extension:
+            del self._extensions[extension.caller_id]
+        self._owner.pump.unwatch(extension.channel.fd)
+        self._forget(extension.channel)
+        self._release_late(extension, float("inf"))
 
-    def flush(self) -> None:
-        """Send what is unsent; what a socket does not take is sent when it does."""
-        for end in list(self._dirty):
-            self._flush(end)
-        if not self._clogged:
-            self._owner.channel.forget_replies()
+    # --- both ---------------------------------------------------------------------------------------------------------
 
-    def _flush(self, end: channel.Channel) -> None:
-        self._dirty.discard(end)
-        self._clogged.discard(end)
-        try:
-            is_sent = end.flush()
-        except OSError:  # the other process is dying; the end of the stream will tell
-            end.outbox.clear()
+    def handle(self, fd: int, is_readable: bool) -> None:
+        """Something happened on a descriptor of a line."""
+        line = self._lines_by_fd.get(fd)
+        extension = self._extensions_by_fd.get(fd)
+        end = line or extension
+        if end is None:
             return
-        if not is_sent:
-            self._clogged.add(end)
-        if end.fd in self._lines_by_fd or end.fd in self._extensions_by_fd:
-            self._owner.watch_line_writable(end.fd, not is_sent)
+        if end.channel.has_unsent():
+            self._flush(end.channel)
+        if not is_readable:
+            return
+        if extension is not None:
+            self._read(extension)
+        elif line is not None:
+            received = line.channel.receive()
+            if received is None:
+                self._hang_up(line)
+                return
+            for message in received:
+                self._take_answer(message)
 
     def cut_off(self) -> None:
         """In a fork: let go of the sockets, which are the parent's."""
         ends: list[Line | Extension] = [*self._lines.values(), *self._extensions.values()]
         for end in ends:
             end.channel.sock.close()
-
-    def has_unsent(self) -> bool:
-        """Tell whether an answer or a call waits to be sent."""
-        return bool(self._dirty)
-
-    # --- ends ---------------------------------------------------------------------------------------------------------
-
-    def _hang_up(self, line: Line) -> None:
-        """The actor's process has ended: the hub will say what became of the unanswered calls."""
-        del self._lines_by_fd[line.channel.fd]
-        del self._lines[line.actor_id]
-        self._calls.pop(line.actor_id, None)
-        self._owner.unwatch_line(line.channel.fd)
-        self._forget(line.channel)
-        for task_id, (name, returns, _) in list(line.pending.items()):
-            del self.by_task[task_id]
-            for further in range(task_id + 1, task_id + returns):
-                self._first_ids.pop(further, None)
-            object_ids = tuple(range(task_id, task_id + max(1, returns)))
-            self._owner.channel.post((messages.LOST, line.actor_id, object_ids, name))
-            self._owner.give_to_hub(object_ids)
-        line.pending.clear()
-        line.actor = None
-
-    def _forget(self, end: channel.Channel) -> None:
-        self._dirty.discard(end)
-        self._clogged.discard(end)
-        end.close()
-
-    def _hang_up_extension(self, extension: Extension) -> None:
-        del self._extensions_by_fd[extension.channel.fd]
-        if self._extensions.get(extension.caller_id) is extension:
-            del self._extensions[extension.caller_id]
-        self._owner.unwatch_line(extension.channel.fd)
-        self._forget(extension.channel)
-        self._release_late(extension, float("inf"))

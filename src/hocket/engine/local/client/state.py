@@ -184,18 +184,6 @@ class ClientState(contract.Engine):
     def give_to_hub(self, object_ids: Iterable[int]) -> None:
         """The hub knows these objects from now on, and will bring them."""
 
-    def watch_line(self, fd: int) -> None:
-        """Handle what arrives on this descriptor."""
-        self.pump.watch(fd)
-
-    def watch_line_writable(self, fd: int, wanted: bool) -> None:
-        """Also handle the moment when it takes more."""
-        self.pump.watch_writable(fd, wanted)
-
-    def unwatch_line(self, fd: int) -> None:
-        """Forget a descriptor."""
-        self.pump.unwatch(fd)
-
     # --- sending -------------------------------------------------------------------------------------------------------
 
     def before_wait(self) -> float | None:
