@@ -25,7 +25,7 @@ from typing import Any, Final, final
 
 from hocket import exceptions, texts
 from hocket.core import actor, api
-from hocket.engine import values
+from hocket.engine import unsendable, values
 from hocket.ps import access, closures, errors, queue, streams, worker
 
 DEPTH: Final = 2
@@ -747,7 +747,7 @@ class Lane:
 def _explain(closure: closures.Closure, error: Exception) -> Exception:
     """Return why a closure cannot be sent, in words that name the argument."""
     try:
-        values.encode((closure.args, dict(closure.kwargs)), closure.name, values.explain_arguments)
+        values.encode((closure.args, dict(closure.kwargs)), closure.name, unsendable.explain_arguments)
     except Exception as better:  # noqa: BLE001 (a user's __reduce__ may raise anything)
         return better
     return error

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hocket import texts
-from hocket.engine import values
+from hocket.engine import pickling, values
 
 SLICE_SECONDS = 0.005
 """How long a process works on one message, if it may choose. A guess: 50 times what the message itself costs (measured: about
@@ -159,7 +159,7 @@ def build_failure(error: Exception) -> Failure:
     text = texts.format_error(error)
     for name in ("__cause__", "__context__"):  # they are in the text, and might not be able to travel
         vars(BaseException)[name].__set__(error, None)
-    if not values.can_travel(error):
+    if not pickling.can_travel(error):
         error = RuntimeError(f"{type(error).__module__}.{texts.describe(error)}")
     return Failure(error, text)
 
