@@ -12,7 +12,7 @@ import pytest
 
 import hocket
 from hocket.core import session as sessions
-from hocket.engine.local import watch
+from hocket.engine.local.hub import watch
 
 pytestmark = pytest.mark.about_local("how it looks after its workers")
 

@@ -66,7 +66,7 @@ class KernelEngine(contract.Engine):
         self._feasible: set[resources.Shape] = {records.DEFAULT_SHAPE}
         #: What was last found to fit into the machine, with its strategy: groups are often made again and again.
         self._feasible_bundles: tuple[tuple[resources.Demand, ...], str] = (), ""
-        self._scene = inspection.Scene(
+        self._view = inspection.StateView(
             kernel=kernel,
             job_id=self.job_id,
             node_id=self.node_id,
@@ -279,7 +279,7 @@ class KernelEngine(contract.Engine):
         self._read_arrived()
         with self.lock:
             self._drain_dropped()
-            return self._scene.list_records(kind, filters, limit)
+            return self._view.list_records(kind, filters, limit)
 
     def statistics(self) -> dict[str, Any]:
         with self.lock:

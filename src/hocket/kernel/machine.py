@@ -27,7 +27,10 @@ class Kernel(State):
     # Objects.
     put = objects.put
     retain = objects.retain
+    retain_all = objects.retain_all
     release = objects.release
+    release_dropped = objects.release_dropped
+    drop_values = objects.drop_values
     watch = objects.watch
 
     # Tasks. The last three are for the other parts.
@@ -36,6 +39,7 @@ class Kernel(State):
     fail = tasks.fail
     cancel = tasks.cancel
     cancel_children = tasks.cancel_children
+    note_direct_call = tasks.note_direct_call
     make_ready = tasks.make_ready
     fail_with = tasks.fail_with
     fail_exception = tasks.fail_exception
@@ -46,6 +50,7 @@ class Kernel(State):
     hand_back = leases.hand_back
     find_stalled = leases.find_stalled
     withdraw = leases.withdraw
+    expect_end = leases.expect_end
     trim_idle = leases.trim_idle
     lose = losses.lose
     fail_orphans = losses.fail_orphans

@@ -56,7 +56,7 @@ class Carrier(execution.Execution):
         if any(task.id == task_id for _, task in self._runnable):
             self._cancel_runnable(worker, task_id)
             return
-        worker.killed = True
+        self.kernel.expect_end(worker)
         self._bury(worker, is_graceful=False, running={task_id})
 
     def _cancel_runnable(self, worker: WorkerRecord, task_id: int) -> None:
@@ -95,10 +95,7 @@ class Carrier(execution.Execution):
         self.carry_out()
 
     def _drain_dropped(self) -> None:
-        while self.dropped:
-            object_id = self.dropped.popleft()
-            self.forget(object_id)
-            self.kernel.release(object_id)
+        self.kernel.release_dropped(self.dropped, self.interned, self.forget)
         self.carry_out()
 
     def _finish_change(self) -> None:

@@ -5,10 +5,11 @@
 3. `task_messages`: the work that workers hand in, and what became of theirs.
 4. `dispatch`: all that they say, turned into calls of the kernel.
 5. `worker_pool`: the workers' births and deaths.
-6. `reactor`: what happens between two waits.
-7. `submission`: tasks, actors and calls.
-8. `access`: objects.
-9. `hub`: what can be looked at, and the end.
+6. `watch`: what has to be looked after from time to time.
+7. `reactor`: what happens between two waits.
+8. `submission`: tasks, actors and calls.
+9. `access`: objects.
+10. `hub`: what can be looked at, and the end.
 """
 
 from hocket.engine.local.hub.hub import Hub as Hub

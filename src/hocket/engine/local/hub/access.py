@@ -139,17 +139,19 @@ class ObjectAccess(submission.Submission):
 
     def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.ObjectRef[Any]]:
         """Return handles on objects that a value refers to: `intern` of each, without a call for each."""
-        refs = []
+        refs: list[contract.ObjectRef[Any]] = []
+        fresh = []
         with self.lock:
-            objects, interned = self.kernel.objects, self.interned
+            interned = self.interned
             for object_id in object_ids:
                 known = interned.get(object_id)
                 ref = known() if known is not None else None
                 if ref is None or ref._id == contract.NO_ID:
-                    objects[object_id].count += 1
+                    fresh.append(object_id)
                     ref = contract.ObjectRef(object_id, self)
                     interned[object_id] = weakref.ref(ref)
                 refs.append(ref)
+            self.kernel.retain_all(fresh)
         return refs
 
     def _note_unmapped(self, object_id: int) -> None:

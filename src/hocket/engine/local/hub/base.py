@@ -14,13 +14,13 @@ from typing import Any
 
 from hocket.engine import descriptors, faults, kernel_engine, node
 from hocket.engine.local import (
+    ends,
     functions,
     hub_store,
     links,
     payloads,
     processes,
     pump,
-    watch,
     window,
 )
 from hocket.kernel import machine, records, resources
@@ -106,7 +106,13 @@ class HubState(kernel_engine.KernelEngine):
         self.guardian: processes.GuardianProcess | None = None
         #: The modules that it was told to load.
         self._loaded: set[str] = set()
-        self.watch = watch.Watch(self)
+        self.ends = ends.Ends(self)
+        #: When to look after the rest, and since when all workers are idle; for `watch`.
+        self._next_look = 0.0
+        self._idle_since = 0.0
+        self._waiting_since: dict[resources.Shape, float] = {}
+        #: Shapes of which the user has been told that they wait.
+        self._told: set[resources.Shape] = set()
         #: Pids of workers, also of dead ones, as far as they are remembered.
         self.pids: dict[int, int] = {}
         self._window: window.Window | None = None
@@ -134,10 +140,6 @@ class HubState(kernel_engine.KernelEngine):
     @abc.abstractmethod
     def lend(self, link: links.Link, payload: Any) -> payloads.Payload:
         """Prepare a payload for sending; a mapping of a segment will hold a count on its object."""
-
-    @abc.abstractmethod
-    def bury_unreported(self, link: links.Link) -> None:
-        """A worker is dead, and the guardian does not say why. Called with the lock held."""
 
     # --- one worker ---------------------------------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ class Carrier(base.HubState):
         self.kernel.withdraw(worker, begun)
         task = worker.inflight.get(task_id)
         if task is not None and task.number == begun:
-            worker.killed = True
+            self.kernel.expect_end(worker)
             self.kill_worker(worker.id)
 
     def _send_task(self, link: links.Link, task: TaskRecord) -> None:

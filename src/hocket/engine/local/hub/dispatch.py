@@ -237,7 +237,7 @@ class Dispatcher(task_messages.TaskMessages):
         self.kernel.mourn(link.worker, actor_id, object_ids, str(name))
 
     def _on_probed(self, link: links.Link, number: int, is_waiting: bool, sent: int) -> None:
-        self.watch.ends.note_answer(link.worker, number, is_waiting, sent)
+        self.ends.note_answer(link.worker, number, is_waiting, sent)
 
     # --- the dead -----------------------------------------------------------------------------------------------------
 

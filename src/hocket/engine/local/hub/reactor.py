@@ -12,7 +12,7 @@ from hocket.engine.local import (
     messages,
     pump,
 )
-from hocket.engine.local.hub import worker_pool
+from hocket.engine.local.hub import watch
 
 STALL_SECONDS = 0.02
 """How long a task may run before what stands behind it is taken back."""
@@ -21,7 +21,7 @@ SILENT_SECONDS = 2.0
 """How long a worker may take to start what it was sent. A guess: it may be just being forked, on a busy machine."""
 
 
-class Reactor(worker_pool.WorkerPool):
+class Reactor(watch.Watch):
     """Handles events."""
 
     def _before_wait(self) -> float | None:
@@ -32,7 +32,7 @@ class Reactor(worker_pool.WorkerPool):
         if self.end is not None:
             return 0.05
         now = time.monotonic()
-        limit_s = self.watch.look(now)
+        limit_s = self._look(now)
         stalled = self.kernel.find_stalled()
         if not stalled:
             return limit_s
@@ -61,7 +61,7 @@ class Reactor(worker_pool.WorkerPool):
             if self.guardian is not None and fd == self.guardian.fd:
                 self._hear_guardian()
             elif self._window is not None and fd == self._window.fd:
-                self._window.answer(lambda: self._scene.build_snapshot(self.statistics()))
+                self._window.answer(lambda: self._view.build_snapshot(self.statistics()))
             return
         if link.is_writable_watched:
             self.flush(link)
@@ -73,21 +73,11 @@ class Reactor(worker_pool.WorkerPool):
             self.carry_out()
 
     def _drain_dropped(self) -> None:
-        dropped, interned, release = self.pump.bell.usual, self.interned, self.kernel.release
         if self.store.unmapped:
             self.store.drain_unmapped()
         if self.functions.dropped or self.functions.unused:
             self._forget_functions()
-        objects = self.kernel.objects
-        while dropped:
-            object_id = dropped.popleft()
-            if object_id in interned:
-                self.forget(object_id)
-            record = objects.get(object_id)
-            if record is not None and record.count > 1:
-                record.count -= 1
-            else:
-                release(object_id)
+        self.kernel.release_dropped(self.pump.bell.usual, self.interned, self.forget)
         if self.kernel.instructions:
             self.carry_out()
 

@@ -10,7 +10,6 @@ from hocket.engine import values
 from hocket.engine.local import channel, links, messages, payloads
 from hocket.engine.local.hub import carrier
 from hocket.kernel import records
-from hocket.kernel.instructions import Op
 from hocket.kernel.records import TaskKind, TaskRecord
 
 
@@ -129,8 +128,7 @@ class TaskMessages(carrier.Carrier):
             task.error_type = texts.name_class(type(cause))
             self.note_error(task_id, task.options.name, task.error_type, texts.safe_text(cause, 1000))
             return False
-        for position, (payload, _) in enumerate(results):
-            self.kernel.instructions.append((Op.FREE, task_id + position, payload))
+        self.kernel.drop_values(task_id, results)
         self.kernel.fail(worker, task_id, failure, retryable=True, started=started, seconds=seconds)
         return True
 
@@ -153,15 +151,9 @@ class TaskMessages(carrier.Carrier):
             options = self._direct_options.get(name)
             if options is None:
                 options = self._direct_options[name] = records.TaskOptions(name=name)
-            caller = task_id >> 40
-            task = TaskRecord(task_id, None, None, (), (), options, caller, 0, TaskKind.CALL)
-            task.state = records.TaskState.DONE
-            task.actor = link.worker.actor
-            task.note_run(link.worker.id, started, seconds)
+            self.kernel.note_direct_call(link.worker, task_id, options, started, seconds, error_type)
             if error_type is not None:
-                task.error_type = error_type
                 self.note_error(task_id, name, error_type, text)
-            self.kernel.closed_tasks.append(task)
 
     def _note_death(self, worker: records.WorkerRecord, death: exceptions.Death, running: set[int] | None) -> None:
         """Remember an unexpected death for `error_info`."""

@@ -177,7 +177,7 @@ class WorkerPool(dispatch.Dispatcher):
                 return {task.id, *beside}
         return set(beside)
 
-    def bury_unreported(self, link: links.Link) -> None:
+    def _bury_unreported(self, link: links.Link) -> None:
         """A worker is dead, and the guardian does not say why. Called with the lock held."""
         assert self.guardian is not None
         text = f"ended, and the guardian (pid {self.guardian.pid}), which would know why, is stopped"

@@ -1,16 +1,15 @@
-"""What the hub looks after from time to time, while it waits: circles, long waits for resources, idle workers, actors that nobody can reach.
+"""What the driver's engine looks after from time to time, while it waits: circles, long waits for resources, idle workers, actors that nobody can reach.
 
-`Watch.look` is called before each wait with the lock held. It does something at most once a second, and says how soon it
+`Watch._look` is called before each wait with the lock held. It does something at most once a second, and says how soon it
 wants to be called again; an idle session is left asleep.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from hocket import texts
-from hocket.engine.local import ends, links, messages
-from hocket.kernel import deadlock, machine, resources
+from hocket.engine.local import messages
+from hocket.engine.local.hub import worker_pool
+from hocket.kernel import deadlock, resources
 from hocket.kernel.records import WorkerState
 
 LOOK_SECONDS = 1.0
@@ -32,70 +31,22 @@ OVERDUE_SECONDS = 1.0
 SILENT_SECONDS = 3.0
 """How long a worker's death may go unreported by a guardian that stays stopped."""
 
-Link = links.Link
 
+class Watch(worker_pool.WorkerPool):
+    """The engine's sense of time."""
 
-class Guardian(Protocol):
-    """What the watch needs of the guardian."""
-
-    pid: int
-
-    def owes(self) -> bool:
-        """Tell whether it should say something."""
-
-    def list_overdue(self, now: float, patience_s: float) -> list[int]:
-        """Return the workers of which it should have said something so long ago."""
-
-    def revive(self) -> bool:
-        """Continue it if somebody has stopped it; tell whether that was so."""
-
-
-class Owner(Protocol):
-    """What the watch needs of the hub."""
-
-    kernel: machine.Kernel
-    links: dict[int, Link]
-
-    @property
-    def guardian(self) -> Guardian | None:
-        """The parent of all workers, if there is one."""
-
-    def bury_unreported(self, link: Link) -> None:
-        """A worker is dead, and the guardian does not say why."""
-
-    def send(self, link: Link, message: tuple[object, ...]) -> None:
-        """Put a message in a worker's outbox."""
-
-    def carry_out(self) -> None:
-        """Do what the kernel asks."""
-
-    def kill_worker(self, worker_id: int) -> None:
-        """Have a worker killed."""
-
-
-class Watch:
-    """The hub's sense of time."""
-
-    def __init__(self, owner: Owner) -> None:
-        self._hub = owner
-        self.ends = ends.Ends(owner)
-        self._next_look = 0.0
-        self._idle_since = 0.0
-        self._waiting_since: dict[resources.Shape, float] = {}
-        self._told: set[resources.Shape] = set()
-
-    def look(self, now: float) -> float | None:
+    def _look(self, now: float) -> float | None:
         """Do what is due; return after how many seconds to be called again, or None for not before something happens."""
         if now < self._next_look:
             return self._next_look - now
         self._next_look = now + LOOK_SECONDS
-        kernel = self._hub.kernel
+        kernel = self.kernel
         is_blocked = any(worker.waits for worker in kernel.workers.values())
         is_waiting = any(kernel.queues.values())
         is_idle = len(kernel.idle) > 1 and len(kernel.idle) == len(kernel.workers)
         stopping = [worker for worker in kernel.workers.values() if worker.stopped]
         ends_s = self.ends.look(now)
-        is_owed = self._hub.guardian is not None and self._hub.guardian.owes()
+        is_owed = self.guardian is not None and self.guardian.owes()
         if is_owed:
             self._look_after_guardian(now)
         if not (is_blocked or is_waiting or is_idle or is_owed or stopping):
@@ -106,56 +57,56 @@ class Watch:
             self._break_circle()
         if is_waiting:
             self._tell_who_holds(now)
-        self._trim_idle(now, is_idle)
+        self._stop_idle(now, is_idle)
         for worker in stopping:
-            link = self._hub.links.get(worker.id)
+            link = self.links.get(worker.id)
             if link is not None and now - link.stopped_at > STOP_SECONDS:
-                self._hub.kill_worker(worker.id)
+                self.kill_worker(worker.id)
         limit_s = LOOK_SECONDS if is_blocked or is_waiting or is_owed or stopping else IDLE_SECONDS
         return limit_s if ends_s is None else min(limit_s, ends_s)
 
     def _look_after_guardian(self, now: float) -> None:
         """Continue a guardian that somebody has stopped. If that is of no use, do without what it would say of the dead."""
-        guardian = self._hub.guardian
+        guardian = self.guardian
         assert guardian is not None
         if not guardian.list_overdue(now, OVERDUE_SECONDS):
             return
         if not guardian.revive():
             for worker_id in guardian.list_overdue(now, OVERDUE_SECONDS):
-                link = self._hub.links.get(worker_id)
+                link = self.links.get(worker_id)
                 if (
                     link is not None and link.is_closed
                 ):  # it lives and has lost its socket: nobody can talk to it any more
-                    self._hub.kill_worker(worker_id)
+                    self.kill_worker(worker_id)
             return
         import logging  # here, as below
 
         text = "The guardian (pid %d), the parent of all workers, was stopped; it has been continued."
         logging.getLogger("hocket").warning(text, guardian.pid)
         for worker_id in guardian.list_overdue(now, SILENT_SECONDS):
-            link = self._hub.links.get(worker_id)
+            link = self.links.get(worker_id)
             if link is not None and link.is_closed:
-                self._hub.bury_unreported(link)
+                self._bury_unreported(link)
 
     def _break_circle(self) -> None:
-        found = deadlock.find_deadlock(self._hub.kernel)
+        found = deadlock.find_deadlock(self.kernel)
         if found is not None:
             worker, number, text = found
-            self._hub.send(self._hub.links[worker.id], (messages.DEADLOCK, number, text))
+            self.send(self.links[worker.id], (messages.DEADLOCK, number, text))
 
-    def _trim_idle(self, now: float, is_idle: bool) -> None:
+    def _stop_idle(self, now: float, is_idle: bool) -> None:
         if not is_idle:
             self._idle_since = 0.0
         elif not self._idle_since:
             self._idle_since = now
         elif now - self._idle_since >= IDLE_SECONDS:
-            self._hub.kernel.trim_idle(1)
+            self.kernel.trim_idle(1)
 
     def _tell_who_holds(self, now: float) -> None:
         """Say once for each shape, after a while, that its tasks wait and for what."""
         import logging  # here, because it would hold up the start of each session by 2 ms
 
-        kernel = self._hub.kernel
+        kernel = self.kernel
         for shape in [shape for shape in self._waiting_since if not kernel.queues.get(shape)]:
             del self._waiting_since[shape]
         for shape, queue in kernel.queues.items():
@@ -175,7 +126,7 @@ class Watch:
         """Return who holds what the shape asks for."""
         wanted = {name for name, _ in shape.demand}
         holders = []
-        for worker in self._hub.kernel.workers.values():
+        for worker in self.kernel.workers.values():
             allocation = worker.allocation
             if allocation is None or not wanted & {name for name, _ in allocation.demand}:
                 continue
@@ -187,7 +138,7 @@ class Watch:
             holders.append(f"{what} ({resources.format_demand(allocation.demand)})")
         holders += [
             f"placement group {group.name or f'{group.id:016x}'}"
-            for group in self._hub.kernel.groups.values()
+            for group in self.kernel.groups.values()
             if group.pools and not shape.group_id
         ]
         return holders
