@@ -119,11 +119,11 @@ class Execution(base.InProcessState):
 
     def _iterate(self, result: Any) -> Iterator[Any]:
         """Yield what a generator of the user's yields."""
-        items = iter(coroutines.iterate(result))
+        found = iter(items.iterate(result))
         while True:
             with self.lock.open():
                 try:
-                    item = next(items)
+                    item = next(found)
                 except StopIteration:
                     return
             yield item
@@ -131,7 +131,7 @@ class Execution(base.InProcessState):
     def _call(self, worker: WorkerRecord, task: TaskRecord) -> Any:
         args, kwargs = self._open_arguments(task)
         if task.kind == TaskKind.CALL:
-            method = self._find_method(self._instances[worker.id], task.method)
+            method = methods.get_method(self._instances[worker.id], task.method)
             with self.lock.open():
                 return self._take_items(worker, task, method, method(*args, **kwargs))
         assert task.function is not None
@@ -158,16 +158,7 @@ class Execution(base.InProcessState):
             return result
         if worker.id in self._loops:
             return items.take_async(result, count, name)
-        return items.take(coroutines.iterate(result), count, name)
-
-    def _find_method(self, instance: Any, name: str) -> Any:
-        if name == "__ray_ready__":
-            return lambda: True
-        if name == "__ray_call__":
-            return lambda function, *args, **kwargs: function(instance, *args, **kwargs)
-        if name == "__ray_terminate__":
-            return _terminate
-        return methods.get_method(instance, name)
+        return items.take(items.iterate(result), count, name)
 
     def _split(self, task: TaskRecord, result: Any) -> tuple[Any, ...]:
         count = task.options.num_returns
@@ -220,7 +211,3 @@ def _is_retryable(task: TaskRecord, cause: BaseException) -> bool:
     """Tell whether a task is to be tried again after this error of the user's code."""
     asked = task.options.retry_exceptions
     return bool(task.retries_left) and (asked is True or (asked is not False and issubclass(type(cause), asked)))
-
-
-def _terminate() -> None:
-    raise exceptions.ActorExit

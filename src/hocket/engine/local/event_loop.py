@@ -14,7 +14,7 @@ import inspect
 import threading
 import types
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
@@ -424,19 +424,3 @@ def _pass_over_exit(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
     """Say nothing of a task in the background that ended its actor: nobody was to fetch its exception."""
     if not isinstance(context.get("exception"), exceptions.ActorExit):
         loop.default_exception_handler(context)
-
-
-def iterate(found: AsyncIterator[Any]) -> Generator[Any, None, None]:
-    """Run an asynchronous generator in an ordinary thread."""
-    import asyncio
-
-    loop = asyncio.new_event_loop()
-    try:
-        while True:
-            try:
-                yield loop.run_until_complete(anext(found))
-            except StopAsyncIteration:
-                return
-    finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()

@@ -93,7 +93,6 @@ class Inbox(state.ClientState):
     # --- by a line -----------------------------------------------------------------------------------------------------
 
     def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
-        """A value has come by a line."""
         self._expected.discard(object_id)
         self._watched.discard(object_id)
         if object_id in self._promised:
@@ -105,7 +104,6 @@ class Inbox(state.ClientState):
                 self.pump.due.extend(self._callbacks.pop(object_id, ()))
 
     def give_to_hub(self, object_ids: Iterable[int]) -> None:
-        """The hub knows these objects from now on, and will bring them."""
         for object_id in object_ids:
             self._expected.discard(object_id)
             self._promised.discard(object_id)

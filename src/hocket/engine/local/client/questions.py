@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from hocket import exceptions
@@ -15,6 +14,16 @@ from hocket.kernel import metrics, resources
 
 METRICS_SECONDS = 1.0
 """How long what a running task counts may wait for company at most, if it goes on counting."""
+
+
+def _build_question(name: str) -> Any:
+    """Return a method that has the driver's engine call its own of that name."""
+
+    def ask(engine: Questions, *args: Any, **kwargs: Any) -> Any:
+        return engine._ask(name, *args, **kwargs)
+
+    ask.__name__ = name
+    return ask
 
 
 class Questions(inbox.Inbox):
@@ -42,7 +51,6 @@ class Questions(inbox.Inbox):
             del answer  # else the error and this frame hold each other, and what the frames above hold
 
     def _ask_room(self, needed: int) -> bool:
-        """Ask for room for a new segment, and wait until it is granted or refused."""
         with self.lock:
             question_id = next(self._ids)
             self._room_questions.add(question_id)
@@ -59,57 +67,24 @@ class Questions(inbox.Inbox):
         if shape.demand not in _KNOWN_FEASIBLE:
             self._ask("check_feasible", shape, kind, what)
 
-    # --- actors --------------------------------------------------------------------------------------------------------
+    # --- what the driver's engine answers ------------------------------------------------------------------------------
+
+    list_named_actors = _build_question("list_named_actors")
+    describe_actor = _build_question("describe_actor")
+    kill_actor = _build_question("kill_actor")
+    check_pending = _build_question("check_pending")
+    reserve = _build_question("reserve")
+    remove_group = _build_question("remove_group")
+    list_groups = _build_question("list_groups")
+    list_nodes = _build_question("list_nodes")
+    get_total_resources = _build_question("get_total_resources")
+    get_free_resources = _build_question("get_free_resources")
+    list_errors = _build_question("list_errors")
+    list_records = _build_question("list_records")
+    statistics = _build_question("statistics")
 
     def find_actor(self, name: str, namespace: str) -> contract.ActorInfo | None:
         return rules.await_claim(lambda: self._ask("look_up_name", name, namespace))
-
-    def list_named_actors(self) -> list[tuple[str, str]]:
-        return list(self._ask("list_named_actors"))
-
-    def describe_actor(self, actor_id: int) -> contract.ActorInfo:
-        info: contract.ActorInfo = self._ask("describe_actor", actor_id)
-        return info
-
-    def kill_actor(self, actor: contract.ObjectRef[None], *, no_restart: bool = True) -> None:
-        self._ask("kill_actor", actor, no_restart=no_restart)
-
-    def check_pending(self, actor: contract.ObjectRef[None]) -> None:
-        self._ask("check_pending", actor)
-
-    # --- resources -----------------------------------------------------------------------------------------------------
-
-    def reserve(self, bundles: Sequence[resources.Demand], strategy: str, name: str) -> contract.ObjectRef[None]:
-        ref: contract.ObjectRef[None] = self._ask("reserve", list(bundles), strategy, name)
-        return ref
-
-    def remove_group(self, group_id: int) -> None:
-        self._ask("remove_group", group_id)
-
-    def list_groups(self) -> list[dict[str, Any]]:
-        return list(self._ask("list_groups"))
-
-    def list_nodes(self) -> list[dict[str, Any]]:
-        return list(self._ask("list_nodes"))
-
-    def get_total_resources(self) -> dict[str, float]:
-        return dict(self._ask("get_total_resources"))
-
-    def get_free_resources(self) -> dict[str, float]:
-        return dict(self._ask("get_free_resources"))
-
-    # --- looking -------------------------------------------------------------------------------------------------------
-
-    def list_errors(self) -> list[exceptions.ErrorRecord]:
-        return list(self._ask("list_errors"))
-
-    def list_records(
-        self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
-    ) -> list[dict[str, Any]]:
-        return list(self._ask("list_records", kind, list(filters), limit))
-
-    def statistics(self) -> dict[str, Any]:
-        return dict(self._ask("statistics"))
 
     def record_metrics(self, batch: metrics.Batch) -> None:
         super().record_metrics(batch)

@@ -13,16 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket.engine import descriptors, faults, kernel_engine, node
-from hocket.engine.local import (
-    ends,
-    functions,
-    hub_store,
-    links,
-    payloads,
-    processes,
-    pump,
-    window,
-)
+from hocket.engine.local import ends, functions, hub_store, links, payloads, processes, pump, window
 from hocket.kernel import machine, records, resources
 
 
@@ -130,16 +121,6 @@ class HubState(kernel_engine.KernelEngine):
     @abc.abstractmethod
     def _handle(self, fd: int, mask: int) -> None:
         """Handle what has come on a descriptor. Called with the lock held."""
-
-    @abc.abstractmethod
-    def export_function(
-        self, link: links.Link, function_id: bytes, payload: payloads.Payload, *, is_taken: bool
-    ) -> None:
-        """A worker has sent the code of a function, and may call it from now on. Called with the lock held."""
-
-    @abc.abstractmethod
-    def lend(self, link: links.Link, payload: Any) -> payloads.Payload:
-        """Prepare a payload for sending; a mapping of a segment will hold a count on its object."""
 
     # --- one worker ---------------------------------------------------------------------------------------------------
 

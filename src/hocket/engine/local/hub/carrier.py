@@ -12,14 +12,7 @@ import time
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine.local import (
-    channel,
-    functions,
-    links,
-    messages,
-    payloads,
-    task_facts,
-)
+from hocket.engine.local import channel, functions, links, messages, payloads, task_facts
 from hocket.engine.local.hub import base
 from hocket.kernel import records
 from hocket.kernel.instructions import Op
@@ -36,7 +29,6 @@ class Carrier(base.HubState):
     """Carries instructions out."""
 
     def carry_out(self, *, urgent: bool = True) -> None:
-        """Do what the kernel asks, then send. Called with the lock held."""
         kernel = self.kernel
         dirty = self._dirty
         while kernel.instructions:

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import time
 
-from hocket.engine.local import (
-    links,
-    messages,
-    pump,
-)
+from hocket.engine.local import links, messages, pump
 from hocket.engine.local.hub import watch
 
 STALL_SECONDS = 0.02

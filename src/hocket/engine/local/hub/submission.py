@@ -10,10 +10,7 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.engine import checks, contract, rules, values
-from hocket.engine.local import (
-    links,
-    payloads,
-)
+from hocket.engine.local import payloads
 from hocket.engine.local.hub import reactor
 from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
@@ -136,22 +133,6 @@ class Submission(reactor.Reactor):
             refs += [holder] if holder is not None else []
         with self.lock:  # another thread may have been faster
             return self.functions.find(function.id) or self.functions.add(function.id, payload, refs)
-
-    def export_function(
-        self, link: links.Link, function_id: bytes, payload: payloads.Payload, *, is_taken: bool
-    ) -> None:
-        """A worker has sent the code of a function, and may call it from now on. Called with the lock held."""
-        link.exported.add(function_id)
-        self.functions.note_export(function_id, link.worker.id)
-        if self.functions.find(function_id) is not None:
-            if is_taken:
-                self.store.free(payload)
-            return
-        refs: list[contract.ObjectRef[Any]] = []
-        if is_taken:
-            self.kernel.put(payload[2], payload, (), DRIVER)
-            refs.append(contract.ObjectRef(payload[2], self))
-        self.functions.add(function_id, payload, refs)
 
     def _store_buffers(
         self, encoded: values.Encoded, contained: tuple[int, ...] = ()

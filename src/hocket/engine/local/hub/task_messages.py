@@ -6,11 +6,11 @@ import pickle
 from typing import Any
 
 from hocket import exceptions, texts
-from hocket.engine import values
+from hocket.engine import contract, values
 from hocket.engine.local import channel, links, messages, payloads
 from hocket.engine.local.hub import carrier
 from hocket.kernel import records
-from hocket.kernel.records import TaskKind, TaskRecord
+from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 
 
 class TaskMessages(carrier.Carrier):
@@ -140,10 +140,21 @@ class TaskMessages(carrier.Carrier):
         self.kernel.yield_item(link.worker, task_id, index, payload, contained)
 
     def _on_export(self, link: links.Link, function_id: bytes, payload: payloads.Payload, name: str) -> None:
-        is_segment = payload[0] == payloads.SEGMENT
-        if is_segment:
+        """A worker has sent the code of a function, and may call it from now on."""
+        is_taken = payload[0] == payloads.SEGMENT
+        if is_taken:
             self._take_segment(link, payload)
-        self.export_function(link, function_id, payload, is_taken=is_segment)
+        link.exported.add(function_id)
+        self.functions.note_export(function_id, link.worker.id)
+        if self.functions.find(function_id) is not None:
+            if is_taken:
+                self.store.free(payload)
+            return
+        refs: list[contract.ObjectRef[Any]] = []
+        if is_taken:
+            self.kernel.put(payload[2], payload, (), DRIVER)
+            refs.append(contract.ObjectRef(payload[2], self))
+        self.functions.add(function_id, payload, refs)
 
     def _on_notes(self, link: links.Link, notes: list[tuple[Any, ...]]) -> None:
         """Remember direct calls, for those who look."""

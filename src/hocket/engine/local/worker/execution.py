@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 import os
 import threading
@@ -20,23 +19,6 @@ from hocket.engine.local.worker import intake, state, threads
 
 class Execution(intake.Intake):
     """Runs work."""
-
-    @property
-    @abc.abstractmethod
-    def is_stopping(self) -> bool:
-        """Whether the process is to end when it has done what it has."""
-
-    @abc.abstractmethod
-    def finish(self) -> None:
-        """Say goodbye: the actor's own hook, the interpreter's exit functions, and what is unsent."""
-
-    @abc.abstractmethod
-    def exit_actor(self) -> None:
-        """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
-
-    @abc.abstractmethod
-    def _send_exit(self, request: SystemExit) -> None:
-        """`sys.exit` in a task ends the process, as it says."""
 
     def _run_work(self, work: state.Work) -> int | None:
         """Run it and put its results in the outbox; return an exit code if it ends the process."""
@@ -156,7 +138,7 @@ class Execution(intake.Intake):
             result = function(*args, **kwargs)
             if type(result) in items.KINDS and items.is_to_be_taken(result, work.num_returns, function):
                 result = items.take(
-                    event_loop.iterate(result) if hasattr(result, "__aiter__") else result, work.num_returns, work.name
+                    items.iterate(result) if hasattr(result, "__aiter__") else result, work.num_returns, work.name
                 )
             return result
         finally:
@@ -233,7 +215,7 @@ class Execution(intake.Intake):
     def _send_items(self, work: state.Work, found: Any) -> None:
         """Run a generator and send what it yields."""
         if hasattr(found, "__aiter__"):
-            found = event_loop.iterate(found)
+            found = items.iterate(found)
         ahead = self.open_flow(work)
         try:
             if threading.get_ident() == self._main_id and self._threads is None and not work.method:
@@ -256,8 +238,6 @@ class Execution(intake.Intake):
         """Return what the call is to run."""
         if self._actor_error is not None:
             raise self._build_init_error()
-        if work.method in _SPECIAL_METHODS:
-            return functools.partial(_SPECIAL_METHODS[work.method], self._actor)
         return methods.get_method(self._actor, work.method)
 
     def _name_function(self, running: client.Running) -> str:
@@ -279,19 +259,3 @@ class Execution(intake.Intake):
             actor_init_failed=True,
             cause_data=self._actor_error[1],
         )
-
-
-def _call_function(actor: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-    return function(actor, *args, **kwargs)
-
-
-def _terminate(actor: Any) -> None:
-    raise exceptions.ActorExit
-
-
-_SPECIAL_METHODS: dict[str, Any] = {
-    "__ray_ready__": lambda actor: True,
-    "__ray_call__": _call_function,
-    "__ray_terminate__": _terminate,
-}
-"""Methods that every actor has. The names are Ray's."""

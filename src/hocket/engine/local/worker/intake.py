@@ -6,6 +6,8 @@ cancelled.
 
 from __future__ import annotations
 
+import atexit
+import inspect
 import os
 import signal
 import sys
@@ -13,6 +15,7 @@ from typing import Any
 
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
+from hocket import texts
 from hocket.engine import contract
 from hocket.engine.local import channel, client, journal, messages, payloads, surroundings
 from hocket.engine.local.worker import answers, state
@@ -189,3 +192,39 @@ class Intake(answers.Answers):
             guard.check()
         else:
             guard.check_and_print()
+
+    # --- the end -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the process is to end when it has done what it has."""
+        return self._is_stopping
+
+    def finish(self) -> None:
+        """Say goodbye: the actor's own hook, the interpreter's exit functions, and what is unsent."""
+        hook = getattr(self._actor, "__ray_shutdown__", None)
+        try:
+            if hook is not None:
+                farewell = hook()
+                if inspect.isawaitable(farewell) and self._loop is not None:
+                    self._loop.complete(farewell)
+            atexit._run_exitfuncs()
+        except Exception as error:  # noqa: BLE001 (the process ends all the same, and the user sees why the hook did not work)
+            sys.stderr.write(texts.format_error(error))
+        with self._engine.lock:
+            self._engine.before_wait()
+        state.flush_streams()
+
+    def exit_actor(self) -> None:
+        """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
+        with self._engine.lock:
+            self._has_left = True
+            self._engine.channel.post((messages.EXITING,))
+        if self._loop is None:  # else the loop says goodbye when it has stopped
+            self.finish()
+
+    def _send_exit(self, request: SystemExit) -> None:
+        """`sys.exit` in a task ends the process, as it says; the hub learns the code from its parent."""
+        if request.code is not None and not isinstance(request.code, int):
+            sys.stderr.write(f"{request.code}\n")
+        self.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import mmap
 import os
 import sys
@@ -65,7 +64,7 @@ class Work:
         self.held = []
 
 
-class WorkerState(abc.ABC):
+class WorkerState:
     """The process's work, and its actor if it has one."""
 
     def __init__(self, engine: client.Client, status: mmap.mmap, slot: int) -> None:
@@ -97,14 +96,6 @@ class WorkerState(abc.ABC):
         self._main_id = threading.get_ident()
         #: What the main thread runs.
         self._own_running = engine.running
-
-    @abc.abstractmethod
-    def _run_in_thread(self, work: Work) -> None:
-        """Run it in a thread."""
-
-    @abc.abstractmethod
-    def find_method(self, work: Work) -> Any:
-        """Return what the call is to run."""
 
     def _close_unopened(self, work: Work) -> None:
         """Give back the descriptors and counts of work that is not done here."""

@@ -11,9 +11,7 @@ started. What a task prints is flushed before its result is sent.
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
-import inspect
 import mmap
 import os
 import signal
@@ -26,7 +24,7 @@ import cloudpickle  # noqa: F401 (most functions come in its form: it is to be h
 from hocket import texts
 from hocket.engine import contract, forks
 from hocket.engine.local import client, debugger, journal, messages
-from hocket.engine.local.worker import execution, state
+from hocket.engine.local.worker import execution
 
 
 @final
@@ -92,26 +90,6 @@ class Worker(execution.Execution):
                 return self._loop.run(row)
         return None
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the process is to end when it has done what it has."""
-        return self._is_stopping
-
-    def finish(self) -> None:
-        """Say goodbye: the actor's own hook, the interpreter's exit functions, and what is unsent."""
-        hook = getattr(self._actor, "__ray_shutdown__", None)
-        try:
-            if hook is not None:
-                farewell = hook()
-                if inspect.isawaitable(farewell) and self._loop is not None:
-                    self._loop.complete(farewell)
-            atexit._run_exitfuncs()
-        except Exception as error:  # noqa: BLE001 (the process ends all the same, and the user sees why the hook did not work)
-            sys.stderr.write(texts.format_error(error))
-        with self._engine.lock:
-            self._engine.before_wait()
-        state.flush_streams()
-
     def cut_off(self) -> None:
         """In a fork of this process: have it end where the function that it came from ends. Nothing of it is sent."""
         contract.set_current_engine(None)
@@ -139,20 +117,6 @@ class Worker(execution.Execution):
             with self._engine.lock:
                 self._is_exiting = True
                 self._engine.pump.poke()
-
-    def exit_actor(self) -> None:
-        """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
-        with self._engine.lock:
-            self._has_left = True
-            self._engine.channel.post((messages.EXITING,))
-        if self._loop is None:  # else the loop says goodbye when it has stopped
-            self.finish()
-
-    def _send_exit(self, request: SystemExit) -> None:
-        """`sys.exit` in a task ends the process, as it says; the hub learns the code from its parent."""
-        if request.code is not None and not isinstance(request.code, int):
-            sys.stderr.write(f"{request.code}\n")
-        self.finish()
 
 
 def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: int, terminal: str | None) -> int:
