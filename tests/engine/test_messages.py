@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from hocket.engine.local import messages
-from hocket.engine.local.hub import dispatch
+from hocket.engine.local.driver import dispatch
 
 ROOT = pathlib.Path(messages.__file__).parent
 

@@ -131,7 +131,7 @@ class Guardian:
                 self._reap()
             elif fd in self._by_stderr:
                 self._pass_on_stderr(self._by_stderr[fd])
-        while not self._channel.flush():  # the hub reads promptly; a full socket means a driver in trouble
+        while not self._channel.flush():  # the driver reads promptly; a full socket means a driver in trouble
             if self._driver_fd is not None and descriptors.is_readable(self._driver_fd, timeout_s=0.01):
                 return False
         return True

@@ -2,7 +2,7 @@
 
 A message is a plain tuple, built and taken apart by hand where it is short and frequent: a record for each would cost what a task does.
 That every tuple and every pattern in this package has the fields which are declared here is held by a test, which reads the source; the
-handlers of `hub.dispatch` are found by number and called with the fields in this order.
+handlers of `driver.dispatch` are found by number and called with the fields in this order.
 
 A *payload* is an encoded value as it travels (see `payloads`). *Ids* are whole numbers. The same numbering serves all
 sockets, so a message on the wrong socket is noticed.
@@ -26,7 +26,7 @@ once are out of reach of one machine."""
 STATUS_BYTES = STATUS_SLOTS * 16
 """Size of the table in bytes."""
 
-# hub -> worker
+# driver -> worker
 SETUP = _declare(1, "facts")
 """The first message to each worker; the keys are those of `processes.build_setup`."""
 FUNCTION = _declare(2, "function_id payload")
@@ -50,11 +50,11 @@ ANSWER = _declare(10, "question_id ok data contained")
 INTRODUCED = _declare(14, "caller")
 """Beside it the worker's end of a line: that worker will call its actor directly."""
 SYNC = _declare(15, "peer_id number")
-"""To the actor's worker with the caller's id, to the hub with the actor's: what came before has been passed on."""
+"""To the actor's worker with the caller's id, to the driver with the actor's: what came before has been passed on."""
 AWAIT = _declare(17, "peer_id number")
 """The same two ways: so many direct calls come first."""
 MOVED = _declare(16, "object_id")
-"""What the worker expected by a line is at the hub."""
+"""What the worker expected by a line is at the driver."""
 RECYCLE = _declare(11, "object_id is_kept")
 """Nobody needs that segment any more; it may be used again, or else is to be given back.
 Object 0 stands for all that is free and warm."""
@@ -68,7 +68,7 @@ FORGET = _declare(18, "function_id")
 PROBE = _declare(19, "number")
 """Answer with `PROBED`."""
 
-# worker -> hub
+# worker -> driver
 PLAIN = _declare(78, "task_id pickle seconds started")
 """The usual `DONE`, of one small value without references."""
 DONE = _declare(20, "task_id seconds results started")
@@ -76,7 +76,7 @@ DONE = _declare(20, "task_id seconds results started")
 FAILED = _declare(21, "task_id error error_type message started seconds")
 """The encoded exception of the user's code."""
 BACK = _declare(22, "unstarted")
-"""Tasks that the worker has not started and never will, each with its place in what the worker was sent: the hub may have withdrawn it
+"""Tasks that the worker has not started and never will, each with its place in what the worker was sent: the driver may have withdrawn it
 meanwhile, and sent it again."""
 SUBMIT = _declare(23, "task_id function_id args dependencies borrowed options parent")
 """`options` as a pickle of ours."""
@@ -148,7 +148,7 @@ HOLD = _declare(81, "number")
 METRICS = _declare(60, "batch")
 """What the worker has counted and measured since it last told."""
 
-# hub -> guardian
+# driver -> guardian
 SPAWN = _declare(40, "worker_id")
 """Beside it the worker's end of its socket pair, and its page."""
 KILL = _declare(41, "worker_id")
@@ -157,6 +157,6 @@ EXIT = _declare(42)
 LOAD = _declare(43, "modules sys_path")
 """Import these, for the workers that are forked from now on to share."""
 
-# guardian -> hub
+# guardian -> driver
 SPAWNED = _declare(50, "worker_id pid")
 DIED = _declare(51, "worker_id pid signal_number exit_code peak_rss_bytes out_of_memory stderr_tail stack")

@@ -1,4 +1,4 @@
-"""Encoded values as they stand in messages and in the hub's table.
+"""Encoded values as they stand in messages and in the driver's table.
 
 A payload is a tuple of plain data that starts with its kind. Small values are the pickle itself. Values with large
 buffers keep them in a segment, whose descriptor travels beside the message.

@@ -1,24 +1,24 @@
-"""Direct lines between workers: an actor's caller and the actor, without the hub between them.
+"""Direct lines between workers: an actor's caller and the actor, without the driver between them.
 
-A worker that calls an actor again and again makes a socket pair, keeps one end and has the hub pass the other one on
+A worker that calls an actor again and again makes a socket pair, keeps one end and has the driver pass the other one on
 (`INTRODUCE`). From then on small calls and small results take that line: two messages less, and the driver may
 compute meanwhile. There is no named socket that a stranger could find.
 
-**Order.** A caller's calls run in the order in which they were made, whichever way each took. The hub passes the new
+**Order.** A caller's calls run in the order in which they were made, whichever way each took. The driver passes the new
 socket on behind the calls that it has from that caller, and the actor reads nothing from it before. Later a call may
-have to go through the hub again (it has references among its arguments, or a large array). The actor then reads the
+have to go through the driver again (it has references among its arguments, or a large array). The actor then reads the
 line first, because what is in it was sent before; and the caller puts a `HOLD` into the line before its next direct call
-and has the hub pass a `SYNC` of the same number on: the actor reads no further than the one before it has seen the other. If the
+and has the driver pass a `SYNC` of the same number on: the actor reads no further than the one before it has seen the other. If the
 line is full when a call has to bypass it, an `AWAIT` says how many direct calls the actor has to read first.
 
-**Counting.** What a direct call returns is *private*: only the caller knows it, so the hub counts nothing. It is published
+**Counting.** What a direct call returns is *private*: only the caller knows it, so the driver counts nothing. It is published
 when a reference on it leaves the caller: with its value if that has come, and else as a promise, which is kept when it
-comes, or broken by the caller's death. A result with references inside, or in shared memory, goes to the hub as an
+comes, or broken by the caller's death. A result with references inside, or in shared memory, goes to the driver as an
 object of the caller's, and the caller is told.
 
-**Death.** The line ends when one of its processes does. The caller then hands its unanswered calls to the hub, which fails
+**Death.** The line ends when one of its processes does. The caller then hands its unanswered calls to the driver, which fails
 them with what it knows, or will know, of the actor's death. Those that the actor had answered are not among them: the answers lie in
-its page (`journal`), from where the hub delivers them. A caller keeps the actor alive while an answer is due.
+its page (`journal`), from where the driver delivers them. A caller keeps the actor alive while an answer is due.
 
 What does not take this way: calls of actors that are built again or count their pending calls, calls that are tried
 again, generators, and whatever has references among its arguments.
@@ -37,7 +37,7 @@ INTRODUCE_AFTER = 3
 """Calls on one actor before it gets a line. A guess: a line costs about as much as ten calls, and two descriptors."""
 
 MAX_LINES = 200
-"""Lines that a worker makes at most; further actors are called through the hub."""
+"""Lines that a worker makes at most; further actors are called through the driver."""
 
 BATCH = 32
 """Calls that wait for company at most."""
@@ -64,7 +64,7 @@ class Line:
         self.channel = channel.Channel(sock)
         #: Unanswered calls, by task.
         self.pending: dict[int, Pending] = {}
-        #: Whether a call has gone through the hub since the last direct one.
+        #: Whether a call has gone through the driver since the last direct one.
         self.is_bypassed = False
         #: Of the last `HOLD`.
         self.number = 0
@@ -80,7 +80,7 @@ class Extension:
     def __init__(self, caller_id: int, sock: socket.socket) -> None:
         self.caller_id = caller_id
         self.channel = channel.Channel(sock)
-        #: The number of the last `SYNC` that the hub passed on.
+        #: The number of the last `SYNC` that the driver passed on.
         self.synced = 0
         #: The `HOLD` at which reading has stopped; 0 is none.
         self.waits_for = 0
@@ -88,9 +88,9 @@ class Extension:
         self.held: list[channel.Message] = []
         #: How many calls were read from the line.
         self.read = 0
-        #: How many have to be before what comes through the hub has its turn.
+        #: How many have to be before what comes through the driver has its turn.
         self.awaited = 0
-        #: What came through the hub and waits for that, each with its number.
+        #: What came through the driver and waits for that, each with its number.
         self.late: deque[tuple[int, object]] = deque()
 
 
@@ -111,8 +111,8 @@ class Owner(Protocol):
     def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
         """A value has come by a line."""
 
-    def give_to_hub(self, object_ids: Iterable[int]) -> None:
-        """The hub knows these objects from now on, and will bring them."""
+    def give_to_driver(self, object_ids: Iterable[int]) -> None:
+        """The driver knows these objects from now on, and will bring them."""
 
 
 class Sockets:
@@ -189,19 +189,19 @@ class Calls(Sockets):
     def _introduce(self, actor_id: int) -> Line | None:
         try:
             ours, theirs = socket.socketpair()
-        except OSError:  # no descriptor is left; the hub does it without
+        except OSError:  # no descriptor is left; the driver does it without
             return None
         line = self._lines[actor_id] = Line(actor_id, ours)
         self._lines_by_fd[line.channel.fd] = line
         self._owner.pump.watch(line.channel.fd)
-        hub = self._owner.channel
-        hub.outbox_fds.append(theirs.fileno())
-        hub.post((messages.INTRODUCE, actor_id))
+        driver = self._owner.channel
+        driver.outbox_fds.append(theirs.fileno())
+        driver.post((messages.INTRODUCE, actor_id))
         theirs.close()
         return line
 
     def note_bypass(self, actor_id: int) -> None:
-        """A call on the actor is about to go through the hub."""
+        """A call on the actor is about to go through the driver."""
         line = self._lines.get(actor_id)
         if line is None:
             return
@@ -223,7 +223,7 @@ class Calls(Sockets):
         self.by_task[task_id] = line
         for further in range(task_id + 1, task_id + pending.returns):
             self._first_ids[further] = task_id
-        line.channel.outbox.append(message)  # short and plain: what is not goes through the hub
+        line.channel.outbox.append(message)  # short and plain: what is not goes through the driver
         self._dirty.add(line.channel)
         if is_first or len(line.channel.outbox) >= BATCH:
             self._flush(line.channel)
@@ -279,7 +279,7 @@ class Calls(Sockets):
             raise channel.FrameError(f"message {op!r} is unknown, or is not for a caller")
 
     def _hang_up(self, line: Line) -> None:
-        """The actor's process has ended: the hub will say what became of the unanswered calls."""
+        """The actor's process has ended: the driver will say what became of the unanswered calls."""
         del self._lines_by_fd[line.channel.fd]
         del self._lines[line.actor_id]
         self._calls.pop(line.actor_id, None)
@@ -291,7 +291,7 @@ class Calls(Sockets):
                 self._first_ids.pop(further, None)
             object_ids = tuple(range(task_id, task_id + max(1, returns)))
             self._owner.channel.post((messages.LOST, line.actor_id, object_ids, name))
-            self._owner.give_to_hub(object_ids)
+            self._owner.give_to_driver(object_ids)
         line.pending.clear()
         line.actor = None
 
@@ -308,7 +308,7 @@ class Switchboard(Calls):
         self.is_called = False
 
     def accept(self, caller_id: int, fd: int) -> None:
-        """Take over the end of a line that the hub passed on."""
+        """Take over the end of a line that the driver passed on."""
         self.is_called = True
         old = self._extensions.get(caller_id)
         extension = Extension(caller_id, socket.socket(fileno=fd))
@@ -319,7 +319,7 @@ class Switchboard(Calls):
         self._owner.pump.watch(extension.channel.fd)
 
     def sync(self, caller_id: int, number: int) -> None:
-        """The hub has passed on all that the caller gave it before this number."""
+        """The driver has passed on all that the caller gave it before this number."""
         extension = self._extensions.get(caller_id)
         if extension is not None:
             extension.synced = number
@@ -327,19 +327,19 @@ class Switchboard(Calls):
             self._take(extension, held)
 
     def read_first(self, caller_id: int) -> None:
-        """Read what a caller sent by its line before it called through the hub."""
+        """Read what a caller sent by its line before it called through the driver."""
         extension = self._extensions.get(caller_id)
         if extension is not None:
             self._read(extension)
 
     def await_calls(self, caller_id: int, count: int) -> None:
-        """What comes from the caller through the hub stands behind so many direct calls; some are not in the socket yet."""
+        """What comes from the caller through the driver stands behind so many direct calls; some are not in the socket yet."""
         extension = self._extensions.get(caller_id)
         if extension is not None:
             extension.awaited = count
 
     def keep_if_early(self, caller_id: int, work: object) -> bool:
-        """Keep what came through the hub if it stands behind direct calls that are still to come; tell whether it does."""
+        """Keep what came through the driver if it stands behind direct calls that are still to come; tell whether it does."""
         extension = self._extensions.get(caller_id)
         if extension is None or extension.read >= extension.awaited:
             return False
@@ -359,10 +359,10 @@ class Switchboard(Calls):
     def send_reply(self, reply: channel.Channel, message: Message) -> bool:
         """Answer a direct call; the answer outlives this process. False if there is no room for that."""
         data = channel.encode(message)
-        hub = self._owner.channel
-        if not hub.keep_reply(data):
+        driver = self._owner.channel
+        if not driver.keep_reply(data):
             self.flush()
-            if not hub.keep_reply(data):
+            if not driver.keep_reply(data):
                 return False
         reply.outbox.append(data)
         self._dirty.add(reply)

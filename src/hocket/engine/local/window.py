@@ -1,7 +1,7 @@
 """The window through which another process of the same user looks at a session: no socket, no file, no name.
 
 A driver with workers holds a pipe and a memfd. Whoever may open the driver's descriptors, by the kernel's rules on
-``/proc/PID/fd`` (the same user, and a process that may be traced), writes a byte into the pipe; the hub then writes a
+``/proc/PID/fd`` (the same user, and a process that may be traced), writes a byte into the pipe; the driver then writes a
 snapshot of the session, as JSON, into the memfd, and the other process reads it there. What comes through the pipe is not
 looked at, and the snapshot is data for people: nothing here can change the session.
 

@@ -1,8 +1,8 @@
-"""The engine as a worker process sees it, in layers: everything is forwarded to the hub.
+"""The engine as a worker process sees it, in layers: everything is forwarded to the driver.
 
-1. `state`: the tables, the counts, and the way to the hub.
-2. `inbox`: what the hub and other workers say.
-3. `questions`: what only the hub knows.
+1. `state`: the tables, the counts, and the way to the driver.
+2. `inbox`: what the driver and other workers say.
+3. `questions`: what only the driver knows.
 4. `submission`: tasks, actors and calls.
 5. `access`: objects.
 6. `client`: the end.

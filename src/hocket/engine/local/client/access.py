@@ -14,7 +14,7 @@ from hocket.engine.local.client import state, submission
 from hocket.kernel import ids
 
 DIRECT_SECONDS = 0.002
-"""How long a wait for an answer by a line, or for what somebody else makes, may take before the hub is told that its CPU is free. A
+"""How long a wait for an answer by a line, or for what somebody else makes, may take before the driver is told that its CPU is free. A
 guess: less than any task that the CPU could be lent to takes to get there."""
 
 
@@ -141,14 +141,14 @@ class ObjectAccess(submission.Submission):
             self._unblock(number)
 
     def _is_close(self, missing: set[int]) -> bool:
-        """Tell whether the values may be there, or come, before the hub has read that we wait: an answer by a line, or what
+        """Tell whether the values may be there, or come, before the driver has read that we wait: an answer by a line, or what
         somebody else made. A task of our own is not: it may need the CPU that we hold.
         """
         expected, own_id = self._expected, self.worker_id
         return all(object_id in expected or object_id >> 40 != own_id for object_id in missing)
 
     def _look_once(self, missing: set[int], wanted: int, timeout_s: float) -> None:
-        """Fetch what is there, without waiting for what is not: the hub answers in order, so one question is enough."""
+        """Fetch what is there, without waiting for what is not: the driver answers in order, so one question is enough."""
         with self.lock:
             self._have_arrived(missing)
         self._ask("ping")
@@ -169,7 +169,7 @@ class ObjectAccess(submission.Submission):
             self._unblock(number)
 
     def _block(self, number: int, wanted: tuple[int, ...], missing: tuple[int, ...], needed: int = 0) -> None:
-        """Tell the hub that a thread waits, unless the hub knows better: what is missing here may be there. Called with the lock held.
+        """Tell the driver that a thread waits, unless the driver knows better: what is missing here may be there. Called with the lock held.
 
         Args:
             number: Our name for the wait.
@@ -226,7 +226,7 @@ class ObjectAccess(submission.Submission):
             with self.lock:
                 found = self._arrived.get(object_id)
                 if found is not None and found.payload[0] == payloads.SEGMENT:
-                    # One receipt of the hub's stands for one mapping; the next `get` asks for another.
+                    # One receipt of the driver's stands for one mapping; the next `get` asks for another.
                     del self._arrived[object_id]
             if found is not None:
                 return self.open_payload(object_id, found)
@@ -254,7 +254,7 @@ class ObjectAccess(submission.Submission):
             return payloads.open_payload(payload, None, _do_nothing, found.held)
         is_loaded = is_unmapped = False
 
-        def note_unmapped() -> None:  # the hub hears of it once, and only when the descriptor is closed, too
+        def note_unmapped() -> None:  # the driver hears of it once, and only when the descriptor is closed, too
             nonlocal is_unmapped
             is_unmapped = True
             if is_loaded:

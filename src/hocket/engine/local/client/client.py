@@ -1,4 +1,4 @@
-"""The engine as a worker process sees it: everything is forwarded to the hub."""
+"""The engine as a worker process sees it: everything is forwarded to the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hub and other workers say, as far as it is no work."""
+"""What the driver and other workers say, as far as it is no work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RARE = frozenset(
         messages.MOVED,
     }
 )
-"""What the hub says now and then, and is no work."""
+"""What the driver says now and then, and is no work."""
 
 
 class Inbox(state.ClientState):
@@ -35,7 +35,7 @@ class Inbox(state.ClientState):
             return
         received = self.channel.receive()
         if received is None:
-            os._exit(0)  # the hub is gone, so nobody wants what this process does
+            os._exit(0)  # the driver is gone, so nobody wants what this process does
         for message in received:
             op = message[0]
             if op == messages.VALUE:
@@ -103,7 +103,7 @@ class Inbox(state.ClientState):
             if self._callbacks:
                 self.pump.due.extend(self._callbacks.pop(object_id, ()))
 
-    def give_to_hub(self, object_ids: Iterable[int]) -> None:
+    def give_to_driver(self, object_ids: Iterable[int]) -> None:
         for object_id in object_ids:
             self._expected.discard(object_id)
             self._promised.discard(object_id)
@@ -119,14 +119,14 @@ class Inbox(state.ClientState):
                 self._have_arrived({object_id})
 
     def _take_move(self, object_id: int) -> None:
-        """A result is at the hub, because it has references inside or is large."""
+        """A result is at the driver, because it has references inside or is large."""
         self.switchboard.settle(object_id)
-        self.give_to_hub((object_id,))
+        self.give_to_driver((object_id,))
         if object_id in self._receipts:
             self._ready.add(object_id)
 
     def publish(self, refs: Sequence[contract.ObjectRef[Any]]) -> None:
-        """Tell the hub of those that it does not know, because they are about to leave. Called with the lock held."""
+        """Tell the driver of those that it does not know, because they are about to leave. Called with the lock held."""
         if not self._private:
             return
         for ref in refs:

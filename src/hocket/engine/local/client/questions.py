@@ -1,4 +1,4 @@
-"""What only the hub knows: a question, and its answer."""
+"""What only the driver knows: a question, and its answer."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def _build_question(name: str) -> Any:
 
 
 class Questions(inbox.Inbox):
-    """Asks the hub."""
+    """Asks the driver."""
 
     def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the hub and wait for what it returns, or raises."""
+        """Call a method of the driver and wait for what it returns, or raises."""
         encoded = values.encode_whole((args, kwargs))
         with self.lock:
             self.publish(encoded.refs)

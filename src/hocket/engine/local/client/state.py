@@ -1,9 +1,9 @@
-"""What the engine in a worker knows, and what it owes the hub.
+"""What the engine in a worker knows, and what it owes the driver.
 
 Ids are made here, ``worker_id << 40 | counter``, so submitting and putting need no answer. Small values that were fetched
 once are kept while a handle on them lives; large ones are mapped anew for each `get`.
 
-**Counting.** The hub counts, for each worker, how often it gave the worker a reference (`_receipts` here). When the last
+**Counting.** The driver counts, for each worker, how often it gave the worker a reference (`_receipts` here). When the last
 handle of this process is collected, all receipts go back in one `DROP`. Handles for references in queued work are
 made on arrival and kept with the work, so that a `DROP` can never give back a receipt that is still needed.
 """
@@ -25,14 +25,14 @@ from hocket.engine import contract, faults, interrupts
 from hocket.engine.local import channel, journal, messages, payloads, peers, pump, store
 
 NOTES_SECONDS = 0.1
-"""How long the hub may not know of a direct call that is over."""
+"""How long the driver may not know of a direct call that is over."""
 
 MAX_NOTES = 1000
-"""How many direct calls the hub is told of at a time; of more, the last ones."""
+"""How many direct calls the driver is told of at a time; of more, the last ones."""
 
 
 class Arrived:
-    """A value that the hub sent."""
+    """A value that the driver sent."""
 
     __slots__ = ("held", "payload")
 
@@ -86,7 +86,7 @@ current: contextvars.ContextVar[Running] = contextvars.ContextVar("current")
 
 
 class ClientState(contract.Engine):
-    """The tables, the lock and the way to the hub."""
+    """The tables, the lock and the way to the driver."""
 
     name = "local"
     is_closable = False
@@ -129,13 +129,13 @@ class ClientState(contract.Engine):
         self.switchboard = peers.Switchboard(self)
         #: Objects that will come by a line.
         self._expected: set[int] = set()
-        #: Those of them that a `wait` waits for: if the line breaks, the hub is asked to tell of them.
+        #: Those of them that a `wait` waits for: if the line breaks, the driver is asked to tell of them.
         self._watched: set[int] = set()
-        #: Objects of ours that the hub does not know.
+        #: Objects of ours that the driver does not know.
         self._private: set[int] = set()
-        #: Those of `_expected` that the hub was promised.
+        #: Those of `_expected` that the driver was promised.
         self._promised: set[int] = set()
-        #: Direct calls that are over, and that the hub has not been told of.
+        #: Direct calls that are over, and that the driver has not been told of.
         self.notes: list[tuple[int, str, float, float, str | None, str]] = []
         self._notes_sent = 0.0
         self._unmapped: deque[int] = deque()
@@ -181,8 +181,8 @@ class ClientState(contract.Engine):
         """A value has come by a line."""
 
     @abc.abstractmethod
-    def give_to_hub(self, object_ids: Iterable[int]) -> None:
-        """The hub knows these objects from now on, and will bring them."""
+    def give_to_driver(self, object_ids: Iterable[int]) -> None:
+        """The driver knows these objects from now on, and will bring them."""
 
     # --- sending -------------------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class ClientState(contract.Engine):
         return NOTES_SECONDS if self.notes else None
 
     def flush(self) -> None:
-        """Send the outbox; waits if the hub is slow, because a worker has nothing better to do."""
+        """Send the outbox; waits if the driver is slow, because a worker has nothing better to do."""
         if faults.plan is not None and self.channel.has_unsent():
             faults.plan.reach("worker.in_flush")
         if self.metrics.families:
@@ -218,7 +218,7 @@ class ClientState(contract.Engine):
         return self.channel.has_unsent() or self.switchboard.has_unsent()
 
     def owes(self) -> bool:
-        """Tell whether values that were promised to the hub have not come yet."""
+        """Tell whether values that were promised to the driver have not come yet."""
         return bool(self._promised)
 
     def _flush_locked(self) -> None:
@@ -252,7 +252,7 @@ class ClientState(contract.Engine):
                 self.channel.post((messages.ADOPT, object_id))
 
     def _own(self, object_id: int) -> contract.ObjectRef[Any]:
-        """Return the first handle on an object that this process has just announced to the hub."""
+        """Return the first handle on an object that this process has just announced to the driver."""
         self._receipts[object_id] = 1
         return contract.ObjectRef(object_id, self)
 

@@ -87,7 +87,7 @@ class Answers(state.WorkerState):
             engine.channel.post((messages.DONE, work.task_id, seconds, sent, started))
 
     def _answer(self, work: state.Work, sent: list[state.Sent], started: float, seconds: float) -> None:
-        """Answer a direct call: by its line, or through the hub if the hub has to count something. With the lock held."""
+        """Answer a direct call: by its line, or through the driver if the driver has to count something. With the lock held."""
         engine = self._engine
         engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
         reply = engine.switchboard.find_reply(work.reply_to)

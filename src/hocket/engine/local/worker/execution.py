@@ -250,7 +250,7 @@ class Execution(intake.Intake):
         return callers.name_function(function, "__init__" if isinstance(function, type) else "")
 
     def _build_init_error(self) -> exceptions.ActorDiedError:
-        """Return the error of a call that was on its way when the constructor raised. The hub says the same to those that come later."""
+        """Return the error of a call that was on its way when the constructor raised. The driver says the same to those that come later."""
         assert self._actor_error is not None
         kind, name = (self._engine.actor_extra.get(key, "") for key in ("class_name", "actor_name"))
         return exceptions.ActorDiedError(

@@ -1,4 +1,4 @@
-"""What the hub and other workers want done: messages become work in the row, and leave it again.
+"""What the driver and other workers want done: messages become work in the row, and leave it again.
 
 While the main thread is busy, the steward (see `pump`) reads the socket: it puts new work at the end of the row, and interrupts a task that is
 cancelled.
@@ -127,7 +127,7 @@ class Intake(answers.Answers):
     # --- what is not done here -----------------------------------------------------------------------------------------
 
     def _hand_back(self, work: state.Work) -> None:
-        """The hub has withdrawn the task. It may not have seen that we were about to start it, so tell it that we did not."""
+        """The driver has withdrawn the task. It may not have seen that we were about to start it, so tell it that we did not."""
         with self._engine.lock:
             self._engine.cancelled.discard(work.task_id)
             self._close_unopened(work)
@@ -160,7 +160,7 @@ class Intake(answers.Answers):
             return
         self._engine.cancelled.add(task_id)
         withdrawn = self._words[journal.WITHDRAWN]
-        if recursive:  # the hub cancels what it knows of; it does not know direct calls, nor that this is one
+        if recursive:  # the driver cancels what it knows of; it does not know direct calls, nor that this is one
             switchboard.cancel_children(task_id)
             self._engine.channel.post((messages.CANCEL_CHILDREN, task_id))
         for work in list(self._row):
@@ -216,7 +216,7 @@ class Intake(answers.Answers):
         state.flush_streams()
 
     def exit_actor(self) -> None:
-        """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
+        """The actor ends itself: tell the driver first, so that it is not taken for a crash."""
         with self._engine.lock:
             self._has_left = True
             self._engine.channel.post((messages.EXITING,))
@@ -224,7 +224,7 @@ class Intake(answers.Answers):
             self.finish()
 
     def _send_exit(self, request: SystemExit) -> None:
-        """`sys.exit` in a task ends the process, as it says; the hub learns the code from its parent."""
+        """`sys.exit` in a task ends the process, as it says; the driver learns the code from its parent."""
         if request.code is not None and not isinstance(request.code, int):
             sys.stderr.write(f"{request.code}\n")
         self.finish()

@@ -45,9 +45,9 @@ class Work:
         self.name = name
         self.num_returns = num_returns
         self.function_id = b""
-        #: Its place in all that the hub has sent; 0 for a direct call.
+        #: Its place in all that the driver has sent; 0 for a direct call.
         self.number = 0
-        #: The worker that called directly; 0 is the hub.
+        #: The worker that called directly; 0 is the driver.
         self.reply_to = 0
         self.method = ""
         self.extra: dict[str, Any] | None = None
@@ -74,7 +74,7 @@ class WorkerState:
         self._slot = slot
         self._words = engine.channel.words
         self._row: deque[Work] = deque()
-        #: How many tasks and calls the hub has sent.
+        #: How many tasks and calls the driver has sent.
         self._taken = 0
         self._codes: dict[bytes, client.Arrived] = {}
         self._functions: dict[bytes, Any] = {}
@@ -89,7 +89,7 @@ class WorkerState:
         self._environment = ""
         self._is_stopping = False
         self._is_exiting = False
-        #: Whether the hub has been told that the actor ends: the callers of what has not begun have been, too.
+        #: Whether the driver has been told that the actor ends: the callers of what has not begun have been, too.
         self._has_left = False
         self._interruptible_id = 0
         self._cancelling_id = 0

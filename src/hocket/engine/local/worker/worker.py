@@ -5,7 +5,7 @@ While the main thread is busy, the steward (see `pump`) reads the socket: it put
 interrupts a task that is cancelled.
 
 Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the
-steward. They are safe before the next task starts: see `journal`, and there also how the hub takes back what has not
+steward. They are safe before the next task starts: see `journal`, and there also how the driver takes back what has not
 started. What a task prints is flushed before its result is sent.
 """
 

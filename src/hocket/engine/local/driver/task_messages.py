@@ -8,7 +8,7 @@ from typing import Any
 from hocket import exceptions, texts
 from hocket.engine import contract, values
 from hocket.engine.local import channel, links, messages, payloads
-from hocket.engine.local.hub import carrier
+from hocket.engine.local.driver import carrier
 from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 

@@ -1,4 +1,4 @@
-"""The hub's part of the object store: every object, the limit, and what goes to disk.
+"""The driver's part of the object store: every object, the limit, and what goes to disk.
 
 `store` explains how it all fits together.
 """
@@ -54,7 +54,7 @@ class Entry:
 
 
 class WorkerMemory:
-    """What a worker's pool takes, as far as the hub knows."""
+    """What a worker's pool takes, as far as the driver knows."""
 
     __slots__ = ("granted", "total", "used", "waited_for")
 
@@ -77,7 +77,7 @@ class ObjectTable(store.Store):
     """Every object that has a segment or a file, and who maps it. Called with the lock held.
 
     Args:
-        lock: The hub's.
+        lock: The driver's.
         tell: Appends a message to what a worker is to get; False if it is dead. Called with the lock held.
     """
 
@@ -189,11 +189,11 @@ class ObjectTable(store.Store):
         return sorted(holders, key=lambda holder: -holder[1])
 
 
-class HubStore(ObjectTable):
+class DriverStore(ObjectTable):
     """The store of the driver, which knows the objects of all processes.
 
     Args:
-        lock: The hub's.
+        lock: The driver's.
         limit: How many bytes the segments of all processes may take.
         folder: Where spill files are made; empty finds one when the first is needed.
         tell: Appends a message to what a worker is to get; False if it is dead. Called with the lock held.

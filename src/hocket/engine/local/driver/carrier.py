@@ -13,7 +13,7 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.engine.local import channel, functions, links, messages, payloads, task_facts
-from hocket.engine.local.hub import base
+from hocket.engine.local.driver import base
 from hocket.kernel import records
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
@@ -25,7 +25,7 @@ FEW = 4
 """So many values beside the arguments make no long message: each that is not in shared memory is short."""
 
 
-class Carrier(base.HubState):
+class Carrier(base.DriverState):
     """Carries instructions out."""
 
     def carry_out(self, *, urgent: bool = True) -> None:

@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket.engine import descriptors, faults, kernel_engine, node
-from hocket.engine.local import ends, functions, hub_store, links, payloads, processes, pump, window
+from hocket.engine.local import driver_store, ends, functions, links, payloads, processes, pump, window
 from hocket.kernel import machine, records, resources
 
 
-class HubState(kernel_engine.KernelEngine):
+class DriverState(kernel_engine.KernelEngine):
     """The tables, the sockets and the lock.
 
     Args:
@@ -77,7 +77,7 @@ class HubState(kernel_engine.KernelEngine):
             check=self.guard.check,
             name="hocket-steward",
         )
-        self.store = hub_store.HubStore(
+        self.store = driver_store.DriverStore(
             self.lock,
             limit=node.choose_store_bytes() if memory_limit is None else memory_limit,
             folder=spill_folder,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hocket import exceptions, texts
 from hocket.engine import descriptors, faults, inspection
 from hocket.engine.local import links, messages, processes, window
-from hocket.engine.local.hub import dispatch
+from hocket.engine.local.driver import dispatch
 from hocket.kernel import records, state
 
 

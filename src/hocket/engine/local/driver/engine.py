@@ -10,11 +10,11 @@ from typing import Any, final
 from hocket import exceptions
 from hocket.engine import forks, kernel_engine
 from hocket.engine.local import messages
-from hocket.engine.local.hub import access
+from hocket.engine.local.driver import access
 
 
 @final
-class Hub(access.ObjectAccess):
+class DriverEngine(access.ObjectAccess):
     """The local engine."""
 
     def _count_processes(self) -> dict[str, Any]:

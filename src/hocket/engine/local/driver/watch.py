@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hocket import texts
 from hocket.engine.local import messages
-from hocket.engine.local.hub import worker_pool
+from hocket.engine.local.driver import worker_pool
 from hocket.kernel import deadlock, resources
 from hocket.kernel.records import WorkerState
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hocket.engine import contract, inspection, interrupts, rules, values
 from hocket.engine.local import payloads
-from hocket.engine.local.hub import submission
+from hocket.engine.local.driver import submission
 from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind
 

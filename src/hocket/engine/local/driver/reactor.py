@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from hocket.engine.local import links, messages, pump
-from hocket.engine.local.hub import watch
+from hocket.engine.local.driver import watch
 
 STALL_SECONDS = 0.02
 """How long a task may run before what stands behind it is taken back."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hocket import exceptions
 from hocket.engine import values
 from hocket.engine.local import channel, links, messages, payloads
-from hocket.engine.local.hub import task_messages
+from hocket.engine.local.driver import task_messages
 from hocket.kernel import metrics, records
 
 ASKABLE = frozenset(
@@ -35,7 +35,7 @@ ASKABLE = frozenset(
         "explain_full",
     }
 )
-"""Methods of the hub that a worker may call with `ASK`."""
+"""Methods of the driver that a worker may call with `ASK`."""
 
 ASKED_BY_NAME = frozenset({"claim_name", "release_name", "check_pending"})
 """Those of them that want to know which worker asks."""
@@ -77,7 +77,7 @@ class Dispatcher(task_messages.TaskMessages):
             else:
                 handler = _HANDLERS.get(op)
                 if handler is None or len(message) != len(messages.declared[op]) + 1:
-                    raise channel.FrameError(f"message {op!r} is unknown, or is not for the hub")
+                    raise channel.FrameError(f"message {op!r} is unknown, or is not for the driver")
                 handler(self, link, *message[1:])
 
     def _read_last_words(self, link: links.Link) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from hocket import exceptions
 from hocket.engine import checks, contract, rules, values
 from hocket.engine.local import payloads
-from hocket.engine.local.hub import reactor
+from hocket.engine.local.driver import reactor
 from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 
