@@ -1,7 +1,7 @@
 """The embedded engine: worker processes and shared memory on one machine.
 
 - `driver.DriverEngine`: the engine in the driver, in layers; the kernel with its IO.
-- `client.Client`: the engine in a worker; it forwards to the driver.
+- `worker_engine.WorkerEngine`: the engine in a worker; it forwards to the driver.
 - `worker`: what a worker process runs.
 - `guardian`: the parent of all workers, which outlives no driver.
 - `channel`, `journal`, `segments`, `pump`: frames on sockets, what outlives a worker, shared memory, and who reads the sockets.

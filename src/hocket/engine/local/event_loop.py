@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
 from hocket.engine import contract, forks, items
-from hocket.engine.local import client, flow
+from hocket.engine.local import flow, worker_engine
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,7 +55,7 @@ class Owner(Protocol):
     def open_arguments(self, work: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the call."""
 
-    def note_start(self, work: Any, running: client.Running) -> None:
+    def note_start(self, work: Any, running: worker_engine.Running) -> None:
         """Write down what runs now."""
 
     def send_result(self, work: Any, result: Any, started: float) -> None:
@@ -89,7 +89,7 @@ class Owner(Protocol):
 class Loop:
     """The loops of one actor: the main one, and one for each concurrency group."""
 
-    def __init__(self, owner: Owner, engine: client.Client, size: int, groups: dict[str, int]) -> None:
+    def __init__(self, owner: Owner, engine: worker_engine.WorkerEngine, size: int, groups: dict[str, int]) -> None:
         import asyncio
 
         self._owner = owner
@@ -252,8 +252,8 @@ class Loop:
             lane.note_end(work)
             self._refuse(work)
             return
-        running = client.Running()
-        client.current.set(running)
+        running = worker_engine.Running()
+        worker_engine.current.set(running)
         owner.note_start(work, running)
         place: int | None = engine.channel.note_running(work.task_id)
         started = work.started
@@ -291,7 +291,7 @@ class Loop:
         self.stop(request.code & 0xFF if isinstance(request.code, int) else 1)
         return None  # it runs to the end of the process, which is its death
 
-    def _report(self, work: Work, running: client.Running, error: BaseException) -> None:
+    def _report(self, work: Work, running: worker_engine.Running, error: BaseException) -> None:
         """The user's code has raised: that is the caller's to see, unless the actor ends."""
         if issubclass(type(error), exceptions.ActorExit):
             self.exit_soon()

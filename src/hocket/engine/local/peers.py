@@ -98,7 +98,7 @@ Message = channel.Message
 
 
 class Owner(Protocol):
-    """What the switchboard needs of the worker's client. The client's lock is held in every call of a method here."""
+    """What the switchboard needs of the worker's engine. The engine's lock is held in every call of a method here."""
 
     channel: journal.JournalChannel
     pump: pump.Pump

@@ -13,7 +13,7 @@ import cloudpickle  # noqa: F401 (most functions come in its form: it is to be h
 
 from hocket import exceptions
 from hocket.engine import callers, contract, faults, items, methods, values
-from hocket.engine.local import client, event_loop, messages, payloads, surroundings
+from hocket.engine.local import event_loop, messages, payloads, surroundings, worker_engine
 from hocket.engine.local.worker import intake, state, threads
 
 
@@ -76,7 +76,7 @@ class Execution(intake.Intake):
             traceback.print_exc()
             os._exit(1)
 
-    def note_start(self, work: state.Work, running: client.Running) -> None:
+    def note_start(self, work: state.Work, running: worker_engine.Running) -> None:
         """Write down, for ourselves and for whoever has to explain our death, what runs now."""
         running.task_id = work.task_id
         running.work = work
@@ -84,7 +84,7 @@ class Execution(intake.Intake):
         self._status[self._slot] = work.task_id
         self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
 
-    def _compute(self, work: state.Work, running: client.Running) -> Any:
+    def _compute(self, work: state.Work, running: worker_engine.Running) -> Any:
         """Run the user's code; return its result."""
         result = self._call(work)
         if work.num_returns < 0:
@@ -96,7 +96,7 @@ class Execution(intake.Intake):
             raise exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
         return result
 
-    def _note_end(self, work: state.Work, running: client.Running, place: int | None) -> None:
+    def _note_end(self, work: state.Work, running: worker_engine.Running, place: int | None) -> None:
         """What ran has been answered, unless it ends the process."""
         running.task_id = 0
         running.work = None  # it holds handles
@@ -183,7 +183,7 @@ class Execution(intake.Intake):
             args, kwargs = values.fill_slots(args, kwargs, found)
         return args, kwargs
 
-    def _open_once(self, arrived: client.Arrived, object_id: Any) -> Any:
+    def _open_once(self, arrived: worker_engine.Arrived, object_id: Any) -> Any:
         return self._engine.open_payload(object_id, arrived)
 
     def _create_actor(self, work: state.Work, actor_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -240,7 +240,7 @@ class Execution(intake.Intake):
             raise self._build_init_error()
         return methods.get_method(self._actor, work.method)
 
-    def _name_function(self, running: client.Running) -> str:
+    def _name_function(self, running: worker_engine.Running) -> str:
         work = running.work
         if work is None:
             return ""

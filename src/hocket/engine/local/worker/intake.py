@@ -17,7 +17,7 @@ import cloudpickle  # noqa: F401 (most functions come in its form: it is to be h
 
 from hocket import texts
 from hocket.engine import contract
-from hocket.engine.local import channel, client, journal, messages, payloads, surroundings
+from hocket.engine.local import channel, journal, messages, payloads, surroundings, worker_engine
 from hocket.engine.local.worker import answers, state
 
 
@@ -103,10 +103,10 @@ class Intake(answers.Answers):
             return
         self._enqueue(work)
 
-    def _arrive(self, payload: payloads.Payload, held: list[contract.ObjectRef[Any]]) -> client.Arrived:
+    def _arrive(self, payload: payloads.Payload, held: list[contract.ObjectRef[Any]]) -> worker_engine.Arrived:
         if payload[0] == payloads.SEGMENT:
             payload = (*payload, self._engine.channel.take_descriptor())
-        return client.Arrived(payload, held)
+        return worker_engine.Arrived(payload, held)
 
     def _enqueue(self, work: state.Work) -> None:
         """Give the work to whoever runs it."""

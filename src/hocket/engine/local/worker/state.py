@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
 from hocket.engine import contract
-from hocket.engine.local import client, event_loop, flow, messages, payloads
+from hocket.engine.local import event_loop, flow, messages, payloads, worker_engine
 from hocket.engine.local.worker import threads
 
 FLUSH_SECONDS = 0.001
@@ -51,8 +51,8 @@ class Work:
         self.reply_to = 0
         self.method = ""
         self.extra: dict[str, Any] | None = None
-        self.args: client.Arrived | None = None
-        self.dependencies: list[tuple[int, client.Arrived]] = []
+        self.args: worker_engine.Arrived | None = None
+        self.dependencies: list[tuple[int, worker_engine.Arrived]] = []
         self.held: list[contract.ObjectRef[Any]] = []
         #: When it was started; 0 if it was not.
         self.started = 0.0
@@ -67,7 +67,7 @@ class Work:
 class WorkerState:
     """The process's work, and its actor if it has one."""
 
-    def __init__(self, engine: client.Client, status: mmap.mmap, slot: int) -> None:
+    def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
         self._engine = engine
         self._status = memoryview(status).cast("Q")
         self._start_times = memoryview(status).cast("d")
@@ -76,7 +76,7 @@ class WorkerState:
         self._row: deque[Work] = deque()
         #: How many tasks and calls the driver has sent.
         self._taken = 0
-        self._codes: dict[bytes, client.Arrived] = {}
+        self._codes: dict[bytes, worker_engine.Arrived] = {}
         self._functions: dict[bytes, Any] = {}
         self._actor: Any = None
         self._actor_error: payloads.Payload | None = None

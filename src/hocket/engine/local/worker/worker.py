@@ -23,7 +23,7 @@ import cloudpickle  # noqa: F401 (most functions come in its form: it is to be h
 
 from hocket import texts
 from hocket.engine import contract, forks
-from hocket.engine.local import client, debugger, journal, messages
+from hocket.engine.local import debugger, journal, messages, worker_engine
 from hocket.engine.local.worker import execution
 
 
@@ -31,7 +31,7 @@ from hocket.engine.local.worker import execution
 class Worker(execution.Execution):
     """The process's main loop."""
 
-    def __init__(self, engine: client.Client, status: mmap.mmap, slot: int) -> None:
+    def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
         super().__init__(engine, status, slot)
         engine.on_work = self._take_message
         engine.on_late = self._enqueue
@@ -127,7 +127,7 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
         if stream is not None:  # whole lines, also with PYTHONUNBUFFERED
             stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
-    engine = client.Client(worker_id, socket.socket(fileno=sock_fd), page_fd)
+    engine = worker_engine.WorkerEngine(worker_id, socket.socket(fileno=sock_fd), page_fd)
     contract.set_current_engine(engine)
     debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
     runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS)

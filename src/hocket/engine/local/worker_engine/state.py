@@ -85,7 +85,7 @@ current: contextvars.ContextVar[Running] = contextvars.ContextVar("current")
 """What the coroutine runs; not set in ordinary threads."""
 
 
-class ClientState(contract.Engine):
+class WorkerEngineState(contract.Engine):
     """The tables, the lock and the way to the driver."""
 
     name = "local"

@@ -10,7 +10,7 @@ from typing import Any
 
 from hocket.engine import contract
 from hocket.engine.local import channel, messages, payloads, pump
-from hocket.engine.local.client import state
+from hocket.engine.local.worker_engine import state
 
 _RARE = frozenset(
     {
@@ -26,7 +26,7 @@ _RARE = frozenset(
 """What the driver says now and then, and is no work."""
 
 
-class Inbox(state.ClientState):
+class Inbox(state.WorkerEngineState):
     """Takes values and answers."""
 
     def _handle(self, fd: int, mask: int) -> None:

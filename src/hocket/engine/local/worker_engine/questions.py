@@ -9,7 +9,7 @@ from typing import Any
 from hocket import exceptions
 from hocket.engine import contract, rules, values
 from hocket.engine.local import messages
-from hocket.engine.local.client import inbox
+from hocket.engine.local.worker_engine import inbox
 from hocket.kernel import metrics, resources
 
 METRICS_SECONDS = 1.0

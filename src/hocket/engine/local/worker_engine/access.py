@@ -10,7 +10,7 @@ from typing import Any
 from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
 from hocket.engine.local import messages, payloads
-from hocket.engine.local.client import state, submission
+from hocket.engine.local.worker_engine import state, submission
 from hocket.kernel import ids
 
 DIRECT_SECONDS = 0.002

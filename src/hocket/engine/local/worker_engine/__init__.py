@@ -5,10 +5,10 @@
 3. `questions`: what only the driver knows.
 4. `submission`: tasks, actors and calls.
 5. `access`: objects.
-6. `client`: the end.
+6. `engine`: the end.
 """
 
-from hocket.engine.local.client.client import Client as Client
-from hocket.engine.local.client.state import Arrived as Arrived
-from hocket.engine.local.client.state import Running as Running
-from hocket.engine.local.client.state import current as current
+from hocket.engine.local.worker_engine.engine import WorkerEngine as WorkerEngine
+from hocket.engine.local.worker_engine.state import Arrived as Arrived
+from hocket.engine.local.worker_engine.state import Running as Running
+from hocket.engine.local.worker_engine.state import current as current

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
 from hocket.engine.local import messages, payloads, peers
-from hocket.engine.local.client import questions
+from hocket.engine.local.worker_engine import questions
 
 if TYPE_CHECKING:
     from hocket.kernel import records

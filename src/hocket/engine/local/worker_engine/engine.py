@@ -6,11 +6,11 @@ import threading
 from typing import final
 
 from hocket.engine import forks
-from hocket.engine.local.client import access
+from hocket.engine.local.worker_engine import access
 
 
 @final
-class Client(access.ObjectAccess):
+class WorkerEngine(access.ObjectAccess):
     """The worker's side of the contract."""
 
     def _check(self) -> None:
