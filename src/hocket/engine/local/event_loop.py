@@ -134,10 +134,10 @@ class Loop:
     def run(self, row: deque[Any]) -> int:
         """Serve the calls that come into the row until told to stop; return the exit code of the process."""
         self._row = row
-        pump = self._engine.pump
-        pump.retire()
-        self._loop.add_reader(pump.get_pollable(), self._on_arrival)
-        pump.bell.ring = lambda: _call_soon(self._loop, self._count_dropped_soon)
+        reactor = self._engine.reactor
+        reactor.retire()
+        self._loop.add_reader(reactor.get_pollable(), self._on_arrival)
+        reactor.bell.ring = lambda: _call_soon(self._loop, self._count_dropped_soon)
         self._loop.call_soon(self._on_arrival)
         self._loop.call_soon(self._count_dropped)
         self._loop.run_forever()
@@ -189,11 +189,11 @@ class Loop:
             lane.cancel(task_id)
 
     def _on_arrival(self) -> None:
-        pump = self._engine.pump
+        reactor = self._engine.reactor
         self._is_draining = True
-        pump.handle_arrived()
+        reactor.handle_arrived()
         self._is_draining = False
-        pump.run_due()
+        reactor.run_due()
         self._engine.check()
         row = self._row
         while row:
@@ -220,8 +220,8 @@ class Loop:
 
     def _count_dropped(self) -> None:
         self.flush()
-        if not self._engine.pump.bell.hang():
-            self._engine.pump.bell.take_down()
+        if not self._engine.reactor.bell.hang():
+            self._engine.reactor.bell.take_down()
             self._count_dropped_soon()
 
     def flush_soon(self) -> None:

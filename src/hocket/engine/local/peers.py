@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol, final
 
-from hocket.engine.local import channel, journal, messages, payloads, pump
+from hocket.engine.local import channel, journal, messages, payloads, reactor
 
 INTRODUCE_AFTER = 3
 """Calls on one actor before it gets a line. A guess: a line costs about as much as ten calls, and two descriptors."""
@@ -101,7 +101,7 @@ class Owner(Protocol):
     """What the switchboard needs of the worker's engine. The engine's lock is held in every call of a method here."""
 
     channel: journal.JournalChannel
-    pump: pump.Pump
+    reactor: reactor.Reactor
     #: Takes the work that came by a line.
     on_work: Callable[[Message], None]
 
@@ -142,7 +142,7 @@ class Sockets:
         if not is_sent:
             self._clogged.add(end)
         if end.sock.fileno() >= 0:  # it is open
-            self._owner.pump.watch_writable(end.fd, not is_sent)
+            self._owner.reactor.watch_writable(end.fd, not is_sent)
 
     def has_unsent(self) -> bool:
         """Tell whether an answer or a call waits to be sent."""
@@ -193,7 +193,7 @@ class Calls(Sockets):
             return None
         line = self._lines[actor_id] = Line(actor_id, ours)
         self._lines_by_fd[line.channel.fd] = line
-        self._owner.pump.watch(line.channel.fd)
+        self._owner.reactor.watch(line.channel.fd)
         driver = self._owner.channel
         driver.outbox_fds.append(theirs.fileno())
         driver.post((messages.INTRODUCE, actor_id))
@@ -283,7 +283,7 @@ class Calls(Sockets):
         del self._lines_by_fd[line.channel.fd]
         del self._lines[line.actor_id]
         self._calls.pop(line.actor_id, None)
-        self._owner.pump.unwatch(line.channel.fd)
+        self._owner.reactor.unwatch(line.channel.fd)
         self._forget(line.channel)
         for task_id, (name, returns, _) in list(line.pending.items()):
             del self.by_task[task_id]
@@ -316,7 +316,7 @@ class Switchboard(Calls):
             self._hang_up_extension(old)
         self._extensions[caller_id] = extension
         self._extensions_by_fd[extension.channel.fd] = extension
-        self._owner.pump.watch(extension.channel.fd)
+        self._owner.reactor.watch(extension.channel.fd)
 
     def sync(self, caller_id: int, number: int) -> None:
         """The driver has passed on all that the caller gave it before this number."""
@@ -396,7 +396,7 @@ class Switchboard(Calls):
         del self._extensions_by_fd[extension.channel.fd]
         if self._extensions.get(extension.caller_id) is extension:
             del self._extensions[extension.caller_id]
-        self._owner.pump.unwatch(extension.channel.fd)
+        self._owner.reactor.unwatch(extension.channel.fd)
         self._forget(extension.channel)
         self._release_late(extension, float("inf"))
 

@@ -6,7 +6,7 @@
 4. `dispatch`: all that they say, turned into calls of the kernel.
 5. `worker_pool`: the workers' births and deaths.
 6. `watch`: what has to be looked after from time to time.
-7. `reactor`: what happens between two waits.
+7. `events`: what happens between two waits.
 8. `submission`: tasks, actors and calls.
 9. `access`: objects.
 10. `driver`: what can be looked at, and the end.

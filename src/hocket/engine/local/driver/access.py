@@ -92,7 +92,7 @@ class ObjectAccess(submission.Submission):
 
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            is_there = self.pump.wait_until(is_done, left_s)
+            is_there = self.reactor.wait_until(is_done, left_s)
         except KeyboardInterrupt:
             self._give_up(refs)
             raise
@@ -189,7 +189,7 @@ class ObjectAccess(submission.Submission):
                         return True
             return self.end is not None
 
-        self.pump.wait_until(is_done, timeout_s)
+        self.reactor.wait_until(is_done, timeout_s)
         self.guard.check()
         there = rules.limit_true([record.value is not None for record in waited], num_ready)
         if self.end is not None and sum(there) < num_ready:  # nothing more will come, however often it is asked
@@ -219,7 +219,7 @@ class ObjectAccess(submission.Submission):
 
     def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
         record = self.kernel.objects[item._id]
-        if not self.pump.wait_until(lambda: record.value is not None or self.end is not None, timeout_s):
+        if not self.reactor.wait_until(lambda: record.value is not None or self.end is not None, timeout_s):
             return None
         if record.value is None:
             assert self.end is not None

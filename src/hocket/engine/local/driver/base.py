@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket.engine import descriptors, faults, kernel_engine, node
-from hocket.engine.local import driver_store, ends, functions, links, payloads, processes, pump, window
+from hocket.engine.local import driver_store, ends, functions, links, payloads, processes, reactor, window
 from hocket.kernel import machine, records, resources
 
 
@@ -65,17 +65,17 @@ class DriverState(kernel_engine.KernelEngine):
     def _build(self, memory_limit: int | None, spill_folder: str) -> None:
         self.links: dict[int, links.Link] = {}
         self.failures = 0
-        self._since_pump = 0
+        self._since_read = 0
         self._dirty: set[links.Link] = set()
         self._by_fd: dict[int, links.Link] = {}
-        self.pump = pump.Pump(
+        self.reactor = reactor.Reactor(
             self,
             self.lock,
             handle=self._handle,
             before_wait=self._before_wait,
             guard=self.guard,
             check=self.guard.check,
-            name="hocket-steward",
+            name="hocket-reader",
         )
         self.store = driver_store.DriverStore(
             self.lock,
@@ -83,7 +83,7 @@ class DriverState(kernel_engine.KernelEngine):
             folder=spill_folder,
             tell=self._tell,
             send=self.carry_out,
-            wait=self.pump.wait_until,
+            wait=self.reactor.wait_until,
         )
         self.functions = functions.Functions(self.kernel.functions)
         #: Options that workers have sent, by their pickle; and those of direct calls, which are nothing but a name.
@@ -151,7 +151,7 @@ class DriverState(kernel_engine.KernelEngine):
                 self.kill_worker(link.worker.id)
         if is_sent == link.is_writable_watched and not link.is_closed:
             link.is_writable_watched = not is_sent
-            self.pump.watch_writable(link.channel.fd, link.is_writable_watched)
+            self.reactor.watch_writable(link.channel.fd, link.is_writable_watched)
         self._dirty.discard(link)
 
     def kill_worker(self, worker_id: int) -> None:
@@ -176,10 +176,10 @@ class DriverState(kernel_engine.KernelEngine):
         return payloads.get_source_line(payload)
 
     def _read_arrived(self) -> None:
-        self.pump.handle_arrived()
+        self.reactor.handle_arrived()
 
     def _call_back_all(self) -> None:
         """The session is over: whoever waits for a future is to learn it."""
         for callbacks in self._callbacks.values():
-            self.pump.due.extend(callbacks)
+            self.reactor.due.extend(callbacks)
         self._callbacks.clear()

@@ -1,7 +1,7 @@
 """What the kernel decides, carried out: its instructions become messages.
 
 `.remote()` sends at once to a worker that was idle; what goes behind another task in a worker's row is sent in company: with the next
-wait, after `BATCH` messages, or by the steward.
+wait, after `BATCH` messages, or by the background reader.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Carrier(base.DriverState):
             if urgent or len(outbox) >= BATCH or len(link.worker.inflight) <= len(outbox):
                 self.flush(link)
         if dirty:
-            self.pump.poke()
+            self.reactor.poke()
 
     def _carry_out_rare(self, instruction: tuple[Any, ...]) -> None:
         op = instruction[0]
@@ -60,7 +60,7 @@ class Carrier(base.DriverState):
         if op == Op.TELL:
             _, worker_id, object_id = instruction
             if worker_id == DRIVER:
-                self.pump.due.extend(self._callbacks.pop(object_id, ()))
+                self.reactor.due.extend(self._callbacks.pop(object_id, ()))
                 return
             link = self.links.get(abs(worker_id))
             if link is not None:

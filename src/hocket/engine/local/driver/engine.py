@@ -33,7 +33,7 @@ class DriverEngine(access.ObjectAccess):
 
     def cut_off(self) -> None:
         self.guard.remove()
-        self.pump.cut_off()
+        self.reactor.cut_off()
         for link in list(self.links.values()):
             link.channel.sock.close()
         if self.guardian is not None:
@@ -50,9 +50,9 @@ class DriverEngine(access.ObjectAccess):
                 link.channel.post((messages.STOP,))
                 self.flush(link)
             self._call_back_all()
-        self.pump.run_due()
+        self.reactor.run_due()
         self.store.stop()
-        self.pump.close()  # before the guardian's socket: the steward must not meet a closed descriptor
+        self.reactor.close()  # before the guardian's socket: the background reader must not meet a closed descriptor
         if self.guardian is not None:
             self.guardian.end()
         if self._window is not None:

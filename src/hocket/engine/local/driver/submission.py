@@ -11,15 +11,15 @@ from typing import Any
 from hocket import exceptions
 from hocket.engine import checks, contract, rules, values
 from hocket.engine.local import payloads
-from hocket.engine.local.driver import reactor
+from hocket.engine.local.driver import events
 from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 
-PUMP_EVERY = 64
+READ_EVERY = 64
 """After so many submissions without a wait, results are read, so that workers never wait for a driver that only submits."""
 
 
-class Submission(reactor.Reactor):
+class Submission(events.EventHandling):
     """Takes work in."""
 
     def submit_task(
@@ -108,12 +108,12 @@ class Submission(reactor.Reactor):
         return [contract.ObjectRef(object_id, self) for object_id in range(task.id, task.id + returns)]
 
     def _after_submit(self) -> None:
-        self._since_pump += 1
-        if self._since_pump >= PUMP_EVERY:
-            self._since_pump = 0
+        self._since_read += 1
+        if self._since_read >= READ_EVERY:
+            self._since_read = 0
             with self.lock:
                 self._drain_dropped()
-            self.pump.handle_arrived()
+            self.reactor.handle_arrived()
         if self.guard.is_pending:
             self.guard.check()
 
@@ -188,7 +188,7 @@ class Submission(reactor.Reactor):
         """Carry out what the caller changed, and wake whoever waits for it: it may need no message to come about."""
         self.failures += 1
         self.carry_out()
-        self.pump.poke()
+        self.reactor.poke()
 
 
 _NO_ARGUMENTS: tuple[None, tuple[int, ...], tuple[int, ...]] = (None, (), ())

@@ -32,10 +32,10 @@ class WorkerPool(dispatch.Dispatcher):
     def _open_guardian(self) -> processes.GuardianProcess:
         if self.guardian is None:
             self.guardian = processes.GuardianProcess()
-            self.pump.watch(self.guardian.fd)
+            self.reactor.watch(self.guardian.fd)
             self._window = window.Window()
-            self.pump.watch(self._window.fd)
-            self.pump.start()
+            self.reactor.watch(self._window.fd)
+            self.reactor.start()
         return self.guardian
 
     def _start_worker(self, worker: records.WorkerRecord) -> None:
@@ -47,12 +47,12 @@ class WorkerPool(dispatch.Dispatcher):
             death = exceptions.Death(
                 pid=0, explanation=f"could not be started: the driver: {descriptors.explain_os_error(error)}"
             )
-            self.pump.due.append(functools.partial(self._lose_unborn, worker, death))
-            self.pump.wake()
+            self.reactor.due.append(functools.partial(self._lose_unborn, worker, death))
+            self.reactor.wake()
             return
         self.links[worker.id] = link
         self._by_fd[link.channel.fd] = link
-        self.pump.watch(link.channel.fd)
+        self.reactor.watch(link.channel.fd)
         link.channel.post(self._setup)
         guardian.spawn(worker.id, theirs, link.page)
         self._dirty.add(link)
@@ -87,7 +87,7 @@ class WorkerPool(dispatch.Dispatcher):
     def _close_link(self, link: links.Link) -> None:
         if not link.is_closed:
             link.is_closed = True
-            self.pump.unwatch(link.channel.fd)
+            self.reactor.unwatch(link.channel.fd)
             del self._by_fd[link.channel.fd]
             if self.guardian is not None:
                 self.guardian.owe(link.worker.id)
@@ -98,7 +98,7 @@ class WorkerPool(dispatch.Dispatcher):
             return  # it was told to end, and `close` may have closed its socket by now
         received = self.guardian.receive()
         if received is None:
-            self.pump.unwatch(self.guardian.fd)
+            self.reactor.unwatch(self.guardian.fd)
             self._fail_all(
                 exceptions.LocalEngineDiedError(
                     f"The guardian (pid {self.guardian.pid}), the parent of all workers, is gone, so the session is over. "

@@ -1,6 +1,6 @@
 """What a task returned, raised or yielded, on its way.
 
-Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the steward. They are safe
+Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the background reader. They are safe
 before the next task starts: see `journal`.
 """
 

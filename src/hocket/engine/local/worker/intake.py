@@ -1,6 +1,6 @@
 """What the driver and other workers want done: messages become work in the row, and leave it again.
 
-While the main thread is busy, the steward (see `pump`) reads the socket: it puts new work at the end of the row, and interrupts a task that is
+While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the end of the row, and interrupts a task that is
 cancelled.
 """
 
@@ -154,7 +154,7 @@ class Intake(answers.Answers):
         return taken
 
     def _cancel(self, task_id: int, *, recursive: bool) -> None:
-        """Called with the lock held, by the steward if the main thread is busy."""
+        """Called with the lock held, by the background reader if the main thread is busy."""
         switchboard = self._engine.switchboard
         if switchboard.cancel(task_id, recursive=recursive):  # a call of ours, whose result we have promised to others
             return

@@ -1,11 +1,11 @@
 """What a worker process runs: take a task from the row, run it, send what it returned.
 
 The main thread runs tasks, and the calls of ordinary actors; an actor with ``max_concurrency > 1`` gets that many threads.
-While the main thread is busy, the steward (see `pump`) reads the socket: it puts new work at the end of the row, and
+While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the end of the row, and
 interrupts a task that is cancelled.
 
 Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the
-steward. They are safe before the next task starts: see `journal`, and there also how the driver takes back what has not
+background reader. They are safe before the next task starts: see `journal`, and there also how the driver takes back what has not
 started. What a task prints is flushed before its result is sent.
 """
 
@@ -45,13 +45,13 @@ class Worker(execution.Execution):
     def run(self) -> int:
         """Work until told to stop; return the exit code."""
         row, engine = self._row, self._engine
-        engine.pump.start()  # not before `on_work` is set: the steward would read work and drop it
+        engine.reactor.start()  # not before `on_work` is set: the background reader would read work and drop it
 
         def has_work() -> bool:
             return bool(row) or self._is_stopping or self._is_exiting
 
         while True:
-            engine.pump.wait_until(has_work)
+            engine.reactor.wait_until(has_work)
             if self._is_exiting:
                 self.exit_actor()
                 return 0
@@ -59,7 +59,7 @@ class Worker(execution.Execution):
             if code is not None:
                 return code
             if self._is_stopping and not row:
-                engine.pump.wait_until(lambda: not engine.owes())
+                engine.reactor.wait_until(lambda: not engine.owes())
                 for pool in (self._threads, *self._groups.values()):
                     if pool is not None:
                         pool.shutdown()
@@ -116,7 +116,7 @@ class Worker(execution.Execution):
         elif not self._engine.running.task_id:
             with self._engine.lock:
                 self._is_exiting = True
-                self._engine.pump.poke()
+                self._engine.reactor.poke()
 
 
 def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: int, terminal: str | None) -> int:

@@ -84,7 +84,7 @@ class ObjectAccess(submission.Submission):
             self._ask("ping")  # the answer comes behind the news of what is there
         elif enough > 0:
             try:
-                self.pump.wait_until(
+                self.reactor.wait_until(
                     lambda: self._is_over(number) or sum(map(self._is_there, unknown)) >= enough, timeout_s
                 )
             finally:
@@ -125,7 +125,7 @@ class ObjectAccess(submission.Submission):
         """Wait until these have come, or one of them is an error."""
         if self._is_close(missing):
             patience_s = DIRECT_SECONDS if timeout_s is None else min(DIRECT_SECONDS, timeout_s)
-            if self.pump.wait_until(lambda: self._have_arrived(missing), patience_s):
+            if self.reactor.wait_until(lambda: self._have_arrived(missing), patience_s):
                 return
         if timeout_s == 0:
             self._look_once(missing, wanted, timeout_s)
@@ -135,7 +135,7 @@ class ObjectAccess(submission.Submission):
         with self.lock:
             self._block(number, for_good, tuple(missing))
         try:
-            if not self.pump.wait_until(lambda: self._is_over(number) or self._have_arrived(missing), timeout_s):
+            if not self.reactor.wait_until(lambda: self._is_over(number) or self._have_arrived(missing), timeout_s):
                 raise rules.build_timeout_error(len(missing), wanted, timeout_s)
         finally:
             self._unblock(number)
@@ -158,13 +158,13 @@ class ObjectAccess(submission.Submission):
 
     def wait_lending(self, is_done: Callable[[], bool]) -> None:
         """Wait for what others do; if it takes longer than a moment, the CPU is theirs meanwhile."""
-        if self.pump.wait_until(is_done, DIRECT_SECONDS):
+        if self.reactor.wait_until(is_done, DIRECT_SECONDS):
             return
         number = next(self._ids)
         with self.lock:
             self._block(number, (), ())
         try:
-            self.pump.wait_until(is_done)
+            self.reactor.wait_until(is_done)
         finally:
             self._unblock(number)
 

@@ -18,7 +18,7 @@ class WorkerEngine(access.ObjectAccess):
 
     def cut_off(self) -> None:
         self.guard.remove()
-        self.pump.cut_off()
+        self.reactor.cut_off()
         self.channel.cut_off()
         self.switchboard.cut_off()
         self.lock = threading.RLock()

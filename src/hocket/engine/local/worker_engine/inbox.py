@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hocket.engine import contract
-from hocket.engine.local import channel, messages, payloads, pump
+from hocket.engine.local import channel, messages, payloads, reactor
 from hocket.engine.local.worker_engine import state
 
 _RARE = frozenset(
@@ -31,7 +31,7 @@ class Inbox(state.WorkerEngineState):
 
     def _handle(self, fd: int, mask: int) -> None:
         if fd != self.channel.fd:
-            self.switchboard.handle(fd, bool(mask & pump.READABLE))
+            self.switchboard.handle(fd, bool(mask & reactor.READABLE))
             return
         received = self.channel.receive()
         if received is None:
@@ -88,7 +88,7 @@ class Inbox(state.WorkerEngineState):
         if object_id in self._receipts:
             self._arrived[object_id] = state.Arrived(payload, held)
             if self._callbacks:
-                self.pump.due.extend(self._callbacks.pop(object_id, ()))
+                self.reactor.due.extend(self._callbacks.pop(object_id, ()))
 
     # --- by a line -----------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Inbox(state.WorkerEngineState):
         if object_id in self._receipts:
             self._arrived[object_id] = state.Arrived(payload, [])
             if self._callbacks:
-                self.pump.due.extend(self._callbacks.pop(object_id, ()))
+                self.reactor.due.extend(self._callbacks.pop(object_id, ()))
 
     def give_to_driver(self, object_ids: Iterable[int]) -> None:
         for object_id in object_ids:

@@ -39,7 +39,7 @@ class Questions(inbox.Inbox):
         return self._wait_answer(question_id)
 
     def _wait_answer(self, question_id: int) -> Any:
-        self.pump.wait_until(lambda: question_id in self._answers)
+        self.reactor.wait_until(lambda: question_id in self._answers)
         ok, data, held = self._answers.pop(question_id)
         answer = pickle.loads(data)
         del held

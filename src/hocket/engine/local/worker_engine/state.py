@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from hocket.engine import contract, faults, interrupts
-from hocket.engine.local import channel, journal, messages, payloads, peers, pump, store
+from hocket.engine.local import channel, journal, messages, payloads, peers, reactor, store
 
 NOTES_SECONDS = 0.1
 """How long the driver may not know of a direct call that is over."""
@@ -142,16 +142,16 @@ class WorkerEngineState(contract.Engine):
         self._exported: set[bytes] = set()
         self._options_blobs: dict[Any, bytes] = {}
         self.guard = interrupts.InterruptGuard(self.lock)
-        self.pump = pump.Pump(
+        self.reactor = reactor.Reactor(
             self,
             self.lock,
             handle=self._handle,
             before_wait=self.before_wait,
             guard=self.guard,
             check=self._check,
-            name="hocket-steward",
+            name="hocket-reader",
         )
-        self.pump.watch(self.channel.fd)
+        self.reactor.watch(self.channel.fd)
 
     @property
     def running(self) -> Running:
@@ -242,7 +242,7 @@ class WorkerEngineState(contract.Engine):
         return held
 
     def intern(self, object_id: int) -> contract.ObjectRef[Any]:
-        with self.lock:  # the steward must not give receipts back between the look and the new handle
+        with self.lock:  # the background reader must not give receipts back between the look and the new handle
             return super().intern(object_id)
 
     def adopt(self, object_id: int) -> None:
@@ -266,7 +266,7 @@ class WorkerEngineState(contract.Engine):
         post = self.channel.post_short
         while self._unmapped:
             post((messages.UNMAP, self._unmapped.popleft()))
-        dropped = self.pump.bell.usual
+        dropped = self.reactor.bell.usual
         while dropped:
             object_id = dropped.popleft()
             if object_id == contract.NO_ID:

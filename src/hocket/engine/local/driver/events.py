@@ -1,13 +1,13 @@
 """What happens between two waits: messages are handled, dropped handles counted, silent workers noticed.
 
-Results are read by whoever waits (see `pump`).
+Results are read by whoever waits (see `reactor`).
 """
 
 from __future__ import annotations
 
 import time
 
-from hocket.engine.local import links, messages, pump
+from hocket.engine.local import links, messages, reactor
 from hocket.engine.local.driver import watch
 
 STALL_SECONDS = 0.02
@@ -17,7 +17,7 @@ SILENT_SECONDS = 2.0
 """How long a worker may take to start what it was sent. A guess: it may be just being forked, on a busy machine."""
 
 
-class Reactor(watch.Watch):
+class EventHandling(watch.Watch):
     """Handles events."""
 
     def _before_wait(self) -> float | None:
@@ -61,7 +61,7 @@ class Reactor(watch.Watch):
             return
         if link.is_writable_watched:
             self.flush(link)
-        if mask & pump.READABLE:
+        if mask & reactor.READABLE:
             self._hear_worker(link)
             if link.channel.outbox:  # answers to what it asked
                 self._dirty.add(link)
@@ -73,7 +73,7 @@ class Reactor(watch.Watch):
             self.store.drain_unmapped()
         if self.functions.dropped or self.functions.unused:
             self._forget_functions()
-        self.kernel.release_dropped(self.pump.bell.usual, self.interned, self.forget)
+        self.kernel.release_dropped(self.reactor.bell.usual, self.interned, self.forget)
         if self.kernel.instructions:
             self.carry_out()
 

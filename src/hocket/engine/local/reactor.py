@@ -1,16 +1,16 @@
 """Who reads the sockets: whoever waits.
 
 A process has sockets to read and several threads that may want what arrives. Handing each message from a reader thread
-to a waiting thread would cost a thread switch (some 30 us here) for every result. So there is a *role*, held by one
+to a waiting thread would cost a thread switch (some 30 us here) for every result. So there is a *role*, as in the Leader/Followers pattern, held by one
 thread at a time: to wait in epoll and to handle what comes.
 
 - A thread that waits for something takes the role if it is free, and handles messages until its own wish is met.
 - A thread that finds the role taken sleeps on a condition, and is woken after each round of messages.
-- The *steward*, a background thread, takes the role when nobody has wanted it for `TICK_SECONDS`; it blocks in epoll, at
+- The *background reader*, a thread, takes the role when nobody has wanted it for `TICK_SECONDS`; it blocks in epoll, at
   no cost, until a waiting thread evicts it through an eventfd. Messages are thus handled promptly also while the
   program computes, or sleeps, or has forgotten us.
 
-What was tried and does not work: a steward that takes the role as soon as it is free. A loop of ``get(f.remote())`` then
+What was tried and does not work: a background reader that takes the role as soon as it is free. A loop of ``get(f.remote())`` then
 pays an eviction for every call.
 
 The lock is the owner's. It is held while messages are handled and never while waiting. It must be reentrant, and its
@@ -32,14 +32,14 @@ from hocket.engine import interrupts
 from hocket.engine.local import bell
 
 TICK_SECONDS = 0.01
-"""How long the role must be free before the steward takes it. A guess between a wait that a person notices and a wake-up
+"""How long the role must be free before the background reader takes it. A guess between a wait that a person notices and a wake-up
 rate that a profiler would."""
 
 MAX_FAILURES = 3
-"""After so many rounds that failed in a row the steward gives up."""
+"""After so many rounds that failed in a row the background reader gives up."""
 
 HURRY_SECONDS = 5e-5
-"""The interpreter's switch interval while the steward has something to do. With the usual 5 ms every message waits so long for
+"""The interpreter's switch interval while the background reader has something to do. With the usual 5 ms every message waits so long for
 a program that computes in pure Python. Measured, calls between two actors while their driver computes: 7.5 times slower than
 with an idle driver before, 1.9 times with this, on two cores for three busy processes."""
 
@@ -47,12 +47,12 @@ CALM_SECONDS = 0.05
 """After so long without a message the switch interval is what it was."""
 
 PARK_TICKS = 3
-"""After so many ticks in which another thread held the role without a message, the steward stops ticking, until that thread passes the role
+"""After so many ticks in which another thread held the role without a message, the background reader stops ticking, until that thread passes the role
 on. Every worker that has just been used ticks so often: with 100 ticks, 300 idle actors woke 30,000 times in the second after their last
-call and doubled the price of everybody's tasks. Waking the steward again costs some 10 us, and is done at most every 30 ms."""
+call and doubled the price of everybody's tasks. Waking the background reader again costs some 10 us, and is done at most every 30 ms."""
 
 DROP_SECONDS = 0.1
-"""How soon after it was woken for a dropped handle the steward may be woken for the next one: a program that drops thousands while it
+"""How soon after it was woken for a dropped handle the background reader may be woken for the next one: a program that drops thousands while it
 computes is not to be held up by a wake-up for each. A guess: nobody minds that an actor ends so much later."""
 
 LONGEST_SECONDS = 1e8
@@ -61,7 +61,7 @@ LONGEST_SECONDS = 1e8
 READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 
 
-class Pump:
+class Reactor:
     """The role, and the epoll set that its holder waits on."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Pump:
         check: Callable[[], None],
         name: str,
     ) -> None:
-        """Build a pump.
+        """Build a reactor.
 
         Args:
             owner: The engine, whose dropped handles end a wait.
@@ -84,7 +84,7 @@ class Pump:
             before_wait: Called before each wait: sends what is unsent, and returns how long to wait at most (seconds).
             guard: Whose pending handlers end waits, by `check`.
             check: Called without the lock after each round of a waiting thread; may raise to end the wait.
-            name: Of the steward thread.
+            name: Of the background reader thread.
         """
         self._lock = lock
         self._condition = threading.Condition(lock)
@@ -103,8 +103,8 @@ class Pump:
         self._unparked = threading.Event()
         self._is_parked = False
         self._closed = False
-        self._steward = threading.Thread(target=self._run_steward, name=name, daemon=True)
-        self._steward_id: int | None = None
+        self._reader = threading.Thread(target=self._run_reader, name=name, daemon=True)
+        self._reader_id: int | None = None
         self._is_retired = False
         #: Hangs while somebody waits.
         self.bell = bell.Bell(owner, self._wake)
@@ -114,8 +114,8 @@ class Pump:
     # --- the set ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the steward."""
-        self._steward.start()
+        """Start the background reader."""
+        self._reader.start()
 
     def watch(self, fd: int) -> None:
         """Handle what arrives on this descriptor."""
@@ -196,13 +196,13 @@ class Pump:
         return self._epoll.fileno()
 
     def retire(self) -> None:
-        """Send the steward away: from now on an event loop calls `handle_arrived`."""
+        """Send the background reader away: from now on an event loop calls `handle_arrived`."""
         with self._lock:
             self._is_retired = True
             self._unparked.set()
             os.eventfd_write(self._wake_fd, 1)
-        if self._steward.is_alive():
-            self._steward.join()
+        if self._reader.is_alive():
+            self._reader.join()
 
     def poke(self) -> None:
         """Have the holder of the role look again: `before_wait`, then its wish. Called with the lock held."""
@@ -218,7 +218,7 @@ class Pump:
     def _sleep(self, left_s: float | None) -> None:
         if left_s == 0:
             return
-        if self._holder == self._steward_id:
+        if self._holder == self._reader_id:
             os.eventfd_write(self._wake_fd, 1)
         self._sleepers += 1
         try:
@@ -259,17 +259,17 @@ class Pump:
                 self._is_parked = False
                 self._unparked.set()
 
-    # --- the steward --------------------------------------------------------------------------------------------------
+    # --- the background reader --------------------------------------------------------------------------------------------------
 
-    def _run_steward(self) -> None:
-        self._steward_id = threading.get_ident()
+    def _run_reader(self) -> None:
+        self._reader_id = threading.get_ident()
         seen_rounds = -1
         quiet_ticks = failures = 0
         while not (self._closed or self._is_retired):
             with self._lock:
                 is_free = self._holder is None and self._rounds == seen_rounds and not self._sleepers
                 if is_free:
-                    self._holder = self._steward_id
+                    self._holder = self._reader_id
                 quiet_ticks = quiet_ticks + 1 if self._rounds == seen_rounds else 0
                 seen_rounds = self._rounds
                 if quiet_ticks > PARK_TICKS and not is_free:
@@ -277,16 +277,16 @@ class Pump:
                     self._unparked.clear()
                     quiet_ticks = 0
             if is_free:
-                failures = self._try_to_steer(failures)
+                failures = self._try_to_read(failures)
             elif self._is_parked:
                 self._unparked.wait()
             else:
                 time.sleep(TICK_SECONDS)
 
-    def _try_to_steer(self, failures: int) -> int:
-        """Steer, and return how many rounds in a row have failed: without a steward, futures would wait for ever."""
+    def _try_to_read(self, failures: int) -> int:
+        """Read, and return how many rounds in a row have failed: without a background reader, futures would wait for ever."""
         try:
-            self._steer()
+            self._read_on()
         except Exception:  # a mistake of ours
             if self._closed or failures == MAX_FAILURES:
                 raise
@@ -294,7 +294,7 @@ class Pump:
             return failures + 1
         return 0
 
-    def _steer(self) -> None:
+    def _read_on(self) -> None:
         """Hold the role until a thread that waits asks for it."""
         usual_s = sys.getswitchinterval()
         is_hurried = False
@@ -336,7 +336,7 @@ class Pump:
         self._epoll.close()
 
     def close(self) -> None:
-        """End the steward and close the set. Called without the lock, by any other thread, when no thread waits any more."""
+        """End the background reader and close the set. Called without the lock, by any other thread, when no thread waits any more."""
         with self._lock:
             if self._closed:
                 return
@@ -344,8 +344,8 @@ class Pump:
             self._unparked.set()
             os.eventfd_write(self._wake_fd, 1)
         if (
-            self._steward.is_alive() and threading.current_thread() is not self._steward
+            self._reader.is_alive() and threading.current_thread() is not self._reader
         ):  # which may call this in a callback
-            self._steward.join(timeout=5)
+            self._reader.join(timeout=5)
         self._epoll.close()
         os.close(self._wake_fd)
