@@ -8,7 +8,7 @@ maps, too:
 - **The journal.** Every message to the driver is written here first, and then counted in one word (`END`). The frame is sent from
   here, in one piece and without a further copy. When the worker is dead, the driver reads the socket to its end and then the
   journal, less what has come by the socket. A message that carries descriptors is sent at once instead: a descriptor cannot lie in memory.
-- **Replies.** Answers to direct calls (`peers`) go to other workers. They are written here, too, until all have been sent.
+- **Replies.** Answers to direct calls (`direct_channels`) go to other workers. They are written here, too, until all have been sent.
 - **What runs.** An actor that runs several calls at once notes each of them; a process that runs one at a time has one word for
   it in the table of `messages.STATUS_SLOTS`.
 - **The claim.** Tasks are sent ahead, and the driver may want them back from a worker that is silent: because its task holds the

@@ -48,13 +48,13 @@ READY = _declare(9, "object_id")
 ANSWER = _declare(10, "question_id ok data contained")
 """The pickled answer to an `ASK`, or the pickled error."""
 INTRODUCED = _declare(14, "caller")
-"""Beside it the worker's end of a line: that worker will call its actor directly."""
+"""Beside it the worker's end of a direct channel: that worker will call its actor directly."""
 SYNC = _declare(15, "peer_id number")
 """To the actor's worker with the caller's id, to the driver with the actor's: what came before has been passed on."""
 AWAIT = _declare(17, "peer_id number")
 """The same two ways: so many direct calls come first."""
 MOVED = _declare(16, "object_id")
-"""What the worker expected by a line is at the driver."""
+"""What the worker expected by a direct channel is at the driver."""
 RECYCLE = _declare(11, "object_id is_kept")
 """Nobody needs that segment any more; it may be used again, or else is to be given back.
 Object 0 stands for all that is free and warm."""
@@ -88,7 +88,7 @@ WATCH = _declare(27, "object_id")
 """Tell when it is there."""
 BLOCK = _declare(28, "unstarted number running_id object_ids needs_all direct missing needed")
 """A thread waits; `unstarted` tasks are handed back, as with `BACK`. `number` names the wait; `running_id` is what the thread
-runs; `object_ids` is what it waits for, and empty if the wait has a time-out. `direct` are those that come by a line, each with its
+runs; `object_ids` is what it waits for, and empty if the wait has a time-out. `direct` are those that come by a direct channel, each with its
 actor and the name of the call. `missing` is all that it waits for, of which `needed` (0: all, or one error) end the wait: if they are there
 already, nothing is lent."""
 UNBLOCK = _declare(29, "number")
@@ -115,11 +115,11 @@ POOL = _declare(39, "has granted")
 """The worker gave memory back, as a `RECYCLE` said. `has`: what its pool takes now, and may take of
 what it was granted. `granted`: how much that was, in all."""
 INTRODUCE = _declare(70, "actor_id")
-"""Beside it one end of a line, for the actor's worker."""
+"""Beside it one end of a direct channel, for the actor's worker."""
 LOST = _declare(71, "actor_id object_ids name")
-"""A line ended before these came."""
+"""A direct channel ended before these came."""
 PROMISE = _declare(72, "object_id")
-"""The worker will send that object when it has come by a line."""
+"""The worker will send that object when it has come by a direct channel."""
 FULFIL = _declare(73, "object_id payload")
 """Here it is."""
 DELIVER = _declare(74, "object_id payload contained")

@@ -89,7 +89,7 @@ class DriverState(kernel_engine.KernelEngine):
         #: Options that workers have sent, by their pickle; and those of direct calls, which are nothing but a name.
         self._options: dict[bytes, Any] = {}
         self._direct_options: dict[str, records.TaskOptions] = {}
-        #: Answers of dead actors that we brought to their callers. Such a caller may have had the answer by its line, too, and be
+        #: Answers of dead actors that we brought to their callers. Such a caller may have had the answer by its direct channel, too, and be
         #: about to announce it.
         self._delivered: set[int] = set()
         has_gpus = "GPU" in self.kernel.pool.total

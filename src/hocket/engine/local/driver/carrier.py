@@ -68,7 +68,7 @@ class Carrier(base.DriverState):
                 self._dirty.add(link)
             return
         if op in {Op.MOVED, Op.REFUSE, Op.PASS}:
-            self._carry_out_for_lines(instruction)
+            self._carry_out_for_direct_calls(instruction)
             return
         link = self.links.get(instruction[1].id)
         if link is None:
@@ -185,9 +185,9 @@ class Carrier(base.DriverState):
         else:
             self.store.free(payload)
 
-    # --- lines between workers ----------------------------------------------------------------------------------------
+    # --- direct channels between workers ----------------------------------------------------------------------------------
 
-    def _carry_out_for_lines(self, instruction: tuple[Any, ...]) -> None:
+    def _carry_out_for_direct_calls(self, instruction: tuple[Any, ...]) -> None:
         op = instruction[0]
         if op == Op.REFUSE:
             self._drop_marker(instruction[1])
@@ -213,7 +213,7 @@ class Carrier(base.DriverState):
             os.close(fd)
 
     def _drop_marker(self, marker: tuple[Any, ...]) -> None:
-        """The actor is dead: its caller learns it from the end of the line."""
+        """The actor is dead: its caller learns it from the end of the direct channel."""
         if marker[1] is not None:
             os.close(marker[1])
 

@@ -207,7 +207,7 @@ class Dispatcher(task_messages.TaskMessages):
     # --- direct calls -------------------------------------------------------------------------------------------------
 
     def _on_introduce(self, link: links.Link, actor_id: int) -> None:
-        """Pass one end of a line on to an actor's worker, behind what the caller has sent it through us."""
+        """Pass one end of a direct channel on to an actor's worker, behind what the caller has sent it through us."""
         fd = link.channel.take_descriptor()
         self.kernel.introduce(actor_id, link.worker.id, ((messages.INTRODUCED, link.worker.id), fd))
 
@@ -234,7 +234,7 @@ class Dispatcher(task_messages.TaskMessages):
 
     def _on_lost(self, link: links.Link, actor_id: int, object_ids: tuple[int, ...], name: str) -> None:
         self.failures += 1
-        self.kernel.mourn(link.worker, actor_id, object_ids, str(name))
+        self.kernel.fail_orphaned(link.worker, actor_id, object_ids, str(name))
 
     def _on_probed(self, link: links.Link, number: int, is_waiting: bool, sent: int) -> None:
         self.ends.note_answer(link.worker, number, is_waiting, sent)

@@ -17,7 +17,7 @@ class TaskMessages(carrier.Carrier):
     """Takes submissions, results, items and errors."""
 
     def _put(self, link: links.Link, object_id: int, payload: payloads.Payload, contained: tuple[int, ...]) -> None:
-        """A worker has put a value, or tells of one that it got by a line."""
+        """A worker has put a value, or tells of one that it got by a direct channel."""
         worker = link.worker
         if object_id in self._delivered and object_id >> 40 == worker.id:
             self._delivered.discard(object_id)

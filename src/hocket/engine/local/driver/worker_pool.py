@@ -148,7 +148,7 @@ class WorkerPool(dispatch.Dispatcher):
                 self._note_death(worker, death, running)
             self.kernel.lose(worker, death, running)
             if link.is_refused:
-                self.kernel.fail_orphans(death)
+                self.kernel.fail_unfinished(death)
 
     def _hear_last_words(self, link: links.Link) -> None:
         """Handle what a dead worker had said and not sent."""

@@ -39,8 +39,8 @@ class Intake(answers.Answers):
             self._taken = work.number = self._taken + 1
             work.method = method
             work.extra = extra
-            if self._engine.switchboard.is_called:
-                self._engine.switchboard.read_first(task_id >> 40)
+            if self._engine.direct.is_called:
+                self._engine.direct.read_first(task_id >> 40)
             self._complete(work, args, dependencies, borrowed)
         elif op == messages.DIRECT:
             _, task_id, method, args, num_returns, name, group = message
@@ -97,9 +97,9 @@ class Intake(answers.Answers):
             ]
         if args is not None:
             work.args = self._arrive(args, work.held)
-        switchboard = engine.switchboard
-        is_behind = switchboard.is_called and work.method and not work.reply_to
-        if is_behind and switchboard.keep_if_early(work.task_id >> 40, work):
+        direct = engine.direct
+        is_behind = direct.is_called and work.method and not work.reply_to
+        if is_behind and direct.keep_if_early(work.task_id >> 40, work):
             return
         self._enqueue(work)
 
@@ -155,13 +155,13 @@ class Intake(answers.Answers):
 
     def _cancel(self, task_id: int, *, recursive: bool) -> None:
         """Called with the lock held, by the background reader if the main thread is busy."""
-        switchboard = self._engine.switchboard
-        if switchboard.cancel(task_id, recursive=recursive):  # a call of ours, whose result we have promised to others
+        direct = self._engine.direct
+        if direct.cancel(task_id, recursive=recursive):  # a call of ours, whose result we have promised to others
             return
         self._engine.cancelled.add(task_id)
         withdrawn = self._words[journal.WITHDRAWN]
         if recursive:  # the driver cancels what it knows of; it does not know direct calls, nor that this is one
-            switchboard.cancel_children(task_id)
+            direct.cancel_children(task_id)
             self._engine.channel.post((messages.CANCEL_CHILDREN, task_id))
         for work in list(self._row):
             if work.task_id == task_id and not 0 < work.number <= withdrawn:

@@ -14,7 +14,7 @@ from hocket.engine.local.worker_engine import state, submission
 from hocket.kernel import ids
 
 DIRECT_SECONDS = 0.002
-"""How long a wait for an answer by a line, or for what somebody else makes, may take before the driver is told that its CPU is free. A
+"""How long a wait for an answer by a direct channel, or for what somebody else makes, may take before the driver is told that its CPU is free. A
 guess: less than any task that the CPU could be lent to takes to get there."""
 
 
@@ -141,7 +141,7 @@ class ObjectAccess(submission.Submission):
             self._unblock(number)
 
     def _is_close(self, missing: set[int]) -> bool:
-        """Tell whether the values may be there, or come, before the driver has read that we wait: an answer by a line, or what
+        """Tell whether the values may be there, or come, before the driver has read that we wait: an answer by a direct channel, or what
         somebody else made. A task of our own is not: it may need the CPU that we hold.
         """
         expected, own_id = self._expected, self.worker_id
@@ -180,7 +180,7 @@ class ObjectAccess(submission.Submission):
         direct = []
         if self._expected:
             for object_id in wanted:
-                found = self.switchboard.describe(object_id)
+                found = self.direct.describe(object_id)
                 if found is not None:
                     direct.append((object_id, *found))
         task_id = self.running.task_id

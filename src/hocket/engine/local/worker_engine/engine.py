@@ -20,7 +20,7 @@ class WorkerEngine(access.ObjectAccess):
         self.guard.remove()
         self.reactor.cut_off()
         self.channel.cut_off()
-        self.switchboard.cut_off()
+        self.direct.cut_off()
         self.lock = threading.RLock()
         forks.cut_off(self)
 

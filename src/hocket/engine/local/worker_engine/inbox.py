@@ -31,7 +31,7 @@ class Inbox(state.WorkerEngineState):
 
     def _handle(self, fd: int, mask: int) -> None:
         if fd != self.channel.fd:
-            self.switchboard.handle(fd, bool(mask & reactor.READABLE))
+            self.direct.handle(fd, bool(mask & reactor.READABLE))
             return
         received = self.channel.receive()
         if received is None:
@@ -58,14 +58,14 @@ class Inbox(state.WorkerEngineState):
             self._deadlocks[message[1]] = message[2]
         elif op == messages.PROBE:
             self._drain_dropped()
-            is_waiting = self.owes() or self.switchboard.is_waiting()
-            self.channel.post((messages.PROBED, message[1], is_waiting, self.switchboard.sent))
+            is_waiting = self.owes() or self.direct.is_waiting()
+            self.channel.post((messages.PROBED, message[1], is_waiting, self.direct.sent))
         elif op == messages.SYNC:
-            self.switchboard.sync(message[1], message[2])
+            self.direct.sync(message[1], message[2])
         elif op == messages.AWAIT:
-            self.switchboard.await_calls(message[1], message[2])
+            self.direct.await_calls(message[1], message[2])
         elif op == messages.INTRODUCED:
-            self.switchboard.accept(message[1], self.channel.take_descriptor())
+            self.direct.accept(message[1], self.channel.take_descriptor())
         else:
             self._take_move(message[1])
 
@@ -90,7 +90,7 @@ class Inbox(state.WorkerEngineState):
             if self._callbacks:
                 self.reactor.due.extend(self._callbacks.pop(object_id, ()))
 
-    # --- by a line -----------------------------------------------------------------------------------------------------
+    # --- by a direct channel --------------------------------------------------------------------------------------------
 
     def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
         self._expected.discard(object_id)
@@ -120,7 +120,7 @@ class Inbox(state.WorkerEngineState):
 
     def _take_move(self, object_id: int) -> None:
         """A result is at the driver, because it has references inside or is large."""
-        self.switchboard.settle(object_id)
+        self.direct.settle(object_id)
         self.give_to_driver((object_id,))
         if object_id in self._receipts:
             self._ready.add(object_id)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from hocket.engine import contract, faults, interrupts
-from hocket.engine.local import channel, journal, messages, payloads, peers, reactor, store
+from hocket.engine.local import channel, direct_channels, journal, messages, payloads, reactor, store
 
 NOTES_SECONDS = 0.1
 """How long the driver may not know of a direct call that is over."""
@@ -126,10 +126,10 @@ class WorkerEngineState(contract.Engine):
         self._receipts: dict[int, int] = {}
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
         self._deadlocks: dict[int, str] = {}
-        self.switchboard = peers.Switchboard(self)
-        #: Objects that will come by a line.
+        self.direct = direct_channels.DirectChannels(self)
+        #: Objects that will come by a direct channel.
         self._expected: set[int] = set()
-        #: Those of them that a `wait` waits for: if the line breaks, the driver is asked to tell of them.
+        #: Those of them that a `wait` waits for: if the direct channel breaks, the driver is asked to tell of them.
         self._watched: set[int] = set()
         #: Objects of ours that the driver does not know.
         self._private: set[int] = set()
@@ -178,7 +178,7 @@ class WorkerEngineState(contract.Engine):
 
     @abc.abstractmethod
     def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
-        """A value has come by a line."""
+        """A value has come by a direct channel."""
 
     @abc.abstractmethod
     def give_to_driver(self, object_ids: Iterable[int]) -> None:
@@ -204,7 +204,7 @@ class WorkerEngineState(contract.Engine):
             faults.plan.reach("worker.in_flush")
         if self.metrics.families:
             self.post_metrics()
-        self.switchboard.flush()
+        self.direct.flush()
         self.channel.flush()
         self.last_flush = time.perf_counter()
 
@@ -215,7 +215,7 @@ class WorkerEngineState(contract.Engine):
 
     def has_unsent(self) -> bool:
         """Tell whether anything waits to be sent."""
-        return self.channel.has_unsent() or self.switchboard.has_unsent()
+        return self.channel.has_unsent() or self.direct.has_unsent()
 
     def owes(self) -> bool:
         """Tell whether values that were promised to the driver have not come yet."""

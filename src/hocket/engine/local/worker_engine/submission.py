@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
-from hocket.engine.local import messages, payloads, peers
+from hocket.engine.local import direct_channels, messages, payloads
 from hocket.engine.local.worker_engine import questions
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Submission(questions.Questions):
                 direct = self._call_directly(actor, method, stored, options)
                 if direct is not None:
                     return direct
-            self.switchboard.note_bypass(actor._id)
+            self.direct.note_bypass(actor._id)
             task_id = self._make_ids(max(1, options.num_returns))
             payload, dependencies, borrowed = self._send_arguments(encoded, top, stored)
             parent = self.running.task_id
@@ -119,9 +119,9 @@ class Submission(questions.Questions):
         payload: payloads.Payload | None,
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]] | None:
-        """Make a call by a line; None if there is none. Called with the lock held."""
-        line = self.switchboard.find_line(actor._id)
-        if line is None:
+        """Make a call by a direct channel; None if there is none. Called with the lock held."""
+        direct = self.direct.find_channel(actor._id)
+        if direct is None:
             return None
         returns = options.num_returns
         task_id = self._make_ids(max(1, returns))
@@ -130,7 +130,9 @@ class Submission(questions.Questions):
             self._expected.add(ref._id)
             self._private.add(ref._id)
         message = (messages.DIRECT, task_id, method, payload, returns, options.name, options.concurrency_group)
-        self.switchboard.send_call(line, actor, message, peers.Pending(options.name, returns, self.running.task_id))
+        self.direct.send_call(
+            direct, actor, message, direct_channels.Pending(options.name, returns, self.running.task_id)
+        )
         return refs
 
     def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
@@ -138,7 +140,7 @@ class Submission(questions.Questions):
             if ref._id in self._expected:
                 if force:
                     raise ValueError(rules.explain_unforcible("this call"))
-                if self.switchboard.cancel(ref._id, recursive=recursive):
+                if self.direct.cancel(ref._id, recursive=recursive):
                     return
         self._ask("cancel", ref, force=force, recursive=recursive)
 

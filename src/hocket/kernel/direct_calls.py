@@ -1,13 +1,13 @@
 """Direct calls between workers, as far as the kernel has a hand in them.
 
-Two workers that call each other often get a line of their own, and what goes over it is not told here. Four things are:
+Two workers that call each other often get a direct channel of their own, and what goes over it is not told here. Four things are:
 
 - **The beginning.** The first direct call must not overtake those that went through the kernel. So the engine sends a marker
   (`introduce`) that is passed on behind the caller's last call in each of the actor's rows.
-- **Promises.** A worker may give a reference away before the call's answer has come over the line. The object exists here from then
+- **Promises.** A worker may give a reference away before the call's answer has come over the direct channel. The object exists here from then
   on, promised by that worker (`promise`), and has its value when the worker sends it (`fulfil`).
 - **What only we can keep** (`deliver`): an answer that refers to counted objects comes here, and the caller is told.
-- **The end.** A line that breaks while calls are under way leaves them to `mourn`: they fail with the actor's death, as
+- **The end.** A direct channel that breaks while calls are under way leaves them to `fail_orphaned`: they fail with the actor's death, as
   soon as it is known and has a reason.
 """
 
@@ -78,8 +78,8 @@ def deliver(kernel: State, holder: int, object_id: int, value: tuple[object, ...
     kernel.instructions.append((Op.MOVED, holder, object_id))
 
 
-def mourn(kernel: State, worker: WorkerRecord, actor_id: int, object_ids: tuple[int, ...], name: str) -> None:
-    """The line of a direct call has ended before its answer: the call fails with the actor's death."""
+def fail_orphaned(kernel: State, worker: WorkerRecord, actor_id: int, object_ids: tuple[int, ...], name: str) -> None:
+    """The direct channel of a direct call has ended before its answer: the call fails with the actor's death."""
     for object_id in object_ids:
         if object_id not in kernel.objects:
             promise(kernel, worker, object_id)
@@ -91,7 +91,7 @@ def mourn(kernel: State, worker: WorkerRecord, actor_id: int, object_ids: tuple[
     elif actor.state == ActorState.DEAD:
         break_promises(kernel, object_ids, reasons.explain_death(actor))
     else:
-        actor.mourned += object_ids
+        actor.orphaned += object_ids
 
 
 def break_promises(kernel: State, object_ids: Iterable[int], error: BaseException) -> None:
