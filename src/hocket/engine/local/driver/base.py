@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hocket.engine import descriptors, faults, kernel_engine, node
-from hocket.engine.local import driver_store, ends, functions, links, payloads, processes, reactor, window
+from hocket.engine.local import driver_store, endpoint, ends, functions, links, payloads, processes, reactor
 from hocket.kernel import machine, records, resources
 
 
@@ -106,7 +106,7 @@ class DriverState(kernel_engine.KernelEngine):
         self._told: set[resources.Shape] = set()
         #: Pids of workers, also of dead ones, as far as they are remembered.
         self.pids: dict[int, int] = {}
-        self._window: window.Window | None = None
+        self._endpoint: endpoint.InspectionEndpoint | None = None
 
     # --- of the layers above ------------------------------------------------------------------------------------------
 

@@ -55,8 +55,8 @@ class DriverEngine(access.ObjectAccess):
         self.reactor.close()  # before the guardian's socket: the background reader must not meet a closed descriptor
         if self.guardian is not None:
             self.guardian.end()
-        if self._window is not None:
-            self._window.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
         self.guard.remove()
         for actor in self.kernel.actors.values():
             for marker, _ in actor.markers:

@@ -56,8 +56,8 @@ class EventHandling(watch.Watch):
         if link is None:
             if self.guardian is not None and fd == self.guardian.fd:
                 self._hear_guardian()
-            elif self._window is not None and fd == self._window.fd:
-                self._window.answer(lambda: self._view.build_snapshot(self.statistics()))
+            elif self._endpoint is not None and fd == self._endpoint.fd:
+                self._endpoint.answer(lambda: self._view.build_snapshot(self.statistics()))
             return
         if link.is_writable_watched:
             self.flush(link)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hocket import exceptions, texts
 from hocket.engine import descriptors, faults, inspection
-from hocket.engine.local import links, messages, processes, window
+from hocket.engine.local import endpoint, links, messages, processes
 from hocket.engine.local.driver import dispatch
 from hocket.kernel import records, state
 
@@ -33,8 +33,8 @@ class WorkerPool(dispatch.Dispatcher):
         if self.guardian is None:
             self.guardian = processes.GuardianProcess()
             self.reactor.watch(self.guardian.fd)
-            self._window = window.Window()
-            self.reactor.watch(self._window.fd)
+            self._endpoint = endpoint.InspectionEndpoint()
+            self.reactor.watch(self._endpoint.fd)
             self.reactor.start()
         return self.guardian
 

@@ -1,4 +1,4 @@
-"""The window through which another process of the same user looks at a session: no socket, no file, no name.
+"""The inspection endpoint, through which another process of the same user looks at a session: no socket, no file, no name.
 
 A driver with workers holds a pipe and a memfd. Whoever may open the driver's descriptors, by the kernel's rules on
 ``/proc/PID/fd`` (the same user, and a process that may be traced), writes a byte into the pipe; the driver then writes a
@@ -36,7 +36,7 @@ _POLL_SECONDS = 0.002
 """How often a reader looks for the answer. A driver that waits in `get` answers in less than that."""
 
 
-class Window:
+class InspectionEndpoint:
     """The driver's side. `answer` is called by whoever finds `fd` readable."""
 
     def __init__(self) -> None:
@@ -108,10 +108,10 @@ def ask(driver_pid: int, timeout_s: float) -> dict[str, Any]:
     Raises:
         PermissionError: The driver's descriptors are not ours to open.
         TimeoutError: It did not answer in time.
-        LookupError: It has no window: it is ending, or its version has none.
+        LookupError: It has no endpoint: it is ending, or its version has none.
     """
     deadline = time.monotonic() + timeout_s
-    memfd = _open_window(driver_pid)
+    memfd = _open_endpoint(driver_pid)
     try:
         _, _, pipe_number, before, _ = _HEADER.unpack(os.pread(memfd, _HEADER.size, 0))
         pipe = os.open(f"/proc/{driver_pid}/fd/{pipe_number}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -133,7 +133,7 @@ def ask(driver_pid: int, timeout_s: float) -> dict[str, Any]:
     raise TimeoutError(f"the driver (pid {driver_pid}) did not answer within {timeout_s:g} s")
 
 
-def _open_window(driver_pid: int) -> int:
+def _open_endpoint(driver_pid: int) -> int:
     folder = f"/proc/{driver_pid}/fd"
     for number in os.listdir(folder):
         try:
