@@ -279,7 +279,7 @@ def test_an_error_names_the_rank_and_ends_the_others(launch: Launch) -> None:
     assert "Ranks 0, 2: ended by the launcher after that." in err
     assert "--max-restarts N" in err
     assert err.count("Traceback") == 2, "as it came, and in the message"
-    assert "keeper.py" not in err
+    assert "agent.py" not in err
     assert "rank.py" not in err
 
 
@@ -323,7 +323,7 @@ def test_a_crash_shows_the_stack(launch: Launch) -> None:
     _, err = finish(launch(source), 128 + signal.SIGSEGV)
     assert "(SIGSEGV)" in err
     assert "in read_nothing" in err
-    assert "keeper.py" not in err
+    assert "agent.py" not in err
 
 
 @pytest.mark.slow

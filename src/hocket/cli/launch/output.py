@@ -1,7 +1,7 @@
 """Passes on what ranks write, and keeps the last lines of it.
 
 Nothing here waits. What the reader of our own output does not take stays here, and then the ranks' pipes fill up and they wait, as if they
-wrote there themselves; meanwhile the keeper goes on to see deaths and signals.
+wrote there themselves; meanwhile the agent goes on to see deaths and signals.
 """
 
 from __future__ import annotations

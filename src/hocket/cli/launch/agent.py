@@ -3,11 +3,11 @@
 A fresh, single-threaded interpreter, in a session of its own: a Ctrl-C of the terminal goes to the front, which passes it on. It loads torch
 before it forks, so the ranks share those pages and none of them waits for it again, also after a restart. Nothing is running in torch then.
 
-**Nothing survives.** The keeper is the sub-reaper of the launch, as the guardian is of a session: whatever the ranks start, however deep,
+**Nothing survives.** The agent is the sub-reaper of the launch, as the guardian is of a session: whatever the ranks start, however deep,
 becomes its child at the latest when it is orphaned, and is killed at the end. That the front is gone, however it went, is known by the end
-of a pipe. If the keeper is killed, the kernel kills the ranks, and what they have started falls to the front.
+of a pipe. If the agent is killed, the kernel kills the ranks, and what they have started falls to the front.
 
-**Ports.** The store through which ranks find each other is served by a fork of the keeper, one for each attempt. Its port listens before
+**Ports.** The store through which ranks find each other is served by a fork of the agent, one for each attempt. Its port listens before
 there is any rank, so nobody else can take it.
 """
 
@@ -68,7 +68,7 @@ class Child:
             os.close(fd)
 
 
-class Keeper:
+class LaunchAgent:
     """The loop."""
 
     def __init__(self, plan: plans.Plan, lifeline: int) -> None:
@@ -183,7 +183,7 @@ class Keeper:
         self._living[child.pid] = child
 
     def _leave(self, theirs: list[int], ours: list[int], targets: list[int]) -> None:
-        """In the new process: let go of everything that is the keeper's."""
+        """In the new process: let go of everything that is the agent's."""
         descendants.begin_child(os.path.basename(sys.executable)[:15], self._pid)
         for number, usual in self._usual.items():
             signal.signal(number, usual)
@@ -439,7 +439,7 @@ def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main(lifeline: int) -> None:
-    """Run the keeper: the whole life of its process. In a rank it leaves by `SystemExit`, as a script does."""
+    """Run the agent: the whole life of its process. In a rank it leaves by `SystemExit`, as a script does."""
     descendants.adopt()
     plan = plans.parse_plan(_read_line(lifeline))
     if not sys.flags.safe_path:
@@ -454,12 +454,12 @@ def main(lifeline: int) -> None:
         if stream is not None:  # it is when its descriptor was closed
             stream.flush()  # or each rank would write again what an import has printed
     gc.freeze()  # what is here now is never looked at again, so the ranks share its pages; a collection would take 0.25 s
-    keeper = Keeper(plan, lifeline)
+    agent = LaunchAgent(plan, lifeline)
     try:
-        code = keeper.run()
+        code = agent.run()
     except OSError as error:
-        keeper.give_up(error)
-    keeper.finish()
+        agent.give_up(error)
+    agent.finish()
     os._exit(code)
 
 
