@@ -498,8 +498,7 @@ _Served = (
     streams.PerWorkerValue,
     variable.BaseVariable,
     embedding.Embedding,
-    strategy.ParameterServerStrategy,
-    strategy.RemoteStrategy,
+    strategy.BaseStrategy,
 )
 """What is another thing in each call, and would be a constant in a graph."""
 

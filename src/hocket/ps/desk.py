@@ -26,7 +26,7 @@ from typing import Any, Final, final
 from hocket import exceptions, texts
 from hocket.core import actor, api
 from hocket.engine import values
-from hocket.ps import access, closures, errors, queue, streams, worker
+from hocket.ps import closures, errors, gate, queue, streams, worker
 
 DEPTH: Final = 2
 """How many batches a worker has at once: one that it runs, and one that waits there."""
@@ -72,7 +72,7 @@ class Desk:
         self,
         max_queued: int,
         options: Mapping[str, Any],
-        gate: access.GateAccess,
+        gate: gate.Gate,
         first_sequence: int = 0,
         *,
         is_synchronous: bool = False,

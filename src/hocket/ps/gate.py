@@ -32,6 +32,15 @@ from hocket.collective import futex
 from hocket.ps import errors, memory, mutex
 from hocket.ps.memory import Array
 
+ASKABLE: Final = frozenset(
+    {
+        *("version", "late", "skipped", "enter", "grant", "leave", "note_skipped", "forget", "get_reading"),
+        *("enter_round", "arrive", "list_arrived", "close_round", "set_idle", "set_workers", "set_version"),
+        *("get_histogram", "get_log"),
+    }
+)
+"""What a process on another machine may ask the first server to do with the `Gate`."""
+
 MAX_WORKERS: Final = 1024
 
 UNBOUNDED: Final = -1

@@ -8,29 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 from hocket.core import actor, api, context, placement, session
-from hocket.ps import gate, memory, store
+from hocket.ps import gate, memory, remote, store
 
-
-class KeeperAccess(Protocol):
-    """What a keeper can be asked for. See `Keeper` for each."""
-
-    def make(self, nbytes: int, purpose: str) -> memory.MemoryRef:
-        """Make so much memory, full of zeros."""
-
-    def make_book(self, server: int) -> memory.MemoryRef:
-        """Make a server's book."""
-
-    def make_gate(self, settings: gate.Settings) -> memory.MemoryRef:
-        """Make the gate."""
-
-    def add(self, book: memory.MemoryRef, spec: store.Spec, value: Any) -> None:
-        """Enter a shard into a book."""
-
-    def close(self) -> None:
-        """Give all of it up."""
+ASKABLE: Final = frozenset({"make", "make_book", "make_gate", "add"})
+"""What other processes may ask a keeper for that is an actor."""
 
 
 @final
@@ -43,23 +27,24 @@ class Keeper:
 
     def make(self, nbytes: int, purpose: str) -> memory.MemoryRef:
         """Make so much memory, full of zeros."""
-        made = memory.create(nbytes, purpose)
-        self._kept.append(made)
-        return made.ref
+        return self._make(nbytes, purpose).ref
 
     def make_book(self, server: int) -> memory.MemoryRef:
         """Make a server's book."""
-        made = memory.create(store.count_book_bytes(), f"book-{server}")
+        made = self._make(store.count_book_bytes(), f"book-{server}")
         store.build_book(made)
-        self._kept.append(made)
         return made.ref
 
     def make_gate(self, settings: gate.Settings) -> memory.MemoryRef:
         """Make the gate."""
-        made = memory.create(gate.count_bytes(), "gate")
+        made = self._make(gate.count_bytes(), "gate")
         gate.build(made, settings)
-        self._kept.append(made)
         return made.ref
+
+    def _make(self, nbytes: int, purpose: str) -> memory.Memory:
+        made = memory.create(nbytes, purpose)
+        self._kept.append(made)
+        return made
 
     def add(self, book: memory.MemoryRef, spec: store.Spec, value: Any) -> None:
         """Enter a shard into a book.
@@ -82,41 +67,6 @@ class Keeper:
 
 
 @final
-class RemoteKeeper:
-    """A keeper that is an actor.
-
-    Args:
-        handle: The actor.
-    """
-
-    def __init__(self, handle: actor.ActorHandle) -> None:
-        self._handle = handle
-
-    def make(self, nbytes: int, purpose: str) -> memory.MemoryRef:
-        """Make so much memory, full of zeros."""
-        made: memory.MemoryRef = api.get(self._handle.make.remote(nbytes, purpose))
-        return made
-
-    def make_book(self, server: int) -> memory.MemoryRef:
-        """Make a server's book."""
-        made: memory.MemoryRef = api.get(self._handle.make_book.remote(server))
-        return made
-
-    def make_gate(self, settings: gate.Settings) -> memory.MemoryRef:
-        """Make the gate."""
-        made: memory.MemoryRef = api.get(self._handle.make_gate.remote(settings))
-        return made
-
-    def add(self, book: memory.MemoryRef, spec: store.Spec, value: Any) -> None:
-        """Enter a shard into a book."""
-        api.get(self._handle.add.remote(book, spec, value))
-
-    def close(self) -> None:
-        """End it."""
-        api.kill(self._handle)
-
-
-@final
 class Homes:
     """Where the servers of a strategy are, and who keeps their memory.
 
@@ -127,28 +77,38 @@ class Homes:
 
     def __init__(self, count: int, *, is_hosted: bool) -> None:
         nodes = _list_nodes()
-        here: KeeperAccess = Keeper() if not is_hosted else RemoteKeeper(_start_keeper(None))
-        keepers: dict[str, KeeperAccess] = {nodes[0]: here}
+        self._local: Keeper | None = None if is_hosted else Keeper()
+        self._actors: list[actor.ActorHandle] = []
+        keepers = {nodes[0]: self._start_keeper(None) if self._local is None else self._local}
         for node in nodes[1:count]:
-            keepers[node] = RemoteKeeper(_start_keeper(node))
+            keepers[node] = self._start_keeper(node)
         self.nodes: Final = list(itertools.islice(itertools.cycle(nodes), count))
-        self.keepers: Final[Sequence[KeeperAccess]] = [keepers[node] for node in self.nodes]
-        self._all = list(keepers.values())
+        self.keepers: Final[Sequence[Keeper]] = [keepers[node] for node in self.nodes]
         self.is_spread: Final = len(keepers) > 1
+
+    def _start_keeper(self, node: str | None) -> Keeper:
+        options = {"num_cpus": 0, **({} if node is None else _pin(node))}
+        handle = actor.ActorClass(Keeper, options).remote()
+        self._actors.append(handle)
+        return remote.build_actor_proxy(Keeper, ASKABLE, handle)
 
     def choose_options(self, server: int) -> dict[str, Any]:
         """Return where a server's actor must be: with its memory."""
-        if not self.is_spread:
-            return {}
-        return {"scheduling_strategy": placement.NodeAffinitySchedulingStrategy(self.nodes[server], soft=False)}
+        return _pin(self.nodes[server]) if self.is_spread else {}
 
     def close(self) -> None:
         """Give up all memory."""
-        for keeper in self._all:
-            keeper.close()
+        if self._local is not None:
+            self._local.close()
+        for handle in self._actors:
+            api.kill(handle)
 
 
 _BOOK_SECONDS: Final = 600.0
+
+
+def _pin(node: str) -> dict[str, Any]:
+    return {"scheduling_strategy": placement.NodeAffinitySchedulingStrategy(node, soft=False)}
 
 
 def _list_nodes() -> list[str]:
@@ -156,10 +116,3 @@ def _list_nodes() -> list[str]:
     mine = context.RuntimeContext(session.get_engine().get_context(), session.get_engine()).get_node_id()
     others = [str(node["NodeID"]) for node in api.nodes() if node["Alive"] and node["NodeID"] != mine]
     return [mine, *others]
-
-
-def _start_keeper(node: str | None) -> actor.ActorHandle:
-    options: dict[str, Any] = {"num_cpus": 0}
-    if node is not None:
-        options["scheduling_strategy"] = placement.NodeAffinitySchedulingStrategy(node, soft=False)
-    return actor.ActorClass(Keeper, options).remote()

@@ -11,7 +11,7 @@ from typing import Final, final
 import numpy as np
 
 from hocket.core import actor
-from hocket.ps import access, dense, errors, gate, memory, place, records
+from hocket.ps import access, dense, errors, gate, memory, place, records, store
 from hocket.ps.memory import Array
 
 POLICIES: Final = ("raise", "skip", "clip")
@@ -69,7 +69,7 @@ class Link:
 
     def __init__(self, address: Address) -> None:
         self.address: Final = address
-        self.stores: Final[list[access.Access]] = [
+        self.stores: Final[list[store.Store]] = [
             access.open_server(server.book, index, server.handle, address.timeout_s, is_shared=address.is_shared)
             for index, server in enumerate(address.servers)
         ]

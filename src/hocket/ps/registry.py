@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
@@ -32,6 +32,9 @@ from hocket.ps.memory import Array
 
 Partitioner: TypeAlias = Callable[..., Sequence[int]]
 
+ASKABLE: Final = frozenset({"make_variable", "make_embedding", "list_made", "count_bytes"})
+"""What other processes may ask a registry for that is an actor."""
+
 MEMORY_SHARE: Final = 0.9
 """How much of the machine's memory variables may take together, before one is refused. A guess."""
 
@@ -39,6 +42,36 @@ _HASH_SLACK: Final = 1.1
 _HASH_SPARE: Final = 64
 """How much more room a shard of a hashed table has than its share, as hashing does not divide evenly: with 10,000 rows in a shard, a tenth more is ten standard
 deviations."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VariableSettings:
+    """What is asked of a new variable. See `ParameterServerStrategy.make_variable` for each."""
+
+    name: str | None = None
+    shape: Sequence[int] | None = None
+    dtype: Any = None
+    optimizer: optimizers.Optimizer | None = None
+    partitioner: Partitioner | None = None
+    colocate_with: int | None = None
+    """The server that it shall be on. None: any."""
+    exist_ok: bool = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableSettings:
+    """What is asked of a new table. See `ParameterServerStrategy.make_embedding` for each."""
+
+    name: str | None = None
+    dtype: Any = "float32"
+    initializer: initializers.Initializer | None = None
+    initial_value: Any = None
+    optimizer: optimizers.Optimizer | None = None
+    capacity: int | None = None
+    eviction: records.Eviction | None = None
+    exist_ok: bool = False
 
 
 @final
@@ -75,7 +108,7 @@ class Registry:
     def __init__(
         self,
         books: Sequence[memory.MemoryRef],
-        keepers_by_server: Sequence[keepers.KeeperAccess],
+        keepers_by_server: Sequence[keepers.Keeper],
         optimizer: optimizers.Optimizer | None,
         partitioner: Partitioner | None,
         *,
@@ -99,38 +132,21 @@ class Registry:
         """Return how many bytes each server's variables have, with their slots."""
         return list(self._placer.statistics().num_bytes)
 
-    def make_variable(self, initial_value: Any, settings: Mapping[str, Any]) -> Made:
+    def make_variable(self, initial_value: Any, settings: VariableSettings) -> Made:
         """Make a variable. See `ParameterServerStrategy.make_variable`."""
-        return self._make_variable(initial_value, **settings)
-
-    def make_embedding(self, rows_count: int | None, dim: int, settings: Mapping[str, Any]) -> Made:
-        """Make a table. See `ParameterServerStrategy.make_embedding`."""
-        return self._make_embedding(rows_count, dim, **settings)
-
-    def _make_variable(
-        self,
-        initial_value: Any,
-        *,
-        name: str | None = None,
-        shape: Sequence[int] | None = None,
-        dtype: Any = None,
-        optimizer: optimizers.Optimizer | None = None,
-        partitioner: Partitioner | None = None,
-        colocate_with: int | None = None,
-        exist_ok: bool = False,
-    ) -> Made:
-        whole, kind = _describe(initial_value, shape, dtype)
-        known = self._find(name, exist_ok=exist_ok)
+        whole, kind = _describe(initial_value, settings.shape, settings.dtype)
+        known = self._find(settings.name, exist_ok=settings.exist_ok)
         if known is not None:
             return _check_same(
                 known, known.shape == whole and known.dtype == kind and not known.is_table, f"{kind}{list(whole)}"
             )
-        label = name or f"variable_{len(self._made)}"
-        rule = optimizer if optimizer is not None else self._optimizer
+        label = settings.name or f"variable_{len(self._made)}"
+        home = settings.colocate_with
+        rule = settings.optimizer if settings.optimizer is not None else self._optimizer
         if np.dtype(kind).kind != "f":
             rule = None
-        chosen = partitioner if partitioner is not None else self._partitioner
-        count = partitioners.count_shards(chosen, whole, kind) if colocate_with is None else 1
+        chosen = settings.partitioner if settings.partitioner is not None else self._partitioner
+        count = partitioners.count_shards(chosen, whole, kind) if home is None else 1
         sizes = partitioners.split_rows(whole[0], count) if count > 1 else [whole[0] if whole else 1]
         copies = 2 * (1 + (len(rule.slots) if rule is not None else 0))
         self._reserve(label, math.prod(whole) * np.dtype(kind).itemsize * copies)
@@ -139,77 +155,60 @@ class Registry:
         for size in sizes:
             piece = (size, *whole[1:]) if whole else ()
             nbytes = math.prod(piece) * np.dtype(kind).itemsize
-            if colocate_with is not None:
-                home = colocate_with
+            server = self._placer.place(nbytes * copies, nbytes) if home is None else home
+            if home is not None:
                 self._placer.occupy(home, nbytes * copies, nbytes)
-            else:
-                home = self._placer.place(nbytes * copies, nbytes)
-            spec = records.DenseSpec(self._counts[home], home, label, piece, start, kind, rule, records.NO_MEMORY)
-            spec = self._give_memory(spec, dense.plan(piece, kind, len(spec.slots)).nbytes)
-            self._add(spec, _make_initial(initial_value, piece, whole, start, kind))
-            parts.append(spec)
+            spec = records.DenseSpec(self._counts[server], server, label, piece, start, kind, rule, records.NO_MEMORY)
+            value = _make_initial(initial_value, piece, whole, start, kind)
+            parts.append(self._add(spec, dense.plan(piece, kind, len(spec.slots)).nbytes, value))
             start += size
         made = self._made[label] = Made(label, whole, kind, tuple(parts))
         return made
 
-    def _make_embedding(
-        self,
-        rows_count: int | None,
-        dim: int,
-        *,
-        name: str | None = None,
-        dtype: Any = "float32",
-        initializer: initializers.Initializer | None = None,
-        initial_value: Any = None,
-        optimizer: optimizers.Optimizer | None = None,
-        capacity: int | None = None,
-        eviction: records.Eviction | None = None,
-        exist_ok: bool = False,
-    ) -> Made:
-        _check_table(rows_count, dim, capacity, eviction)
-        kind = str(np.dtype(dtype))
-        if np.dtype(dtype).kind != "f":
+    def make_embedding(self, rows_count: int | None, dim: int, settings: TableSettings) -> Made:
+        """Make a table. See `ParameterServerStrategy.make_embedding`."""
+        _check_table(rows_count, dim, settings)
+        kind = str(np.dtype(settings.dtype))
+        if np.dtype(kind).kind != "f":
             raise TypeError(f"A table's rows are floats, but received dtype={kind}. Write dtype='float32'.")
-        known = self._find(name, exist_ok=exist_ok)
+        known = self._find(settings.name, exist_ok=settings.exist_ok)
         if known is not None:
             return _check_same(
                 known,
                 known.rows == rows_count and known.dim == dim and known.dtype == kind,
                 f"a table of {rows_count} x {dim} {kind}",
             )
-        first = _check_first(initial_value, rows_count, dim, kind)
-        label = name or f"embedding_{len(self._made)}"
-        rule = optimizer if optimizer is not None else self._optimizer
-        begin = initializer if initializer is not None else initializers.Uniform()
+        first = _check_first(settings.initial_value, rows_count, dim, kind)
+        label = settings.name or f"embedding_{len(self._made)}"
+        rule = settings.optimizer if settings.optimizer is not None else self._optimizer
+        begin = settings.initializer if settings.initializer is not None else initializers.Uniform()
         count = len(self._books)
-        total = rows_count if rows_count is not None else capacity
+        total = rows_count if rows_count is not None else settings.capacity
         assert total is not None, "checked"
-        copies = 1 + (len(rule.slots) if rule is not None else 0)
+        row_bytes = dim * np.dtype(kind).itemsize * (1 + (len(rule.slots) if rule is not None else 0))
         if rows_count is not None:
-            self._reserve(label, total * dim * np.dtype(kind).itemsize * copies)
+            self._reserve(label, total * row_bytes)
         parts: list[records.TableSpec] = []
         for shard in range(count):
-            room = _count_room(rows_count, total, shard, count)
             spec = records.TableSpec(
-                self._counts[shard],
-                shard,
-                label,
-                room,
-                dim,
-                kind,
-                rule,
-                begin,
-                rows_count is None,
-                count,
-                shard,
-                eviction,
-                records.NO_MEMORY,
+                number=self._counts[shard],
+                server=shard,
+                name=label,
+                rows=_count_room(rows_count, total, shard, count),
+                dim=dim,
+                dtype=kind,
+                optimizer=rule,
+                initializer=begin,
+                is_hashed=rows_count is None,
+                stride=count,
+                offset=shard,
+                eviction=settings.eviction,
+                ref=records.NO_MEMORY,
                 total=rows_count,
             )
-            self._placer.occupy(shard, room * dim * np.dtype(kind).itemsize * copies, 0)
-            spec = self._give_memory(spec, rows.plan(spec).nbytes)
-            self._add(spec, None if first is None else np.ascontiguousarray(first[shard::count]))
-            parts.append(spec)
+            self._placer.occupy(shard, spec.rows * row_bytes, 0)
+            value = None if first is None else np.ascontiguousarray(first[shard::count])
+            parts.append(self._add(spec, rows.plan(spec).nbytes, value))
         made = self._made[label] = Made(label, (), kind, tuple(parts), rows_count, dim)
         return made
 
@@ -230,18 +229,16 @@ class Registry:
             )
         self._nbytes += nbytes
 
-    def _give_memory(self, spec: Any, nbytes: int) -> Any:
+    def _add(self, spec: records.Spec, nbytes: int, value: Any) -> records.Spec:
+        """Have memory made for a shard, and enter it into its server's book; return it as it is there."""
         keeper = self._keepers[spec.server]
-        boxes = (
-            keeper.make(mail.plan(spec).nbytes, f"{spec.name}-mail")
-            if self._is_synchronous and spec.optimizer is not None
-            else None
-        )
-        return records.replace_memory(spec, keeper.make(nbytes, spec.name), boxes)
-
-    def _add(self, spec: Any, value: Any) -> None:
-        self._keepers[spec.server].add(self._books[spec.server], spec, value)
+        boxes = None
+        if self._is_synchronous and spec.optimizer is not None:
+            boxes = keeper.make(mail.plan(spec).nbytes, f"{spec.name}-mail")
+        made = records.replace_memory(spec, keeper.make(nbytes, spec.name), boxes)
+        keeper.add(self._books[spec.server], made, value)
         self._counts[spec.server] += 1
+        return made
 
 
 def list_made(stores: Sequence[Any]) -> list[Made]:
@@ -326,7 +323,8 @@ def _takes_offset(function: Callable[..., Any]) -> bool:
     return False
 
 
-def _check_table(rows_count: int | None, dim: int, capacity: int | None, eviction: Any) -> None:
+def _check_table(rows_count: int | None, dim: int, settings: TableSettings) -> None:
+    capacity = settings.capacity
     if rows_count is not None and rows_count < 1:
         raise ValueError(
             f"A table has 1 row or more, but received {rows_count!r}. For ids of any size write ps.Embedding(None, dim, capacity=...)."
@@ -337,7 +335,7 @@ def _check_table(rows_count: int | None, dim: int, capacity: int | None, evictio
         raise ValueError(
             f"ps.Embedding(None, {dim}) takes any id, and must be told how many there is room for: capacity=1_000_000."
         )
-    if rows_count is not None and (capacity is not None or eviction is not None):
+    if rows_count is not None and (capacity is not None or settings.eviction is not None):
         raise ValueError(
             f"capacity and eviction are for ps.Embedding(None, {dim}, ...): with {rows_count} rows each has its place."
         )

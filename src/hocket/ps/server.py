@@ -10,7 +10,7 @@ import os
 from typing import Any, Final, final
 
 from hocket.core import actor
-from hocket.ps import gate, memory, store, streams
+from hocket.ps import gate, memory, remote, store, streams
 
 _THREADS: Final = 64
 """How many requests a server answers at once, those that wait at the gate among them. A guess."""
@@ -40,21 +40,20 @@ class Server:
 
     def call_store(self, name: str, *args: Any) -> Any:
         """Do with its variables what a caller on another machine cannot."""
-        return getattr(self._store, name)(*args)
+        return remote.answer(self._store, store.ASKABLE, name, args)
 
-    def call_gate(self, name: str, *args: int) -> Any:
+    def call_gate(self, name: str, *args: Any) -> Any:
         """Ask the gate, for a worker of another machine."""
         if self._gate is None:
             self._gate = gate.Gate(self._gate_ref, self._timeout_s)
-        found = getattr(self._gate, name)
-        return found(*args) if callable(found) else found
+        return remote.answer(self._gate, gate.ASKABLE, name, args)
 
     def call_deal(self, ref: memory.MemoryRef, count: int, name: str, worker: int) -> Any:
         """Deal out items, for a worker of another machine."""
         deal = self._deals.get(ref)
         if deal is None:
             deal = self._deals[ref] = streams.Deal(ref, count)
-        return getattr(deal, name)(worker)
+        return remote.answer(deal, streams.ASKABLE, name, (worker,))
 
 
 def start(

@@ -32,6 +32,14 @@ from hocket.collective import futex
 from hocket.ps import dense, mail, memory, mutex, records, rows
 from hocket.ps.memory import Array
 
+ASKABLE: Final = frozenset(
+    {
+        *("read", "read_rows", "push", "deposit", "close_round", "export", "begin_snapshot", "finish_snapshot"),
+        *("evict", "get_statistics", "list_specs"),
+    }
+)
+"""What a process on another machine may ask a server to do with its `Store`."""
+
 MAX_WORKERS: Final = 1024
 """How many workers can have tickets. A guess at more than anybody starts."""
 

@@ -16,6 +16,7 @@ What the coordinator holds of a stream is an iterator. With the last one the str
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,10 @@ from typing import Any, Final, NoReturn, final
 import numpy as np
 
 from hocket.core import actor, api
-from hocket.ps import foreign, memory, mutex, place
+from hocket.ps import foreign, memory, mutex, place, remote
+
+ASKABLE: Final = frozenset({"list_owned", "take"})
+"""What a worker on another machine may ask the first server to do with a `Deal`."""
 
 _FREE: Final = -1
 _DONE: Final = -2
@@ -193,25 +197,16 @@ class FromSequence:
         worker = context.input_pipeline_id
         if memory.is_reachable(self._ref):
             deal = Deal(self._ref, self._count)
-            owned, take = deal.list_owned(worker), deal.take
         else:
-            owned, take = self._ask("list_owned", worker), self._take_far
-        return self._draw(items, owned[position:], take, worker)
+            ask = functools.partial(remote.ask, self._handle.call_deal, self._ref, self._count)
+            deal = remote.build_proxy(Deal, ASKABLE, ask)
+        return self._draw(items, deal.list_owned(worker)[position:], deal, worker)
 
-    def _draw(
-        self, items: Sequence[Any], owned: list[int], take: Callable[[int], int | None], worker: int
-    ) -> Iterator[Any]:
+    def _draw(self, items: Sequence[Any], owned: list[int], deal: Deal, worker: int) -> Iterator[Any]:
         for item in owned:
             yield items[item]
-        while (taken := take(worker)) is not None:
+        while (taken := deal.take(worker)) is not None:
             yield items[taken]
-
-    def _take_far(self, worker: int) -> int | None:
-        item: int | None = self._ask("take", worker)
-        return item
-
-    def _ask(self, name: str, worker: int) -> Any:
-        return api.get(self._handle.call_deal.remote(self._ref, self._count, name, worker))
 
 
 @final

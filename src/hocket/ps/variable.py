@@ -55,10 +55,10 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         link.enter()
         if len(self._parts) == 1:
             part = self._parts[0]
-            return link.stores[part.server].read(part.number, out)
+            return link.stores[part.server].read(part.number, out=out)
         result = np.empty(self.shape, self.dtype) if out is None else out
         for part, rows in zip(self._parts, self.list_rows(), strict=True):
-            link.stores[part.server].read(part.number, result[rows])
+            link.stores[part.server].read(part.number, out=result[rows])
         return result
 
     numpy = value = read_value
