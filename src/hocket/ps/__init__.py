@@ -8,6 +8,7 @@ many shards it is cut, and `placement` which server holds which. These need nump
 """
 
 from hocket.ps.checkpoints import load_checkpoint as load_checkpoint
+from hocket.ps.closure_context import get_current_worker_index as get_current_worker_index
 from hocket.ps.cluster import Cluster as Cluster
 from hocket.ps.cluster import ClusterTask as ClusterTask
 from hocket.ps.coordinator import Coordinator as Coordinator
@@ -39,7 +40,6 @@ from hocket.ps.partitioners import FixedShards as FixedShards
 from hocket.ps.partitioners import MaxSize as MaxSize
 from hocket.ps.partitioners import MinSize as MinSize
 from hocket.ps.partitioners import Partitioner as Partitioner
-from hocket.ps.place import get_current_worker_index as get_current_worker_index
 from hocket.ps.records import Eviction as Eviction
 from hocket.ps.resolvers import SimpleClusterResolver as SimpleClusterResolver
 from hocket.ps.resolvers import TFConfigClusterResolver as TFConfigClusterResolver

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, final
 from hocket.core import api, session
 from hocket.ps import (
     checks,
+    closure_context,
     closures,
     desk,
     embedding,
@@ -22,7 +23,6 @@ from hocket.ps import (
     gate,
     links,
     memory,
-    place,
     strategy,
     streams,
     variable,
@@ -473,7 +473,7 @@ def _takes_argument(function: Callable[..., Any]) -> bool:
 
 
 def _refuse_in_closure(method: str) -> None:
-    if place.get_optional_place() is not None:
+    if closure_context.get_optional_context() is not None:
         raise RuntimeError(
             f"Coordinator.{method} was called in a closure, which would wait for itself. Schedule from the coordinator's process: return what shall be done next."
         )

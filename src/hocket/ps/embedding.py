@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from hocket.ps import checks, dense, foreign, links, placement, records, scope, slices
+from hocket.ps import checks, closure_context, dense, foreign, links, placement, records, scope, slices
 from hocket.ps.memory import Array
 
 
@@ -197,7 +197,7 @@ class Embedding:
     def read_rows(self, ids: Array) -> Array:
         """Return the rows of ids, int64, that are in range."""
         link = links.open_link(self._address)
-        link.enter()
+        link.enter(closure_context.get_optional_context())
         if len(self._parts) == 1:
             part = self._parts[0]
             return link.stores[part.server].read_rows(part.number, ids)
@@ -289,9 +289,9 @@ class Embedding:
         rows = np.broadcast_to(checks.fit_into(self.name, values, self.dtype), (len(which), self.dim))
         if len(np.unique(which)) < len(which):
             raise ValueError(f"An id of `{self.name}` is named twice. Name each once.")
-        link = links.open_link(self._address)
+        link, here = links.open_link(self._address), closure_context.get_optional_context()
         for server, operations in self._build(kind, which, rows).items():
-            link.update(server, operations)
+            link.update(here, server, operations)
 
     def _build(self, kind: str, ids: Array, values: Array, scale: float = 1.0) -> dict[int, list[records.Operation]]:
         if len(self._parts) == 1:

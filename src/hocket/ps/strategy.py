@@ -10,12 +10,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
 
-import numpy as np
-
 from hocket.core import actor, api, session
 from hocket.ps import (
     checkpoints,
-    checks,
+    closure_context,
     embedding,
     foreign,
     gate,
@@ -158,7 +156,7 @@ class BaseStrategy(abc.ABC):
         Args:
             variables: Which.
         """
-        links.open_link(self.address).enter()
+        links.open_link(self.address).enter(closure_context.get_optional_context())
         return [one.read_value() for one in variables]
 
     def push(self, gradients: Iterable[tuple[Any, Any]], *, scale: float = 1.0) -> links.Outcome:
@@ -177,20 +175,19 @@ class BaseStrategy(abc.ABC):
             NonFiniteGradientError: A gradient has NaN or infinity, and the policy is to raise.
             PushTimeoutError: Another worker is to be applied first, and does not come.
         """
-        link = links.open_link(self.address)
         operations: dict[int, list[records.Operation]] = {}
         seen: set[str] = set()
         for gradient, target in gradients:
             foreign.refuse_in_graph(getattr(target, "name", ""))
             if getattr(target, "name", None) in seen:
                 raise ValueError(f"`{target.name}` is named twice in one push. Add its gradients up first.")
-            found = _build(link, gradient, target, scale)
+            found = _build(gradient, target, scale)
             if found is None:
                 return links.Outcome(is_applied=False, staleness=0)
             seen.add(target.name)
             for home, some in found.items():
                 operations.setdefault(home, []).extend(some)
-        return link.push(operations)
+        return links.open_link(self.address).push(closure_context.get_optional_context(), operations)
 
     # -- what there is --
 
@@ -438,7 +435,7 @@ def build(address: links.Address, made: registry.Made) -> Any:
     return variable.build(cls, address, made.name, made.shape, made.dtype, made.parts)  # type: ignore[arg-type]
 
 
-def _build(link: links.Link, gradient: Any, target: Any, scale: float) -> dict[int, list[records.Operation]] | None:
+def _build(gradient: Any, target: Any, scale: float) -> dict[int, list[records.Operation]] | None:
     """Return what a gradient does on each server; None if the push is to be skipped."""
     if isinstance(target, embedding.Embedding):
         if not isinstance(gradient, embedding.IndexedSlices):
@@ -450,11 +447,7 @@ def _build(link: links.Link, gradient: Any, target: Any, scale: float) -> dict[i
         raise TypeError(
             f"A push takes pairs of a gradient and its variable, but received {type(target).__name__} for a variable."
         )
-    given = np.asarray(gradient)
-    if target.optimizer is not None:
-        given = checks.fit_into(target.name, given, target.dtype)
-    admitted = link.admit(target.name, given)
-    return None if admitted is None else target.build_operations(admitted, scale)
+    return target.build_operations(gradient, scale)
 
 
 def _parse_cluster(given: Any) -> cluster_module.Cluster:

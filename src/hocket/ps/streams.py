@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn, final
 import numpy as np
 
 from hocket.core import actor, api
-from hocket.ps import foreign, memory, mutex, place, remote
+from hocket.ps import closure_context, foreign, memory, mutex, remote
 
 ASKABLE: Final = frozenset({"list_owned", "take"})
 """What a worker on another machine may ask the first server to do with a `Deal`."""
@@ -273,7 +273,7 @@ def _note(one: Any) -> None:
         found.append(one)
 
 
-def _find(here: place.Place, number: int) -> Any:
+def _find(here: closure_context.ClosureContext, number: int) -> Any:
     """Return the calling worker's own.
 
     Raises:
@@ -314,7 +314,7 @@ class PerWorkerIterator:
             RuntimeError: TensorFlow records a graph.
             NotImplementedError: It is called outside a closure.
         """
-        here = place.get_optional_place()
+        here = closure_context.get_optional_context()
         if here is None:
             raise NotImplementedError(
                 "A per-worker iterator has no items of its own: each worker draws from its part. Call next(iterator) in the function that you schedule."
@@ -344,7 +344,7 @@ class PerWorkerValue:
             RuntimeError: It is called outside a closure.
         """
         foreign.refuse_in_graph("PerWorkerValue.value", "is the worker's own")
-        return _find(place.get_place("PerWorkerValue.value"), self.number)
+        return _find(closure_context.get_context("PerWorkerValue.value"), self.number)
 
 
 @final
@@ -369,7 +369,7 @@ class PerWorkerDataset:
         Raises:
             RuntimeError: It is called in a closure.
         """
-        if place.get_optional_place() is not None:
+        if closure_context.get_optional_context() is not None:
             raise RuntimeError(
                 "iter(per_worker_dataset) was called in a closure. Call it in the coordinator, and give the iterator to the closure."
             )

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, final
 import numpy as np
 import numpy.lib.mixins
 
-from hocket.ps import checks, foreign, links, records, scope
+from hocket.ps import checks, closure_context, foreign, links, records, scope
 from hocket.ps.memory import Array
 
 
@@ -52,7 +52,7 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         """
         foreign.refuse_in_graph(self.name)
         link = links.open_link(self._address)
-        link.enter()
+        link.enter(closure_context.get_optional_context())
         if len(self._parts) == 1:
             part = self._parts[0]
             return link.stores[part.server].read(part.number, out=out)
@@ -129,7 +129,7 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         foreign.refuse_in_graph(self.name)
         ids = self._check_ids(indices)
         link = links.open_link(self._address)
-        link.enter()
+        link.enter(closure_context.get_optional_context())
         result: Array = np.empty((*ids.shape, *self.shape[1:]), self.dtype)
         for part, rows in zip(self._parts, self.list_rows(), strict=True):
             mine = (ids >= rows.start) & (ids < rows.stop)
@@ -191,16 +191,23 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         """Take the larger of each element, in rows by number; return the variable."""
         return self._scatter("max", indices, updates)
 
-    def build_operations(self, gradient: Array, scale: float = 1.0) -> dict[int, list[records.Operation]]:
-        """Return what a gradient does on each server.
+    def build_operations(self, gradient: Any, scale: float = 1.0) -> dict[int, list[records.Operation]] | None:
+        """Return what a gradient does on each server; None if it is not finite, and the push is to be skipped.
 
         Args:
             gradient: Of the variable's shape.
             scale: What the learning rate is multiplied with.
 
         Raises:
+            NonFiniteGradientError: It is not finite, and the policy is to raise.
             ValueError: The variable takes no gradients, or the shape is another.
         """
+        gradient = np.asarray(gradient)
+        if gradient.dtype != self.dtype and self.optimizer is not None:
+            gradient = checks.fit_into(self.name, gradient, self.dtype)
+        gradient = links.open_link(self._address).admit(self.name, gradient)
+        if gradient is None:
+            return None
         if self.optimizer is None:
             raise ValueError(
                 f"`{self.name}` has no optimizer, so it takes no gradients. Write ps.Variable(..., optimizer=ps.SGD(lr=0.1)), or "
@@ -224,25 +231,26 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         given = checks.fit_into(self.name, given, self.dtype)
         if not _fits(given.shape, self.shape):
             raise ValueError(f"`{self.name}` has the shape {self.shape}, which {given.shape} cannot be added to.")
-        link = links.open_link(self._address)
+        link, here = links.open_link(self._address), closure_context.get_optional_context()
         if len(self._parts) == 1:
             part = self._parts[0]
-            link.update(part.server, [records.Operation(part.number, kind, given)])
+            link.update(here, part.server, [records.Operation(part.number, kind, given)])
             return self
         whole = np.broadcast_to(given, self.shape)
         for part, rows in zip(self._parts, self.list_rows(), strict=True):
-            link.update(part.server, [records.Operation(part.number, kind, np.ascontiguousarray(whole[rows]))])
+            link.update(here, part.server, [records.Operation(part.number, kind, np.ascontiguousarray(whole[rows]))])
         return self
 
     def _scatter(self, kind: str, indices: Any, updates: Any) -> Any:
         foreign.refuse_in_graph(self.name)
         ids = self._check_ids(indices)
         values = np.broadcast_to(checks.fit_into(self.name, updates, self.dtype), (*ids.shape, *self.shape[1:]))
-        link = links.open_link(self._address)
+        link, here = links.open_link(self._address), closure_context.get_optional_context()
         for part, rows in zip(self._parts, self.list_rows(), strict=True):
             mine = (ids >= rows.start) & (ids < rows.stop)
             if mine.any():
                 link.update(
+                    here,
                     part.server,
                     [records.Operation(part.number, f"scatter_{kind}", values[mine], ids[mine] - rows.start)],
                 )
