@@ -299,7 +299,7 @@ class Store:
         """Return the rows as they were when the snapshot began."""
         shard = self.get_shard(number)
         assert isinstance(shard, rows.TableShard), "a dense variable is exported"
-        return shard.finish_snapshot(which)
+        return shard.snapshot.finish(which)
 
     def evict(self, number: int, idle_updates: int) -> int:
         """Give up the rows of a table that none of its last updates has touched; return how many."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -161,17 +162,26 @@ class FromFunction:
 
     Args:
         function: Returns something to iterate over; takes an `InputContext`, or nothing.
-        takes_context: Which.
     """
 
-    def __init__(self, function: Callable[..., Any], *, takes_context: bool) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._takes_context = takes_context
+        self._takes_context = _takes_argument(function)
 
     def open(self, context: InputContext, position: int) -> Iterator[Any]:
         """Return the items from a position on."""
         source = self._function(context) if self._takes_context else self._function()
         return itertools.islice(iter(source), position, None)
+
+
+def _takes_argument(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(
+        one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters
+    )
 
 
 @final
