@@ -55,12 +55,7 @@ def plan(shape: tuple[int, ...], dtype: str, num_slots: int) -> memory.Plan:
 
 @final
 class DenseShard:
-    """A shard, as this process sees it.
-
-    Args:
-        spec: Which it is.
-        kept: Its memory.
-    """
+    """A shard, as this process sees it."""
 
     def __init__(self, spec: records.DenseSpec, kept: memory.Memory) -> None:
         self.spec: Final = spec

@@ -48,13 +48,7 @@ _log = logging.getLogger("hocket.ps")
 
 @final
 class WorkerProcess:
-    """A worker's process, and what it was taught. One that replaces it begins with nothing.
-
-    Args:
-        index: The worker's.
-        options: What its actor holds.
-        is_watched: Whether it can be asked for its stacks.
-    """
+    """A worker's process, and what it was taught. One that replaces it begins with nothing."""
 
     def __init__(self, index: int, options: Mapping[str, Any], *, is_watched: bool) -> None:
         self._handle = worker.start(index, options, is_watched=is_watched)

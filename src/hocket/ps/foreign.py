@@ -26,11 +26,7 @@ _REMEDY = (
 
 @contextlib.contextmanager
 def adopted(make: Callable[..., Any]) -> Iterator[None]:
-    """Have ``tf.Variable`` in a ``with`` block make a variable on servers.
-
-    Args:
-        make: A strategy's `make_variable`.
-    """
+    """Have ``tf.Variable`` in a ``with`` block make a variable on servers, by a strategy's `make_variable`."""
     with contextlib.ExitStack() as stack:
         tensorflow = sys.modules.get("tensorflow")
         if tensorflow is not None and hasattr(tensorflow, "variable_creator_scope"):

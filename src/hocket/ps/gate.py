@@ -116,11 +116,7 @@ class Settings:
 
 @final
 class Gate:
-    """The gate, as one process sees it.
-
-    Args:
-        ref: Its memory.
-        timeout_s: How long a pull or a push may wait.
+    """The gate, as one process sees it. A pull or a push waits `timeout_s` seconds.
 
     Raises:
         OSError: This process does not share memory with the keeper.
@@ -139,7 +135,8 @@ class Gate:
         self._histogram = arrays["histogram"]
         self._log = arrays["log"]
         self._timeout_s = timeout_s
-        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s, lambda: _do_nothing)
+        # Nothing is half done in a gate that matters: the worker that died in it is forgotten.
+        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s)
 
     @property
     def version(self) -> int:
@@ -149,12 +146,7 @@ class Gate:
     # -- synchronous steps --
 
     def arrive(self, worker: int, closure: int, turn: int) -> int:
-        """Say that a worker's gradient is in its boxes; return what is to be done.
-
-        Args:
-            worker: Whose.
-            closure: Of the push's ticket; with `turn`.
-            turn: See `closure`.
+        """Say that a worker's gradient, with the closure and the turn of its ticket, is in its boxes; return what is to be done.
 
         Returns:
             `WAITS` for others; `CLOSES`: this worker must close the step; `COMES_LATE`: the step is over, or the gradient was counted before.
@@ -262,13 +254,7 @@ class Gate:
         self._wait(worker, self._try_grant)
 
     def leave(self, worker: int, closure: int, turn: int) -> int:
-        """Say that the push was applied; return its staleness. Said again, by who repeats a closure of a dead worker: counts nothing.
-
-        Args:
-            worker: Whose.
-            closure: Of the push's ticket; with `turn`.
-            turn: See `closure`.
-        """
+        """Say that the push was applied; return its staleness. Said again, by who repeats a closure of a dead worker: counts nothing."""
         if (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1])):
             self.forget(worker)
             return 0
@@ -412,10 +398,6 @@ class Gate:
             f"which pulled at version {int(readings[slowest]) if slowest is not None else '?'} of {self.version} and has not pushed since. Is that worker stopped, or much "
             "slower? Use a larger max_staleness, or a larger timeout_s."
         )
-
-
-def _do_nothing() -> None:
-    """A gate has nothing half done that matters: the worker that died in it is forgotten."""
 
 
 def _can_keep(version: int, waiting: list[int], granted: list[int]) -> bool:

@@ -22,12 +22,7 @@ def count_places(rows: int) -> int:
 
 @final
 class HashIndex:
-    """The index, in the table's memory.
-
-    Args:
-        keys: The id of each row.
-        places: 0 where a place is free; else 1 + the row.
-    """
+    """The index, in the table's memory: the id of each row; and places, with 0 where one is free, else 1 + the row."""
 
     def __init__(self, keys: Array, places: Array) -> None:
         self.keys: Final = keys

@@ -70,11 +70,6 @@ class Inputs:
     def begin_deal(self, items: Any, count: int, handle: actor.ActorHandle) -> streams.PerWorkerIterator:
         """Begin a pass over a sequence.
 
-        Args:
-            items: A reference to the sequence.
-            count: How many items it has.
-            handle: The server that deals for workers of other machines.
-
         Raises:
             CheckpointMismatchError: The checkpoint has something else here.
         """

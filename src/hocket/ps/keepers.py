@@ -47,13 +47,7 @@ class Keeper:
         return made
 
     def add(self, book: memory.MemoryRef, spec: store.Spec, value: Any) -> None:
-        """Enter a shard into a book.
-
-        Args:
-            book: Of the shard's server.
-            spec: The shard; its memory is made.
-            value: What a dense one begins with. Of a table: its first rows, or None.
-        """
+        """Enter a shard, whose memory is made, into a book, with what it begins with: of a table its first rows, or None."""
         known = self._stores.get(book)
         if known is None:
             known = self._stores[book] = store.Store(book, spec.server, _BOOK_SECONDS)
@@ -68,12 +62,7 @@ class Keeper:
 
 @final
 class Homes:
-    """Where the servers of a strategy are, and who keeps their memory.
-
-    Args:
-        count: How many servers.
-        is_hosted: Whether the driver's part is an actor's.
-    """
+    """Where the servers of a strategy are, and who keeps their memory. Hosted: the driver's part is an actor's."""
 
     def __init__(self, count: int, *, is_hosted: bool) -> None:
         nodes = _list_nodes()

@@ -61,11 +61,7 @@ class Outcome:
 
 @final
 class Link:
-    """The servers, reached.
-
-    Args:
-        address: Where they are.
-    """
+    """A strategy's servers and its gate, opened in this process."""
 
     def __init__(self, address: Address) -> None:
         self.address: Final = address

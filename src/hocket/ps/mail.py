@@ -43,12 +43,7 @@ def build(kept: memory.Memory, spec: records.DenseSpec | records.TableSpec) -> N
 
 @final
 class Mail:
-    """The boxes of a shard, as one process sees them.
-
-    Args:
-        spec: The shard.
-        kept: Their memory.
-    """
+    """The boxes of a shard, as one process sees them."""
 
     def __init__(self, spec: records.DenseSpec | records.TableSpec, kept: memory.Memory) -> None:
         self._spec = spec

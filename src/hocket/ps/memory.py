@@ -14,7 +14,7 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
@@ -50,18 +50,9 @@ class MemoryRef:
     nbytes: int
 
 
-MakeMemory: TypeAlias = Callable[[int, str], MemoryRef]
-"""Makes a memory of so many bytes for a purpose; the keeper's."""
-
-
 @final
 class Memory:
-    """A memory, as this process sees it. Made by `create` or `open_memory`; gone with its last array.
-
-    Args:
-        descriptor: Of the memfd; taken over.
-        nbytes: How long it is.
-    """
+    """A memory, as this process sees it. Made by `create` or `open_memory`; gone with its last array. It closes the memfd that it is given."""
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
         self._bytes: Array = _map(descriptor, nbytes)

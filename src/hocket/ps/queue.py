@@ -37,11 +37,7 @@ class Queue:
         self._count += 1
 
     def has(self, empty: AbstractSet[int]) -> bool:
-        """Tell whether there is one for a worker.
-
-        Args:
-            empty: The streams of which the worker has no more.
-        """
+        """Tell whether there is one for a worker whose streams in `empty` have no more."""
         return any(streams.isdisjoint(empty) for streams in self._lines)
 
     def pop(self, empty: AbstractSet[int]) -> closures.Closure | None:

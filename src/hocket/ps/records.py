@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 import numpy as np
 
@@ -143,3 +143,23 @@ Spec = TypeVar("Spec", DenseSpec, TableSpec)
 def replace_memory(spec: Spec, ref: memory.MemoryRef, mail: memory.MemoryRef | None) -> Spec:
     """Return the same shard in other memory."""
     return dataclasses.replace(spec, ref=ref, mail=mail)
+
+
+class VariableRecord(NamedTuple):  # it travels with each variable, and a dataclass takes longer
+    """A variable or table: what it is, and where its shards are."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Of a dense variable. Of a table: () ."""
+    dtype: str
+    parts: tuple[DenseSpec, ...] | tuple[TableSpec, ...]
+    """Its shards: of a dense variable in the order of their rows, of a table by server."""
+    rows: int | None = None
+    """Of a table: how many ids there are; None: any."""
+    dim: int = 0
+    """Of a table: how long a row is."""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table."""
+        return self.dim > 0

@@ -10,10 +10,11 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 import numpy as np
 
+from hocket.core import actor
 from hocket.engine import node
 from hocket.ps import (
     dense,
@@ -26,11 +27,10 @@ from hocket.ps import (
     partitioners,
     placement,
     records,
+    remote,
     rows,
 )
 from hocket.ps.memory import Array
-
-Partitioner: TypeAlias = Callable[..., Sequence[int]]
 
 ASKABLE: Final = frozenset({"make_variable", "make_embedding", "list_made", "count_bytes"})
 """What other processes may ask a registry for that is an actor."""
@@ -53,7 +53,7 @@ class VariableSettings:
     shape: Sequence[int] | None = None
     dtype: Any = None
     optimizer: optimizers.Optimizer | None = None
-    partitioner: Partitioner | None = None
+    partitioner: partitioners.PartitionFunction | None = None
     colocate_with: int | None = None
     """The server that it shall be on. None: any."""
     exist_ok: bool = False
@@ -75,25 +75,6 @@ class TableSettings:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A variable or table, as the registry knows it."""
-
-    name: str
-    shape: tuple[int, ...]
-    """Of a dense variable. Of a table: () ."""
-    dtype: str
-    parts: tuple[records.DenseSpec, ...] | tuple[records.TableSpec, ...]
-    rows: int | None = None
-    dim: int = 0
-
-    @property
-    def is_table(self) -> bool:
-        """Whether it is a table."""
-        return self.dim > 0
-
-
-@final
 class Registry:
     """All variables of a strategy.
 
@@ -110,7 +91,7 @@ class Registry:
         books: Sequence[memory.MemoryRef],
         keepers_by_server: Sequence[keepers.Keeper],
         optimizer: optimizers.Optimizer | None,
-        partitioner: Partitioner | None,
+        partitioner: partitioners.PartitionFunction | None,
         *,
         is_synchronous: bool,
     ) -> None:
@@ -121,10 +102,10 @@ class Registry:
         self._is_synchronous = is_synchronous
         self._placer = placement.Placer(len(books))
         self._counts = [0] * len(books)
-        self._made: dict[str, Made] = {}
+        self._made: dict[str, records.VariableRecord] = {}
         self._nbytes = 0
 
-    def list_made(self) -> list[Made]:
+    def list_made(self) -> list[records.VariableRecord]:
         """Return all of them, in the order of making."""
         return list(self._made.values())
 
@@ -132,7 +113,7 @@ class Registry:
         """Return how many bytes each server's variables have, with their slots."""
         return list(self._placer.statistics().num_bytes)
 
-    def make_variable(self, initial_value: Any, settings: VariableSettings) -> Made:
+    def make_variable(self, initial_value: Any, settings: VariableSettings) -> records.VariableRecord:
         """Make a variable. See `ParameterServerStrategy.make_variable`."""
         whole, kind = _describe(initial_value, settings.shape, settings.dtype)
         known = self._find(settings.name, exist_ok=settings.exist_ok)
@@ -162,10 +143,10 @@ class Registry:
             value = _make_initial(initial_value, piece, whole, start, kind)
             parts.append(self._add(spec, dense.plan(piece, kind, len(spec.slots)).nbytes, value))
             start += size
-        made = self._made[label] = Made(label, whole, kind, tuple(parts))
+        made = self._made[label] = records.VariableRecord(label, whole, kind, tuple(parts))
         return made
 
-    def make_embedding(self, rows_count: int | None, dim: int, settings: TableSettings) -> Made:
+    def make_embedding(self, rows_count: int | None, dim: int, settings: TableSettings) -> records.VariableRecord:
         """Make a table. See `ParameterServerStrategy.make_embedding`."""
         _check_table(rows_count, dim, settings)
         kind = str(np.dtype(settings.dtype))
@@ -209,10 +190,10 @@ class Registry:
             self._placer.occupy(shard, spec.rows * row_bytes, 0)
             value = None if first is None else np.ascontiguousarray(first[shard::count])
             parts.append(self._add(spec, rows.plan(spec).nbytes, value))
-        made = self._made[label] = Made(label, (), kind, tuple(parts), rows_count, dim)
+        made = self._made[label] = records.VariableRecord(label, (), kind, tuple(parts), rows_count, dim)
         return made
 
-    def _find(self, name: str | None, *, exist_ok: bool) -> Made | None:
+    def _find(self, name: str | None, *, exist_ok: bool) -> records.VariableRecord | None:
         known = self._made.get(name) if name is not None else None
         if known is not None and not exist_ok:
             raise ValueError(
@@ -241,12 +222,27 @@ class Registry:
         return made
 
 
-def list_made(stores: Sequence[Any]) -> list[Made]:
-    """Return what the servers' books say that there is: for who has no registry.
+def open_registry(*parts: Any, is_synchronous: bool, is_hosted: bool) -> tuple[Registry, actor.ActorHandle | None]:
+    """Begin a registry, in this process or in an actor; return it, and the actor.
 
     Args:
-        stores: The servers, each a `store.Store`.
+        *parts: What `Registry` takes.
+        is_synchronous: See there.
+        is_hosted: Whether it is an actor.
     """
+    if not is_hosted:
+        return Registry(*parts, is_synchronous=is_synchronous), None
+    handle = actor.ActorClass(Registry, {"num_cpus": 0}).remote(*parts, is_synchronous=is_synchronous)
+    return reach(handle), handle
+
+
+def reach(handle: actor.ActorHandle) -> Registry:
+    """Return a registry that is an actor."""
+    return remote.build_actor_proxy(Registry, ASKABLE, handle)
+
+
+def list_made(stores: Sequence[Any]) -> list[records.VariableRecord]:
+    """Return the variables that are in the servers' books, for a process without a registry."""
     parts: dict[str, list[Any]] = {}
     for one in stores:
         for spec in one.list_specs():
@@ -254,14 +250,14 @@ def list_made(stores: Sequence[Any]) -> list[Made]:
     return [_join(name, found) for name, found in parts.items()]
 
 
-def _join(name: str, parts: list[Any]) -> Made:
+def _join(name: str, parts: list[Any]) -> records.VariableRecord:
     first = parts[0]
     if isinstance(first, records.TableSpec):
         parts.sort(key=lambda part: part.offset)
-        return Made(name, (), first.dtype, tuple(parts), first.total, first.dim)
+        return records.VariableRecord(name, (), first.dtype, tuple(parts), first.total, first.dim)
     parts.sort(key=lambda part: part.start)
     shape = (sum(part.shape[0] for part in parts), *first.shape[1:]) if first.shape else ()
-    return Made(name, shape, first.dtype, tuple(parts))
+    return records.VariableRecord(name, shape, first.dtype, tuple(parts))
 
 
 def _count_room(rows_count: int | None, total: int, shard: int, count: int) -> int:
@@ -273,7 +269,7 @@ def _count_room(rows_count: int | None, total: int, shard: int, count: int) -> i
     return min(total, int(total / count * _HASH_SLACK) + _HASH_SPARE)
 
 
-def _check_same(known: Made, is_same: bool, asked: str) -> Made:
+def _check_same(known: records.VariableRecord, is_same: bool, asked: str) -> records.VariableRecord:
     if not is_same:
         there = (
             f"a table of {known.rows} x {known.dim} {known.dtype}"

@@ -55,12 +55,7 @@ def plan(spec: records.TableSpec) -> memory.Plan:
 
 @final
 class TableShard:
-    """A shard, as this process sees it.
-
-    Args:
-        spec: Which it is.
-        kept: Its memory.
-    """
+    """A shard, as this process sees it."""
 
     def __init__(self, spec: records.TableSpec, kept: memory.Memory) -> None:
         self.spec: Final = spec
@@ -191,13 +186,7 @@ class TableShard:
             self._rebuild_index()
 
     def evict(self, count: int, by: str, stay: Array | None = None) -> int:
-        """Give up rows of a hashed table; return how many.
-
-        Args:
-            count: How many, at most.
-            by: See `Eviction`.
-            stay: Rows that go last.
-        """
+        """Give up so many rows of a hashed table, those that stay last; return how many. See `Eviction`."""
         used = int(self._header[COUNT])
         count = min(count, used)
         if not count:

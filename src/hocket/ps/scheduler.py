@@ -53,11 +53,7 @@ class WorkerState:
 
 @final
 class ClosureScheduler:
-    """The closures of a coordinator. All fields change under `condition`.
-
-    Args:
-        max_queued: How many closures may wait.
-    """
+    """The closures of a coordinator, of which `max_queued` may wait. All fields change under `condition`."""
 
     def __init__(self, max_queued: int) -> None:
         self.condition: Final = threading.Condition()

@@ -18,14 +18,7 @@ _THREADS: Final = 64
 
 @final
 class Server:
-    """A server; an actor.
-
-    Args:
-        index: Which.
-        book: Its memory.
-        gate_ref: The gate; only the first server is asked for it.
-        timeout_s: How long its updates wait.
-    """
+    """A server; an actor. Only the first one is asked for the gate, and for what is dealt."""
 
     def __init__(self, index: int, book: memory.MemoryRef, gate_ref: memory.MemoryRef, timeout_s: float) -> None:
         self._store = store.Store(book, index, timeout_s)

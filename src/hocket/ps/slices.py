@@ -113,11 +113,7 @@ class Grouping:
 
 
 def group(ids: Array) -> Grouping:
-    """Sort ids.
-
-    Args:
-        ids: Whole numbers, in one row.
-    """
+    """Sort ids: whole numbers, in one row."""
     order = np.argsort(ids)
     ordered = ids[order]
     is_start = np.empty(len(ids), np.bool_)

@@ -88,12 +88,7 @@ def count_book_bytes() -> int:
 
 @final
 class Store:
-    """A server's variables, reached through its memory. All threads of a process may use one.
-
-    Args:
-        book: Where the server's book is.
-        server: Its index.
-        timeout_s: How long a push may wait for the mutex.
+    """A server's variables, reached through its book. All threads of a process may use one. A push waits `timeout_s` seconds for the mutex.
 
     Raises:
         OSError: This process does not share memory with the keeper.

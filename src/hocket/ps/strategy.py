@@ -14,24 +14,23 @@ from hocket.core import actor, api, session
 from hocket.ps import (
     checkpoints,
     closure_context,
+    cluster,
     embedding,
     foreign,
     gate,
+    handles,
     initializers,
     keepers,
     links,
     mutex,
     optimizers,
+    partitioners,
     records,
     registry,
-    remote,
     scope,
     server,
     snapshots,
     variable,
-)
-from hocket.ps import (
-    cluster as cluster_module,
 )
 from hocket.ps.memory import Array
 
@@ -53,7 +52,7 @@ class BaseStrategy(abc.ABC):
             RuntimeError: Nobody does for this process.
         """
 
-    def _list_made(self) -> list[registry.Made]:
+    def _list_made(self) -> list[records.VariableRecord]:
         return self._get_registry().list_made()
 
     # -- variables --
@@ -66,7 +65,7 @@ class BaseStrategy(abc.ABC):
         shape: Sequence[int] | None = None,
         dtype: Any = None,
         optimizer: optimizers.Optimizer | None = None,
-        partitioner: registry.Partitioner | None = None,
+        partitioner: partitioners.PartitionFunction | None = None,
         colocate_with: variable.BaseVariable | None = None,
         exist_ok: bool = False,
     ) -> variable.Variable | variable.ShardedVariable:
@@ -242,10 +241,10 @@ class ParameterServerStrategy(BaseStrategy):
 
     def __init__(
         self,
-        cluster: cluster_module.Cluster | Mapping[str, Any] | None = None,
+        cluster: cluster.Cluster | Mapping[str, Any] | None = None,
         *,
         optimizer: optimizers.Optimizer | None = None,
-        partitioner: registry.Partitioner | None = None,
+        partitioner: partitioners.PartitionFunction | None = None,
         max_staleness: int | None = None,
         synchronous: bool = False,
         backup_workers: int = 0,
@@ -275,13 +274,9 @@ class ParameterServerStrategy(BaseStrategy):
             server.start(index, book, gate_ref, timeout_s, self._homes.choose_options(index))
             for index, book in enumerate(books)
         ]
-        parts = (books, self._homes.keepers, optimizer, partitioner)
-        registrar: actor.ActorHandle | None = None
-        if hosted:
-            registrar = actor.ActorClass(registry.Registry, {"num_cpus": 0}).remote(*parts, is_synchronous=synchronous)
-            self._registry = remote.build_actor_proxy(registry.Registry, registry.ASKABLE, registrar)
-        else:
-            self._registry = registry.Registry(*parts, is_synchronous=synchronous)
+        self._registry, registrar = registry.open_registry(
+            books, self._homes.keepers, optimizer, partitioner, is_synchronous=synchronous, is_hosted=hosted
+        )
         address = links.Address(
             uuid.uuid4().hex,
             tuple(links.ServerAddress(book, handle) for book, handle in zip(books, self._servers, strict=True)),
@@ -342,9 +337,7 @@ class ParameterServerStrategy(BaseStrategy):
             FileNotFoundError: It is no checkpoint.
             CheckpointMismatchError: A variable has another shape, dtype or optimizer, or is missing. Nothing is changed then.
         """
-        found = checkpoints.restore(self.address, self._registry.list_made(), path, strict=strict)
-        extra: dict[str, Any] = found["extra"]
-        return extra
+        return checkpoints.restore(self.address, self._registry.list_made(), path, strict=strict)
 
     # -- what happened --
 
@@ -414,7 +407,7 @@ class RemoteStrategy(BaseStrategy):
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStrategy, (self.address,)
 
-    def _list_made(self) -> list[registry.Made]:
+    def _list_made(self) -> list[records.VariableRecord]:
         if self.address.registry is None:
             return registry.list_made(links.open_link(self.address).stores)
         return super()._list_made()
@@ -424,15 +417,15 @@ class RemoteStrategy(BaseStrategy):
             raise RuntimeError(
                 "A closure cannot make variables. Make them in the driver, under strategy.scope(), and use them in the closure."
             )
-        return remote.build_actor_proxy(registry.Registry, registry.ASKABLE, self.address.registry)
+        return registry.reach(self.address.registry)
 
 
-def build(address: links.Address, made: registry.Made) -> Any:
+def build(address: links.Address, record: records.VariableRecord) -> Any:
     """Return a variable or table that the registry has made."""
-    if made.is_table:
-        return embedding.build(address, made.name, made.rows, made.dim, made.parts)  # type: ignore[arg-type]
-    cls = variable.ShardedVariable if len(made.parts) > 1 else variable.Variable
-    return variable.build(cls, address, made.name, made.shape, made.dtype, made.parts)  # type: ignore[arg-type]
+    if record.is_table:
+        return handles.build(embedding.Embedding, address, record)
+    cls = variable.ShardedVariable if len(record.parts) > 1 else variable.Variable
+    return handles.build(cls, address, record)
 
 
 def _build(gradient: Any, target: Any, scale: float) -> dict[int, list[records.Operation]] | None:
@@ -450,15 +443,15 @@ def _build(gradient: Any, target: Any, scale: float) -> dict[int, list[records.O
     return target.build_operations(gradient, scale)
 
 
-def _parse_cluster(given: Any) -> cluster_module.Cluster:
+def _parse_cluster(given: Any) -> cluster.Cluster:
     if given is None:
-        return cluster_module.Cluster.from_tf_config()
-    if isinstance(given, cluster_module.Cluster):
+        return cluster.Cluster.from_tf_config()
+    if isinstance(given, cluster.Cluster):
         return given
     if (
         isinstance(given, Mapping) or hasattr(given, "cluster_spec") or hasattr(given, "as_dict")
     ):  # TensorFlow's objects
-        return cluster_module.Cluster(given)
+        return cluster.Cluster(given)
     raise TypeError(
         f"cluster must be a ps.Cluster or a dict, but received {given!r}. Write ps.Cluster(workers=2, servers=1)."
     )

@@ -48,11 +48,7 @@ class OutOfData(StopIteration):
 
 
 class BadInputError(Exception):
-    """Making a worker's dataset or value has raised. Never seen outside: the closure fails with the cause.
-
-    Args:
-        cause: What was raised.
-    """
+    """Making a worker's dataset or value has raised. Never seen outside: the closure fails with the cause."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(cause)
@@ -107,30 +103,22 @@ def build_deal(kept: memory.Memory, count: int, left: Sequence[int] | None = Non
 
 @final
 class Deal:
-    """Who has which item, as one process sees it.
-
-    Args:
-        ref: The memory.
-        count: How many items there are.
-    """
+    """Who has which item, as one process sees it."""
 
     def __init__(self, ref: memory.MemoryRef, count: int) -> None:
         arrays = _plan(count).view(memory.open_memory(ref))
         self._next = arrays["next"]
         self._owners = arrays["owners"]
         self._count = count
-        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "a dataset", _WAIT_SECONDS, lambda: _do_nothing)
+        # Nothing is half done in dealing: an item has an owner, or has none.
+        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "a dataset", _WAIT_SECONDS)
 
     def list_owned(self, worker: int) -> list[int]:
         """Return what a worker has taken, in order."""
         return [int(item) for item in np.flatnonzero(self._owners == worker)]
 
     def list_left(self, positions: Mapping[int, int]) -> list[int]:
-        """Return the items that nobody has drawn in a closure that ended.
-
-        Args:
-            positions: How many of its items each worker has drawn so.
-        """
+        """Return the items that nobody has drawn in a closure that ended, of which each worker has drawn so many."""
         left = [int(item) for item in np.flatnonzero(self._owners == _FREE)]
         for worker, position in positions.items():
             left += self.list_owned(worker)[position:]
@@ -149,20 +137,12 @@ class Deal:
             return item
 
 
-def _do_nothing() -> None:
-    """Of dealing nothing is half done: an item has an owner, or has none."""
-
-
 # --- in a worker -----------------------------------------------------------------------------------------------------
 
 
 @final
 class FromFunction:
-    """Makes a worker's stream by calling a function.
-
-    Args:
-        function: Returns something to iterate over; takes an `InputContext`, or nothing.
-    """
+    """Makes a worker's stream by calling a function, with an `InputContext` if it takes one."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -221,13 +201,7 @@ class FromSequence:
 
 @final
 class WorkerStream:
-    """One worker's stream.
-
-    Args:
-        number: Which stream of the strategy.
-        items: What it still has.
-        position: How many items were drawn before.
-    """
+    """One worker's stream: what it still has, after so many items were drawn before."""
 
     def __init__(self, number: int, items: Iterator[Any], position: int) -> None:
         self._number = number
@@ -359,11 +333,7 @@ class PerWorkerValue:
 
 @final
 class PerWorkerDataset:
-    """A dataset of which each worker reads its part. Made by ``Coordinator.create_per_worker_dataset``; give ``iter`` of it to closures.
-
-    Args:
-        begin: Begins a new pass over it, and returns its iterator.
-    """
+    """A dataset of which each worker reads its part. Made by ``Coordinator.create_per_worker_dataset``; give ``iter`` of it to closures."""
 
     def __init__(self, begin: Callable[[], PerWorkerIterator]) -> None:
         self._begin = begin

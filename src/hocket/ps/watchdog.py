@@ -15,12 +15,7 @@ from hocket.ps import dispatcher, workers
 
 
 def start(watched: workers.Workers, seconds: float) -> None:
-    """Watch workers until their scheduler is closed.
-
-    Args:
-        watched: Which.
-        seconds: After how long without a closure's end, while some run, the stacks are written.
-    """
+    """Write the stacks when no closure has ended for so many seconds, while some run; until the scheduler is closed."""
     thread = threading.Thread(target=_watch, args=(watched, seconds), name="hocket-ps-watchdog", daemon=True)
     watched.helpers.append(thread)
     thread.start()

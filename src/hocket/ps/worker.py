@@ -79,13 +79,7 @@ class Description:
 
 @final
 class Worker:
-    """Runs closures, one after the other; an actor.
-
-    Args:
-        index: Which worker it is. One that replaces another has its index.
-        driver: The coordinator's process.
-        is_watched: Whether it may be asked for its stacks.
-    """
+    """Runs closures, one after the other; an actor. One that replaces another has its index."""
 
     def __init__(self, index: int, driver: int, is_watched: bool) -> None:
         self._context = closure_context.ClosureContext(index)

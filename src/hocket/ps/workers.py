@@ -11,15 +11,7 @@ from hocket.ps import dispatcher, links, scheduler
 
 @final
 class Workers:
-    """All workers of a coordinator.
-
-    Args:
-        queue: Where their closures come from.
-        link: The strategy's servers.
-        options: What each worker's actor holds.
-        first_sequence: See `dispatcher.WorkerDispatcher`.
-        is_watched: Whether workers can be asked for their stacks.
-    """
+    """All workers of a coordinator."""
 
     def __init__(
         self,
