@@ -119,7 +119,7 @@ class Gate:
     """The gate, as one process sees it. A pull or a push waits `timeout_s` seconds.
 
     Raises:
-        OSError: This process does not share memory with the keeper.
+        OSError: This process does not share memory with the gate's owner.
     """
 
     def __init__(self, ref: memory.MemoryRef, timeout_s: float) -> None:

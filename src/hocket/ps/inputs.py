@@ -1,6 +1,6 @@
 """The datasets and values that workers have of their own, as the coordinator keeps them.
 
-Each has a number, and a *source* that makes it in a worker (`hocket.ps.streams`). What the user holds, an iterator or a value, has a keeper that goes with the last
+Each has a number, and a *source* that makes it in a worker (`hocket.ps.streams`). What the user holds, an iterator or a value, has a holder that goes with the last
 copy of it; then the workers are told to let go of theirs. Passes over datasets are remembered in the order of their beginning, so that a checkpoint can say
 where each is, and a program that begins again goes on there.
 """
@@ -37,11 +37,11 @@ class Inputs:
         """Note what makes a dataset or a value; return its number, and what ends it when it goes."""
         number = next(self._numbers)
         self.sources[number] = source, kept
-        keeper = _Keeper()
-        weakref.finalize(keeper, self.released.append, number).atexit = False
+        holder = _Holder()
+        weakref.finalize(holder, self.released.append, number).atexit = False
         if kept is not None:
-            weakref.finalize(keeper, kept.close).atexit = False
-        return number, keeper
+            weakref.finalize(holder, kept.close).atexit = False
+        return number, holder
 
     def begin_calls(self, source: Any, positions: Mapping[int, dict[int, int]]) -> streams.PerWorkerIterator:
         """Begin a pass over what a function returns.
@@ -54,7 +54,7 @@ class Inputs:
             CheckpointMismatchError: The checkpoint has something else here.
         """
         restored = self._take_restored("positions")
-        number, keeper = self.add(source)
+        number, holder = self.add(source)
         if restored is not None:
             begun = {int(worker): position for worker, position in restored["positions"].items()}
             if set(begun) != set(positions):
@@ -65,7 +65,7 @@ class Inputs:
             for worker, position in begun.items():
                 positions[worker][number] = position
         self._passes.append(number)
-        return streams.PerWorkerIterator(number, keeper)
+        return streams.PerWorkerIterator(number, holder)
 
     def begin_deal(self, items: Any, count: int, handle: actor.ActorHandle) -> streams.PerWorkerIterator:
         """Begin a pass over a sequence.
@@ -80,10 +80,10 @@ class Inputs:
             )
         kept = memory.create(streams.count_deal_bytes(count), "deal")
         streams.build_deal(kept, count, None if restored is None else restored["left"])
-        number, keeper = self.add(api.put(streams.FromSequence(items, count, kept.ref, handle)), kept)
+        number, holder = self.add(api.put(streams.FromSequence(items, count, kept.ref, handle)), kept)
         self._counts[number] = count
         self._passes.append(number)
-        return streams.PerWorkerIterator(number, keeper)
+        return streams.PerWorkerIterator(number, holder)
 
     def take_released(self) -> list[int]:
         """Forget those that nobody holds any more; return which."""
@@ -140,7 +140,7 @@ class Inputs:
         return kept
 
 
-class _Keeper:
+class _Holder:
     """Goes with the last iterator or value that has it."""
 
     __slots__ = ("__weakref__",)

@@ -20,9 +20,9 @@ from hocket.ps import (
     dense,
     errors,
     initializers,
-    keepers,
     mail,
     memory,
+    memory_owners,
     optimizers,
     partitioners,
     placement,
@@ -80,7 +80,7 @@ class Registry:
 
     Args:
         books: Of the servers.
-        keepers_by_server: Who makes each server's memory.
+        owners_by_server: Who makes each server's memory.
         optimizer: For variables that do not bring their own.
         partitioner: The same.
         is_synchronous: Whether variables need boxes for gradients.
@@ -89,14 +89,14 @@ class Registry:
     def __init__(
         self,
         books: Sequence[memory.MemoryRef],
-        keepers_by_server: Sequence[keepers.Keeper],
+        owners_by_server: Sequence[memory_owners.MemoryOwner],
         optimizer: optimizers.Optimizer | None,
         partitioner: partitioners.PartitionFunction | None,
         *,
         is_synchronous: bool,
     ) -> None:
         self._books = tuple(books)
-        self._keepers = tuple(keepers_by_server)
+        self._owners = tuple(owners_by_server)
         self._optimizer = optimizer
         self._partitioner = partitioner
         self._is_synchronous = is_synchronous
@@ -212,12 +212,12 @@ class Registry:
 
     def _add(self, spec: records.Spec, nbytes: int, value: Any) -> records.Spec:
         """Have memory made for a shard, and enter it into its server's book; return it as it is there."""
-        keeper = self._keepers[spec.server]
+        owner = self._owners[spec.server]
         boxes = None
         if self._is_synchronous and spec.optimizer is not None:
-            boxes = keeper.make(mail.plan(spec).nbytes, f"{spec.name}-mail")
-        made = records.replace_memory(spec, keeper.make(nbytes, spec.name), boxes)
-        keeper.add(self._books[spec.server], made, value)
+            boxes = owner.make(mail.plan(spec).nbytes, f"{spec.name}-mail")
+        made = records.replace_memory(spec, owner.make(nbytes, spec.name), boxes)
+        owner.add(self._books[spec.server], made, value)
         self._counts[spec.server] += 1
         return made
 

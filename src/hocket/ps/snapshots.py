@@ -139,7 +139,7 @@ def open_gate(address: links.Address) -> gate.Gate:
     """Return the gate, as who holds it must have it.
 
     Raises:
-        OSError: This process does not share memory with its keeper.
+        OSError: This process does not share memory with its owner.
     """
     if not memory.is_reachable(address.gate):
         raise OSError(

@@ -91,7 +91,7 @@ class Store:
     """A server's variables, reached through its book. All threads of a process may use one. A push waits `timeout_s` seconds for the mutex.
 
     Raises:
-        OSError: This process does not share memory with the keeper.
+        OSError: This process does not share memory with the memory's owner.
     """
 
     def __init__(self, book: memory.MemoryRef, server: int, timeout_s: float) -> None:

@@ -20,8 +20,8 @@ from hocket.ps import (
     gate,
     handles,
     initializers,
-    keepers,
     links,
+    memory_owners,
     mutex,
     optimizers,
     partitioners,
@@ -264,18 +264,18 @@ class ParameterServerStrategy(BaseStrategy):
                 "Parameter servers need Linux: robust mutexes in shared memory. On this system use hocket.train's AllReduce."
             )
         count = self.cluster.num_servers
-        self._homes = keepers.Homes(count, is_hosted=hosted)
-        books = [keeper.make_book(index) for index, keeper in enumerate(self._homes.keepers)]
+        self._nodes = memory_owners.ServerNodes(count, is_hosted=hosted)
+        books = [owner.make_book(index) for index, owner in enumerate(self._nodes.owners)]
         needed = self.cluster.num_workers - backup_workers if synchronous else 0
-        gate_ref = self._homes.keepers[0].make_gate(
+        gate_ref = self._nodes.owners[0].make_gate(
             gate.Settings(max_staleness, needed, log_pushes, self.cluster.num_workers)
         )
         self._servers = [
-            server.start(index, book, gate_ref, timeout_s, self._homes.choose_options(index))
+            server.start(index, book, gate_ref, timeout_s, self._nodes.choose_options(index))
             for index, book in enumerate(books)
         ]
         self._registry, registrar = registry.open_registry(
-            books, self._homes.keepers, optimizer, partitioner, is_synchronous=synchronous, is_hosted=hosted
+            books, self._nodes.owners, optimizer, partitioner, is_synchronous=synchronous, is_hosted=hosted
         )
         address = links.Address(
             uuid.uuid4().hex,
@@ -292,7 +292,7 @@ class ParameterServerStrategy(BaseStrategy):
         self._link = links.open_link(address)
         self._at_close: list[Callable[[], None]] = []
         actors = [*self._servers, *([registrar] if registrar is not None else [])]
-        self._end = weakref.finalize(self, _close, self._at_close, self._homes, actors, address.key)
+        self._end = weakref.finalize(self, _close, self._at_close, self._nodes, actors, address.key)
         session.at_shutdown(self._end)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -489,11 +489,13 @@ def _check_rounds(num_workers: int, synchronous: bool, backup_workers: int, max_
         )
 
 
-def _close(at_close: list[Callable[[], None]], homes: keepers.Homes, actors: list[actor.ActorHandle], key: str) -> None:
+def _close(
+    at_close: list[Callable[[], None]], nodes: memory_owners.ServerNodes, actors: list[actor.ActorHandle], key: str
+) -> None:
     for function in at_close:
         function()
     links.close_link(key)
     with contextlib.suppress(Exception):  # the session may be closed, which ends them
         for handle in actors:
             api.kill(handle)
-        homes.close()
+        nodes.close()

@@ -280,7 +280,7 @@ class PerWorkerIterator:
     """Each worker's own iterator over a dataset. ``next`` works in closures only. Made by ``iter(per_worker_dataset)``."""
 
     number: int
-    keeper: Any = field(default=None, repr=False, compare=False)
+    holder: Any = field(default=None, repr=False, compare=False)
     """In the coordinator: what ends the stream when it goes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -313,7 +313,7 @@ class PerWorkerValue:
     """A value of which each worker has its own. Given as an argument, the worker's own is put in its place. Made by ``Coordinator.per_worker``."""
 
     number: int
-    keeper: Any = field(default=None, repr=False, compare=False)
+    holder: Any = field(default=None, repr=False, compare=False)
     """In the coordinator: what ends it when it goes."""
 
     def __reduce__(self) -> tuple[Any, ...]:

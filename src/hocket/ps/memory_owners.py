@@ -1,7 +1,7 @@
 """Who makes memory, and keeps it as long as a strategy lives.
 
-On one machine that is the driver, or for a training run an actor that does nothing else (`Keeper` in either). Servers on other nodes of a cluster have their memory
-kept by a `Keeper` actor there. A keeper is not a server: killing a server leaves the memory where it is.
+On one machine that is the driver, or for a training run an actor that does nothing else (`MemoryOwner` in either). Servers on other nodes of a cluster have their memory
+kept by a `MemoryOwner` actor there. An owner is not a server: killing a server leaves the memory where it is.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from hocket.core import actor, api, context, placement, session
 from hocket.ps import gate, memory, remote, store
 
 ASKABLE: Final = frozenset({"make", "make_book", "make_gate", "add"})
-"""What other processes may ask a keeper for that is an actor."""
+"""What other processes may ask an owner for that is an actor."""
 
 
 @final
-class Keeper:
+class MemoryOwner:
     """Makes memory in this process, and keeps it."""
 
     def __init__(self) -> None:
@@ -61,25 +61,25 @@ class Keeper:
 
 
 @final
-class Homes:
+class ServerNodes:
     """Where the servers of a strategy are, and who keeps their memory. Hosted: the driver's part is an actor's."""
 
     def __init__(self, count: int, *, is_hosted: bool) -> None:
         nodes = _list_nodes()
-        self._local: Keeper | None = None if is_hosted else Keeper()
+        self._local: MemoryOwner | None = None if is_hosted else MemoryOwner()
         self._actors: list[actor.ActorHandle] = []
-        keepers = {nodes[0]: self._start_keeper(None) if self._local is None else self._local}
+        owners = {nodes[0]: self._start_owner(None) if self._local is None else self._local}
         for node in nodes[1:count]:
-            keepers[node] = self._start_keeper(node)
+            owners[node] = self._start_owner(node)
         self.nodes: Final = list(itertools.islice(itertools.cycle(nodes), count))
-        self.keepers: Final[Sequence[Keeper]] = [keepers[node] for node in self.nodes]
-        self.is_spread: Final = len(keepers) > 1
+        self.owners: Final[Sequence[MemoryOwner]] = [owners[node] for node in self.nodes]
+        self.is_spread: Final = len(owners) > 1
 
-    def _start_keeper(self, node: str | None) -> Keeper:
+    def _start_owner(self, node: str | None) -> MemoryOwner:
         options = {"num_cpus": 0, **({} if node is None else _pin(node))}
-        handle = actor.ActorClass(Keeper, options).remote()
+        handle = actor.ActorClass(MemoryOwner, options).remote()
         self._actors.append(handle)
-        return remote.build_actor_proxy(Keeper, ASKABLE, handle)
+        return remote.build_actor_proxy(MemoryOwner, ASKABLE, handle)
 
     def choose_options(self, server: int) -> dict[str, Any]:
         """Return where a server's actor must be: with its memory."""
