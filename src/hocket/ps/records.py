@@ -27,7 +27,7 @@ class DenseSpec:
     optimizer: optimizers.Optimizer | None
     """What turns gradients into updates. None: it takes no gradients."""
     ref: memory.MemoryRef
-    mail: memory.MemoryRef | None = None
+    accumulator: memory.MemoryRef | None = None
     """Where the gradients of a synchronous step wait. None: there are no such steps."""
 
     @property
@@ -64,7 +64,7 @@ class TableSpec:
     """Which of them this is."""
     eviction: Eviction | None
     ref: memory.MemoryRef
-    mail: memory.MemoryRef | None = None
+    accumulator: memory.MemoryRef | None = None
     total: int | None = None
     """How many ids the whole table has; None: any."""
 
@@ -140,9 +140,9 @@ NO_MEMORY: Final = memory.MemoryRef("", "", 0)
 Spec = TypeVar("Spec", DenseSpec, TableSpec)
 
 
-def replace_memory(spec: Spec, ref: memory.MemoryRef, mail: memory.MemoryRef | None) -> Spec:
+def replace_memory(spec: Spec, ref: memory.MemoryRef, accumulator: memory.MemoryRef | None) -> Spec:
     """Return the same shard in other memory."""
-    return dataclasses.replace(spec, ref=ref, mail=mail)
+    return dataclasses.replace(spec, ref=ref, accumulator=accumulator)
 
 
 class VariableRecord(NamedTuple):  # it travels with each variable, and a dataclass takes longer

@@ -19,8 +19,8 @@ from hocket.engine import node
 from hocket.ps import (
     dense,
     errors,
+    gradient_accumulator,
     initializers,
-    mail,
     memory,
     memory_owners,
     optimizers,
@@ -215,7 +215,7 @@ class Registry:
         owner = self._owners[spec.server]
         boxes = None
         if self._is_synchronous and spec.optimizer is not None:
-            boxes = owner.make(mail.plan(spec).nbytes, f"{spec.name}-mail")
+            boxes = owner.make(gradient_accumulator.plan(spec).nbytes, f"{spec.name}-accumulator")
         made = records.replace_memory(spec, owner.make(nbytes, spec.name), boxes)
         owner.add(self._books[spec.server], made, value)
         self._counts[spec.server] += 1

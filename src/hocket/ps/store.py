@@ -29,7 +29,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 from hocket.collective import futex
-from hocket.ps import dense, mail, memory, mutex, records, rows
+from hocket.ps import dense, gradient_accumulator, memory, mutex, records, rows
 from hocket.ps.memory import Array
 
 ASKABLE: Final = frozenset(
@@ -107,7 +107,7 @@ class Store:
         self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), f"server {server}", timeout_s, recover)
         self._shards: list[Shard] = []
         self._specs: list[Spec] = []
-        self._mails: dict[int, mail.Mail] = {}
+        self._accumulators: dict[int, gradient_accumulator.GradientAccumulator] = {}
         self._growing = threading.Lock()
         self.on_point: Hook | None = None
 
@@ -121,8 +121,8 @@ class Store:
             value: What a dense one begins with. Of a table: its first rows; None leaves them to its initializer.
         """
         shard = _open(spec)
-        if spec.mail is not None:
-            mail.build(memory.open_memory(spec.mail), spec)
+        if spec.accumulator is not None:
+            gradient_accumulator.build(memory.open_memory(spec.accumulator), spec)
         if isinstance(shard, dense.DenseShard):
             shard.build(value)
         elif value is not None:
@@ -261,7 +261,7 @@ class Store:
     def deposit(self, worker: int, round_number: int, operations: Sequence[records.Operation]) -> None:
         """Put a worker's gradients of a synchronous step where they wait for the others'."""
         for operation in operations:
-            self._get_mail(operation.number).put(worker, round_number, operation)
+            self._get_accumulator(operation.number).put(worker, round_number, operation)
 
     def close_round(self, round_number: int, workers: list[int]) -> bool:
         """Apply the mean of the workers' gradients of a synchronous step; return whether it was done now.
@@ -272,8 +272,8 @@ class Store:
         """
         operations = []
         for spec in self.list_specs():
-            if spec.mail is not None:
-                operation = self._get_mail(spec.number).take_mean(spec.number, round_number, workers)
+            if spec.accumulator is not None:
+                operation = self._get_accumulator(spec.number).take_mean(spec.number, round_number, workers)
                 if operation is not None:
                     operations.append(operation)
         return self.push(records.Ticket(ROUND_HOLDER, round_number, 0), operations)
@@ -307,12 +307,14 @@ class Store:
         """Return how many pushes were applied, and how often the update of a process that died was put right."""
         return {"version": self.version, "recoveries": self.recoveries}
 
-    def _get_mail(self, number: int) -> mail.Mail:
-        found = self._mails.get(number)
+    def _get_accumulator(self, number: int) -> gradient_accumulator.GradientAccumulator:
+        found = self._accumulators.get(number)
         if found is None:
             spec = self.get_shard(number).spec
-            assert spec.mail is not None, "the strategy is synchronous"
-            found = self._mails[number] = mail.Mail(spec, memory.open_memory(spec.mail))
+            assert spec.accumulator is not None, "the strategy is synchronous"
+            found = self._accumulators[number] = gradient_accumulator.GradientAccumulator(
+                spec, memory.open_memory(spec.accumulator)
+            )
         return found
 
     def count_applied(self, holder: int, closure: int) -> int:
