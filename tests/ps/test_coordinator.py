@@ -21,7 +21,7 @@ from tests.ps.conftest import Files
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def list_lanes() -> list[str]:
+def list_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("hocket-ps")]
 
 

@@ -132,7 +132,7 @@ class WorkerDispatcher:
         """How long a closure takes here, about; None until one has ended."""
         self._process: WorkerProcess
         self._start()
-        self._thread = threading.Thread(target=self._run, name=f"hocket-ps-lane-{index}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"hocket-ps-dispatcher-{index}", daemon=True)
 
     def begin(self) -> None:
         """Take closures, from now on."""
