@@ -1,7 +1,7 @@
 """One server, as a process reaches it: through its memory if the two share a machine, else by asking the server.
 
-`hocket.ps.store.Store` does the work where the memory is; elsewhere a proxy has the server do it, with the same methods. So a variable's code is the same in
-both. The gate is reached in the same two ways.
+`hocket.ps.store.Store` does the work where the memory is; elsewhere a proxy has the server do it, with the same
+methods. So a variable's code is the same in both. The gate is reached in the same two ways.
 """
 
 from __future__ import annotations

@@ -131,7 +131,9 @@ def _verify(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
 def restore(
     address: links.Address, made: list[records.VariableRecord], path: str | os.PathLike[str], *, strict: bool
 ) -> dict[str, Any]:
-    """Set variables to what a checkpoint has; return what it remembers besides. Nothing is changed if something does not fit.
+    """Set variables to what a checkpoint has; return what it remembers besides.
+
+    Nothing is changed if something does not fit.
 
     Args:
         address: Where the servers are.

@@ -1,7 +1,8 @@
 """Who pulls and pushes: which worker, in the middle of which closure or step.
 
-A context is handed on explicitly from where a variable is used to the gate and the servers (`hocket.ps.links`). Only the user's function does not pass it: there
-each thread has the context of the closure that it runs, and the coordinator's threads have none.
+A context is handed on explicitly from where a variable is used to the gate and the servers (`hocket.ps.links`). Only
+the user's function does not pass it: there each thread has the context of the closure that it runs, and the
+coordinator's threads have none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class ClosureContext:
 
     Args:
         worker: The worker's index.
-        sequence: Which of this worker's closures it is; rises. A closure that is run again after its worker died has the same number.
+        sequence: Which of this worker's closures it is; rises. A closure that is run again after its worker died has
+            the same number.
     """
 
     __slots__ = ("_gate", "failures", "sequence", "turn", "values", "worker")

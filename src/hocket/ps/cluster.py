@@ -293,6 +293,23 @@ class Cluster:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def parse_cluster(given: Any) -> Cluster:
+    """Return the cluster that a strategy is given: one, what `Cluster` takes, or None for what TF_CONFIG says.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if given is None:
+        return Cluster.from_tf_config()
+    if isinstance(given, Cluster):
+        return given
+    if isinstance(given, Mapping) or hasattr(given, "cluster_spec") or hasattr(given, "as_dict"):  # or TensorFlow's
+        return Cluster(given)
+    raise TypeError(
+        f"cluster must be a ps.Cluster or a dict, but received {given!r}. Write ps.Cluster(workers=2, servers=1)."
+    )
+
+
 def _read_foreign(jobs: Any, task: ClusterTask | None) -> tuple[Any, ClusterTask | None]:
     """Return the tasks as a dict, also those of another cluster, or of TensorFlow's objects; and which this process is."""
     if hasattr(jobs, "cluster_spec"):  # a resolver

@@ -1,11 +1,13 @@
 """The dispatcher of a worker: a thread that keeps its worker busy.
 
-It takes closures from the scheduler's queue, as many at once as the worker ends in a few milliseconds, sends them, and sends the next before the first have come
-back, so that a worker never waits for the coordinator. A worker that is faster takes more.
+It takes closures from the scheduler's queue, as many at once as the worker ends in a few milliseconds, sends them, and
+sends the next before the first have come back, so that a worker never waits for the coordinator. A worker that is
+faster takes more.
 
-**A worker's death.** The dispatcher starts another process for the same worker and sends it what was not answered, in the same order and with the same numbers.
-Pushes that were applied before are known by them and dropped, and each dataset goes on where it was (`streams`). So a closure can run more than once, but what it
-does to variables happens once. A closure never moves to another worker once it was sent.
+**A worker's death.** The dispatcher starts another process for the same worker and sends it what was not answered, in
+the same order and with the same numbers. Pushes that were applied before are known by them and dropped, and each
+dataset goes on where it was (`streams`). So a closure can run more than once, but what it does to variables happens
+once. A closure never moves to another worker once it was sent.
 
 **The end.** Closures that have not ended are cancelled, those that run too: their workers are killed. It comes with `close`, with the session's end, and when
 nobody holds the coordinator any more.
@@ -99,10 +101,12 @@ class WorkerDispatcher:
 
     Args:
         queue: Where closures come from.
-        link: The strategy's servers. Where its steps are synchronous, its gate is told whether the worker has something to do.
+        link: The strategy's servers. Where its steps are synchronous, its gate is told whether the worker has something
+            to do.
         index: Which worker.
         options: What the worker's actor holds.
-        first_sequence: Above which number the worker's closures are counted, so that no number comes twice with these servers.
+        first_sequence: Above which number the worker's closures are counted, so that no number comes twice with these
+            servers.
         is_watched: Whether the worker can be asked for its stacks.
     """
 

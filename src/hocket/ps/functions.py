@@ -34,7 +34,9 @@ class Functions:
         return len(self._known)
 
     def learn(self, fn: Callable[..., Any]) -> closures.Function:
-        """Return a function as workers know it: the same for the same function. What has a state is read anew each time.
+        """Return a function as workers know it: the same for the same function.
+
+        What has a state is read anew each time.
 
         Raises:
             TypeError: It takes along what would be a copy in each worker.
@@ -62,7 +64,7 @@ def find_inputs(structure: Any, kinds: Any = _INPUTS) -> list[Any]:
 
 
 def check_call(fn: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
-    """Refuse what cannot be called, and what would be a copy in each worker, or a constant in the graph of a ``tf.function``.
+    """Refuse what cannot be called, would be a copy in each worker, or a constant in the graph of a ``tf.function``.
 
     Raises:
         TypeError: It is, or the arguments are no sequence.

@@ -146,7 +146,7 @@ class Gate:
     # -- synchronous steps --
 
     def arrive(self, worker: int, closure: int, turn: int) -> int:
-        """Say that a worker's gradient, with the closure and the turn of its ticket, is in its boxes; return what is to be done.
+        """Say that a worker's gradient is in its boxes; return what is to be done. See `leave` for the arguments.
 
         Returns:
             `WAITS` for others; `CLOSES`: this worker must close the step; `COMES_LATE`: the step is over, or the gradient was counted before.
@@ -254,7 +254,11 @@ class Gate:
         self._wait(worker, self._try_grant)
 
     def leave(self, worker: int, closure: int, turn: int) -> int:
-        """Say that the push was applied; return its staleness. Said again, by who repeats a closure of a dead worker: counts nothing."""
+        """Say that the push was applied; return its staleness.
+
+        Said again, by a worker that repeats a closure of a dead one, it counts nothing. The closure and the turn are those
+        of the push's ticket.
+        """
         if (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1])):
             self.forget(worker)
             return 0

@@ -1,4 +1,4 @@
-"""Accumulates the gradients of a synchronous step: each shard has a box for each worker, where its gradient waits for the others.
+"""Accumulates the gradients of a synchronous step: for each shard, a box for each worker.
 
 A worker puts its gradient into its own box, so nobody is in its way. When as many are there as a step needs, one worker takes the boxes' mean, in the order of
 the workers, and pushes it. So the sum does not depend on who came first, and a box outlives whoever filled it.

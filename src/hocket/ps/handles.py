@@ -1,4 +1,4 @@
-"""What variables and tables on servers have in common: each is a small object that says what it is and where its shards are, and can travel."""
+"""What variables and tables have in common: small objects that say what and where they are, and can travel."""
 
 from __future__ import annotations
 

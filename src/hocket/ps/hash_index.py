@@ -1,6 +1,7 @@
 """The index of a table of hashed ids: which row an id has.
 
-Open addressing with linear probing (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm L), at most two thirds full, for all ids of a request at once.
+Open addressing with linear probing (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm L), at most two
+thirds full, for all ids of a request at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The datasets and values that workers have of their own, as the coordinator keeps them.
 
-Each has a number, and a *source* that makes it in a worker (`hocket.ps.streams`). What the user holds, an iterator or a value, has a holder that goes with the last
-copy of it; then the workers are told to let go of theirs. Passes over datasets are remembered in the order of their beginning, so that a checkpoint can say
-where each is, and a program that begins again goes on there.
+Each has a number, and a *source* that makes it in a worker (`hocket.ps.streams`). What the user holds, an iterator or a
+value, has a holder that goes with the last copy of it; then the workers are told to let go of theirs. Passes over
+datasets are remembered in the order of their beginning, so that a checkpoint can say where each is, and a program that
+begins again goes on there.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Inputs:
 
         Args:
             source: A reference to a `streams.FromFunction`.
-            positions: How many items of each pass each worker has drawn, by worker. Changed for a pass that goes on from a checkpoint.
+            positions: How many items of each pass each worker has drawn, by worker. Changed for a pass that goes on
+                from a checkpoint.
 
         Raises:
             CheckpointMismatchError: The checkpoint has something else here.

@@ -1,8 +1,8 @@
 """Memory that processes of one machine share, without a name.
 
-It is a memfd of whoever made it (the *owner*: the driver, or on another machine an actor that does nothing else), which the others open below ``/proc``. All
-that must outlive a server or a worker lies in such memory, so a process can be killed at any time without taking a number with it: the memory is gone only
-when the owner and all who opened it are.
+It is a memfd of whoever made it (the *owner*: the driver, or on another machine an actor that does nothing else), which
+the others open below ``/proc``. All that must outlive a server or a worker lies in such memory, so a process can be
+killed at any time without taking a number with it: the memory is gone only when the owner and all who opened it are.
 
 Pages that nobody has touched cost nothing, so memory is asked for generously: a table has room for a before-image of all of its rows.
 """
@@ -52,7 +52,10 @@ class MemoryRef:
 
 @final
 class Memory:
-    """A memory, as this process sees it. Made by `create` or `open_memory`; gone with its last array. It closes the memfd that it is given."""
+    """A memory, as this process sees it. Made by `create` or `open_memory`; gone with its last array.
+
+    It closes the memfd that it is given.
+    """
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
         self._bytes: Array = _map(descriptor, nbytes)

@@ -1,7 +1,8 @@
 """Who makes memory, and keeps it as long as a strategy lives.
 
-On one machine that is the driver, or for a training run an actor that does nothing else (`MemoryOwner` in either). Servers on other nodes of a cluster have their memory
-kept by a `MemoryOwner` actor there. An owner is not a server: killing a server leaves the memory where it is.
+On one machine that is the driver, or for a training run an actor that does nothing else (`MemoryOwner` in either).
+Servers on other nodes of a cluster have their memory kept by a `MemoryOwner` actor there. An owner is not a server:
+killing a server leaves the memory where it is.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class MemoryOwner:
         return made
 
     def add(self, book: memory.MemoryRef, spec: store.Spec, value: Any) -> None:
-        """Enter a shard, whose memory is made, into a book, with what it begins with: of a table its first rows, or None."""
+        """Enter a shard, whose memory is made, into a book. A table's value is its first rows, or None."""
         known = self._stores.get(book)
         if known is None:
             known = self._stores[book] = store.Store(book, spec.server, _BOOK_SECONDS)

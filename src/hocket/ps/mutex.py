@@ -64,7 +64,8 @@ class Mutex:
         address: Where it is in this process.
         name: What it guards, for messages.
         timeout_s: How many seconds to wait for it.
-        recover: Returns what is called by who gets it from a dead holder, while it holds it. None: nothing that it guards can be half done.
+        recover: Returns what is called by who gets it from a dead holder, while it holds it. None: nothing that it
+            guards can be half done.
     """
 
     def __init__(self, address: int, name: str, timeout_s: float, recover: Callable[[], Any] | None = None) -> None:

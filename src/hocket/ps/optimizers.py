@@ -55,7 +55,10 @@ class Optimizer(abc.ABC):
     _initials: dict[str, float]
 
     def _finish(self, weights: Sequence[str], **initials: float) -> None:
-        """Check the learning rate and some weights, and name the slots, with what they are before the first update. Called once, when it is made."""
+        """Check the learning rate and some weights, and name the slots, with what they are before the first update.
+
+        Called once, when it is made.
+        """
         _set(self, "lr", _require_lr(self.lr))
         for name in weights:
             _set(self, name, _require_weight(name, getattr(self, name)))
@@ -261,8 +264,8 @@ class Adagrad(Optimizer):
 @dataclass(frozen=True, kw_only=True)
 class Adam(Optimizer):
     """Steps along an average gradient, divided by the root of an average square: D. Kingma and J. Ba, "Adam: A Method for Stochastic Optimization"
-    (ICLR 2015), algorithm 1, with both averages corrected for their start at 0. Its slots are the ``average`` of gradients,
-    and of their ``square``: m and v in the paper.
+    (ICLR 2015), algorithm 1, with both averages corrected for their start at 0. Its slots are the ``average`` of
+    gradients, and of their ``square``: m and v in the paper.
 
     Args:
         lr: The learning rate.
@@ -326,8 +329,8 @@ class Adam(Optimizer):
 @dataclass(frozen=True, kw_only=True)
 class FTRL(Optimizer):
     """Follows the regularised leader: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013), algorithm 1, with the power that
-    TensorFlow adds. Steps are Adagrad's, but an element whose evidence is weaker than `l1` is exactly 0. Its slots are the
-    ``sum`` of squared gradients, and ``linear``: n and z in the paper.
+    TensorFlow adds. Steps are Adagrad's, but an element whose evidence is weaker than `l1` is exactly 0. Its slots are
+    the ``sum`` of squared gradients, and ``linear``: n and z in the paper.
 
     A value is computed from its slots, and the one it began with is forgotten at the first update: begin with zeros.
 

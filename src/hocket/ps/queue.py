@@ -11,7 +11,9 @@ from hocket.ps import closures
 
 @final
 class Queue:
-    """Closures that wait: a queue for each set of streams that closures draw from, as those of a queue can be run by the same workers.
+    """Closures that wait: a queue for each set of streams that closures draw from.
+
+    The closures of one queue can be run by the same workers.
 
     Example:
         >>> queue = Queue()

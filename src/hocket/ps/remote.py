@@ -1,7 +1,8 @@
 """Objects that live in an actor, used from other processes as if they were there.
 
-One proxy stands for each of them: a server's variables, the gate, the deal of a dataset, the registry, and who makes memory. What may be asked of an object is
-a set of names beside its class, ``ASKABLE``. The proxy has these names, and the actor refuses others (`answer`).
+One proxy stands for each of them: a server's variables, the gate, the deal of a dataset, the registry, and who makes
+memory. What may be asked of an object is a set of names beside its class, ``ASKABLE``. The proxy has these names, and
+the actor refuses others (`answer`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 An update touches few rows, so they are changed in place, after a *before-image* of them was put beside: gathering the rows is needed anyway, so what it
 costs is one copy of them. A writer that is killed in the middle leaves the image, and whoever gets the mutex next puts it back.
 
-**Rows.** With ids that are row numbers, row and id are the same. With hashed ids a row is given to each new id in turn, and found again through an index
-(`hash_index`). A row's numbers before its first update depend on its id only (`initializers`), so it does not matter who asks first.
+**Rows.** With ids that are row numbers, row and id are the same. With hashed ids a row is given to each new id in turn,
+and found again through an index (`hash_index`). A row's numbers before its first update depend on its id only
+(`initializers`), so it does not matter who asks first.
 
 **Reading** takes the mutex only to make rows that nobody has asked for before. Otherwise rows are copied while others may write: a row can be read between
 two of its numbers being written, as in any asynchronous training (Hogwild: Niu, Recht, Re and Wright, 2011).

@@ -1,7 +1,7 @@
 """The scheduler of closures: which of them wait, which the workers have, and what became of them.
 
-It starts no thread and asks no worker. The coordinator gives it closures; each worker's dispatcher (`hocket.ps.dispatcher`) takes them from it, and says how they
-ended.
+It starts no thread and asks no worker. The coordinator gives it closures; each worker's dispatcher
+(`hocket.ps.dispatcher`) takes them from it, and says how they ended.
 
 **An error.** No further closure is sent; what was sent is waited for; what waits is cancelled. Then `join`, `done` or `schedule` raises all errors in one group,
 once, and the scheduler works on.
@@ -109,7 +109,10 @@ class ClosureScheduler:
         return result
 
     def ask_all(self, function: closures.Function, args: tuple[Any, ...]) -> list[closures.RemoteValue]:
-        """Have each worker run something before all that waits. It is no closure of the user's: nobody waits for it but who holds the results."""
+        """Have each worker run something before all that waits.
+
+        It is no closure of the user's: nobody waits for it but who holds the results.
+        """
         results = []
         with self.condition:
             self.check_open()

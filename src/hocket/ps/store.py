@@ -88,7 +88,9 @@ def count_book_bytes() -> int:
 
 @final
 class Store:
-    """A server's variables, reached through its book. All threads of a process may use one. A push waits `timeout_s` seconds for the mutex.
+    """A server's variables, reached through its book. All threads of a process may use one.
+
+    A push waits `timeout_s` seconds for the mutex.
 
     Raises:
         OSError: This process does not share memory with the memory's owner.

@@ -14,7 +14,6 @@ from hocket.core import actor, api, session
 from hocket.ps import (
     checkpoints,
     closure_context,
-    cluster,
     embedding,
     foreign,
     gate,
@@ -31,6 +30,9 @@ from hocket.ps import (
     server,
     snapshots,
     variable,
+)
+from hocket.ps import (
+    cluster as cluster_module,
 )
 from hocket.ps.memory import Array
 
@@ -196,7 +198,10 @@ class BaseStrategy(abc.ABC):
         return links.open_link(self.address).gate.version
 
     def snapshot(self) -> snapshots.Snapshot:
-        """Return all variables as they are now, in one cut, while training goes on. For a process on the first server's machine. See `hocket.ps.snapshots`."""
+        """Return all variables as they are now, in one cut, while training goes on.
+
+        For a process on the first server's machine. See `hocket.ps.snapshots`.
+        """
         return snapshots.take(self.address, self._list_made())
 
 
@@ -241,7 +246,7 @@ class ParameterServerStrategy(BaseStrategy):
 
     def __init__(
         self,
-        cluster: cluster.Cluster | Mapping[str, Any] | None = None,
+        cluster: cluster_module.Cluster | Mapping[str, Any] | None = None,
         *,
         optimizer: optimizers.Optimizer | None = None,
         partitioner: partitioners.PartitionFunction | None = None,
@@ -255,7 +260,7 @@ class ParameterServerStrategy(BaseStrategy):
         hosted: bool = False,
         timeout_s: float = TIMEOUT_SECONDS,
     ) -> None:
-        self.cluster: Final = _parse_cluster(cluster)
+        self.cluster: Final = cluster_module.parse_cluster(cluster)
         self.cluster.check_trainable()
         _check_settings(optimizer, max_staleness, bad_gradients, timeout_s)
         _check_rounds(self.cluster.num_workers, synchronous, backup_workers, max_staleness)
@@ -441,20 +446,6 @@ def _build(gradient: Any, target: Any, scale: float) -> dict[int, list[records.O
             f"A push takes pairs of a gradient and its variable, but received {type(target).__name__} for a variable."
         )
     return target.build_operations(gradient, scale)
-
-
-def _parse_cluster(given: Any) -> cluster.Cluster:
-    if given is None:
-        return cluster.Cluster.from_tf_config()
-    if isinstance(given, cluster.Cluster):
-        return given
-    if (
-        isinstance(given, Mapping) or hasattr(given, "cluster_spec") or hasattr(given, "as_dict")
-    ):  # TensorFlow's objects
-        return cluster.Cluster(given)
-    raise TypeError(
-        f"cluster must be a ps.Cluster or a dict, but received {given!r}. Write ps.Cluster(workers=2, servers=1)."
-    )
 
 
 def _check_settings(optimizer: Any, max_staleness: Any, bad_gradients: str, timeout_s: float) -> None:

@@ -333,7 +333,10 @@ class PerWorkerValue:
 
 @final
 class PerWorkerDataset:
-    """A dataset of which each worker reads its part. Made by ``Coordinator.create_per_worker_dataset``; give ``iter`` of it to closures."""
+    """A dataset of which each worker reads its part.
+
+    Made by ``Coordinator.create_per_worker_dataset``; give ``iter`` of it to closures.
+    """
 
     def __init__(self, begin: Callable[[], PerWorkerIterator]) -> None:
         self._begin = begin

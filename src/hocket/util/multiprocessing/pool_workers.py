@@ -1,9 +1,9 @@
 """The processes of a pool, and the threads that keep them busy.
 
-Work waits in one queue. A thread takes a *worker*, which is an actor, and some chunks from the queue, sends them, waits for the
-outcomes, delivers them and gives the worker back. So a process that is done early gets more, as with
-multiprocessing. There are as many threads as workers, started when they are needed. A caller that waits does the same job in its
-own thread, for its own work only: a call on an idle pool costs no change of threads.
+Work waits in one queue. A thread takes a *worker*, which is an actor, and some chunks from the queue, sends them, waits
+for the outcomes, delivers them and gives the worker back. So a process that is done early gets more, as with
+multiprocessing. There are as many threads as workers, started when they are needed. A caller that waits does the same
+job in its own thread, for its own work only: a call on an idle pool costs no change of threads.
 
 How many chunks go into one message is learned, for each function, from how long its chunks took (see `chunks`).
 
@@ -216,8 +216,9 @@ class PoolWorkers:
             del worker, items
 
     def _take(self, receiver: results.Receiver | None = None) -> tuple[PoolWorker, list[Item]]:
-        """Take a worker and as much of the queue as is good for it, of one receiver's only if it is given. Called with the lock
-        held, when there is some of both.
+        """Take a worker and as much of the queue as is good for it, of one receiver's only if it is given.
+
+        Called with the lock held, when there is some of both.
         """
         worker = self._free.pop()
         self._busy.add(worker)
