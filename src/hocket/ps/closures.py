@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, final
 
 from hocket import exceptions
+from hocket.engine import contract
 from hocket.ps import errors
 
 NOT_READY, READY = "NOT_READY", "READY"
@@ -89,7 +90,9 @@ class Function:
 
     __slots__ = ("__weakref__", "inputs", "name", "number", "ref")
 
-    def __init__(self, number: int, name: str, ref: Any, inputs: tuple[Any, ...]) -> None:
+    def __init__(
+        self, number: int, name: str, ref: contract.ObjectRef[Callable[..., Any]], inputs: tuple[Any, ...]
+    ) -> None:
         self.number: Final = number
         self.name: Final = name
         self.ref: Final = ref

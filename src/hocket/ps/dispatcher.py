@@ -22,7 +22,7 @@ from typing import Any, Final, final
 
 from hocket import exceptions, texts
 from hocket.core import api
-from hocket.engine import values
+from hocket.engine import contract, values
 from hocket.ps import closures, errors, links, scheduler, streams, worker
 
 DEPTH: Final = 2
@@ -54,7 +54,7 @@ class WorkerProcess:
 
     def __init__(self, index: int, options: Mapping[str, Any], *, is_watched: bool) -> None:
         self._handle = worker.start(index, options, is_watched=is_watched)
-        self.description: Final[Any] = self._handle.describe.remote()
+        self.description: Final[contract.ObjectRef[worker.Description]] = self._handle.describe.remote()
         self.known: Final[dict[int, None]] = {}
         """Functions that it knows, least recently used first."""
         self.opened: Final[set[int]] = set()
@@ -68,7 +68,9 @@ class WorkerProcess:
             del self.known[function.number]
         self.known[function.number] = None
 
-    def open_input(self, number: int, source: Any, context: streams.InputContext, position: int) -> None:
+    def open_input(
+        self, number: int, source: contract.ObjectRef[Any], context: streams.InputContext, position: int
+    ) -> None:
         """Have it open a dataset, or make a value."""
         self._handle.open_input.remote(number, source, context, position)
         self.opened.add(number)
@@ -83,9 +85,10 @@ class WorkerProcess:
         if too_many or forgotten:
             self._handle.forget.remote(too_many, forgotten)
 
-    def run(self, calls: Sequence[worker.Call]) -> Any:
+    def run(self, calls: Sequence[worker.Call]) -> contract.ObjectRef[worker.Batch]:
         """Have it run closures; return a reference to what becomes of them."""
-        return self._handle.run.remote(calls)
+        ref: contract.ObjectRef[worker.Batch] = self._handle.run.remote(calls)
+        return ref
 
     def end(self) -> None:
         """End it now."""
@@ -239,10 +242,10 @@ class WorkerDispatcher:
         assert closure.function is not None, "it has not ended"
         return worker.Call(self._sequence, closure.function.number, closure.args, closure.kwargs)
 
-    def _send(self, batch: list[tuple[worker.Call, closures.Closure]]) -> None:
+    def _send(self, batch: scheduler.Batch) -> None:
         try:
             self._teach([closure for _, closure in batch])
-            ref: Any = self._process.run([call for call, _ in batch])
+            ref: contract.ObjectRef[worker.Batch] | None = self._process.run([call for call, _ in batch])
         except exceptions.ActorError:  # dead already: found out when the answer is asked for
             ref = None
         except Exception as error:  # noqa: BLE001 (an argument that cannot be sent)
@@ -307,7 +310,7 @@ class WorkerDispatcher:
                 else:
                     queue.end(closure, value, failure)
 
-    def _divide(self, batch: list[tuple[worker.Call, closures.Closure]], error: Exception) -> None:
+    def _divide(self, batch: scheduler.Batch, error: Exception) -> None:
         """Some argument of a batch could not be read in the worker, so nothing of it ran: send each closure alone, and give up the one that it was."""
         with self._scheduler.condition:
             self.state.sent.popleft()
@@ -407,7 +410,7 @@ def _explain(closure: closures.Closure, error: Exception) -> Exception:
     return error
 
 
-def _unwrap(error: Any) -> Exception:
+def _unwrap(error: object) -> Exception:
     """Return what the user's code raised, as an error that tells where."""
     found: Any = error.as_instanceof_cause() if isinstance(error, exceptions.TaskError) else error
     return found  # type: ignore[no-any-return]  # what can be sent is an Exception

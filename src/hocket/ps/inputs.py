@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from hocket.core import actor, api
+from hocket.engine import contract
 from hocket.ps import errors, memory, streams
 
 
@@ -23,7 +24,7 @@ class Inputs:
     """All datasets and values of a coordinator. Changes under the scheduler's lock, but for `released`."""
 
     def __init__(self) -> None:
-        self.sources: Final[dict[int, tuple[Any, memory.Memory | None]]] = {}
+        self.sources: Final[dict[int, tuple[contract.ObjectRef[Any], memory.Memory | None]]] = {}
         """What makes each: a reference to it, and what must be kept for it."""
         self.released: Final[collections.deque[int]] = collections.deque()
         """Those that nobody holds any more. Filled at any moment, without the lock."""
@@ -34,7 +35,7 @@ class Inputs:
         self._restored: list[Any] = []
         """Where the passes of the run before were."""
 
-    def add(self, source: Any, kept: memory.Memory | None = None) -> tuple[int, Any]:
+    def add(self, source: contract.ObjectRef[Any], kept: memory.Memory | None = None) -> tuple[int, object]:
         """Note what makes a dataset or a value; return its number, and what ends it when it goes."""
         number = next(self._numbers)
         self.sources[number] = source, kept
@@ -44,7 +45,9 @@ class Inputs:
             weakref.finalize(holder, kept.close).atexit = False
         return number, holder
 
-    def begin_calls(self, source: Any, positions: Mapping[int, dict[int, int]]) -> streams.PerWorkerIterator:
+    def begin_calls(
+        self, source: contract.ObjectRef[streams.FromFunction], positions: Mapping[int, dict[int, int]]
+    ) -> streams.PerWorkerIterator:
         """Begin a pass over what a function returns.
 
         Args:
@@ -69,7 +72,9 @@ class Inputs:
         self._passes.append(number)
         return streams.PerWorkerIterator(number, holder)
 
-    def begin_deal(self, items: Any, count: int, handle: actor.ActorHandle) -> streams.PerWorkerIterator:
+    def begin_deal(
+        self, items: contract.ObjectRef[Sequence[Any]], count: int, handle: actor.ActorHandle
+    ) -> streams.PerWorkerIterator:
         """Begin a pass over a sequence.
 
         Raises:

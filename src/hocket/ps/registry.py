@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 
 from hocket.core import actor
 from hocket.engine import node
@@ -29,6 +30,7 @@ from hocket.ps import (
     records,
     remote,
     rows,
+    store,
 )
 from hocket.ps.memory import Array
 
@@ -51,7 +53,7 @@ class VariableSettings:
 
     name: str | None = None
     shape: Sequence[int] | None = None
-    dtype: Any = None
+    dtype: npt.DTypeLike | None = None
     optimizer: optimizers.Optimizer | None = None
     partitioner: partitioners.PartitionFunction | None = None
     colocate_with: int | None = None
@@ -65,7 +67,7 @@ class TableSettings:
     """What is asked of a new table. See `ParameterServerStrategy.make_embedding` for each."""
 
     name: str | None = None
-    dtype: Any = "float32"
+    dtype: npt.DTypeLike = "float32"
     initializer: initializers.Initializer | None = None
     initial_value: Any = None
     optimizer: optimizers.Optimizer | None = None
@@ -241,9 +243,9 @@ def reach(handle: actor.ActorHandle) -> Registry:
     return remote.build_actor_proxy(Registry, ASKABLE, handle)
 
 
-def list_made(stores: Sequence[Any]) -> list[records.VariableRecord]:
+def list_made(stores: Sequence[store.Store]) -> list[records.VariableRecord]:
     """Return the variables that are in the servers' books, for a process without a registry."""
-    parts: dict[str, list[Any]] = {}
+    parts: dict[str, list[store.Spec]] = {}
     for one in stores:
         for spec in one.list_specs():
             parts.setdefault(spec.name, []).append(spec)
@@ -282,7 +284,9 @@ def _check_same(known: records.VariableRecord, is_same: bool, asked: str) -> rec
     return known
 
 
-def _describe(initial_value: Any, shape: Sequence[int] | None, dtype: Any) -> tuple[tuple[int, ...], str]:
+def _describe(
+    initial_value: Any, shape: Sequence[int] | None, dtype: npt.DTypeLike | None
+) -> tuple[tuple[int, ...], str]:
     if callable(initial_value):
         if shape is None:
             raise ValueError(

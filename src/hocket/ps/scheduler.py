@@ -13,14 +13,19 @@ import collections
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
-from hocket.ps import closures, errors, inputs, queue
+from hocket.engine import contract
+from hocket.ps import closures, errors, inputs, queue, streams, worker
 
 _AFTER_FAILURE: Final = "another closure failed before it. What failed is raised by join(), done() or schedule(), once; schedule it again then."
 
 AT_CLOSE: Final = "the coordinator was closed, or the session has ended. What it did to variables before, it did."
 """Why closures are cancelled at the end."""
+
+
+Batch: TypeAlias = list[tuple[worker.Call, closures.Closure]]
+"""Closures that are sent to a worker together, each with its call."""
 
 
 @final
@@ -30,8 +35,8 @@ class WorkerState:
     def __init__(self, index: int) -> None:
         self.index: Final = index
         self.is_leaving = False
-        self.sent: Final[collections.deque[tuple[Any, list[tuple[Any, closures.Closure]]]]] = collections.deque()
-        """Batches that the worker has: a reference to the answer, and each call with its closure."""
+        self.sent: Final[collections.deque[tuple[contract.ObjectRef[worker.Batch] | None, Batch]]] = collections.deque()
+        """Batches that the worker has, each with a reference to its answer."""
         self.private: Final[collections.deque[closures.Closure]] = collections.deque()
         """Closures for this worker alone."""
         self.empty: Final[set[int]] = set()
@@ -116,10 +121,10 @@ class ClosureScheduler:
         results = []
         with self.condition:
             self.check_open()
-            for _, worker in sorted(self.workers.items()):
+            for _, one in sorted(self.workers.items()):
                 result = closures.RemoteValue(self.condition, function.name)
                 drawn = frozenset(one.number for one in args)
-                worker.private.append(closures.Closure(-1, function, args, {}, drawn, result, is_private=True))
+                one.private.append(closures.Closure(-1, function, args, {}, drawn, result, is_private=True))
                 results.append(result)
             self.condition.notify_all()
         return results
@@ -170,7 +175,7 @@ class ClosureScheduler:
 
     def count_sent(self) -> int:
         """Return how many closures the workers have."""
-        return sum(len(batch) for worker in self.workers.values() for _, batch in worker.sent)
+        return sum(len(batch) for one in self.workers.values() for _, batch in one.sent)
 
     def close(self) -> None:
         """Take no closure any more, and cancel those that wait."""
@@ -199,9 +204,9 @@ class ClosureScheduler:
     def get_positions(self, number: int) -> dict[int, int]:
         """Return how many items of a dataset each worker has drawn in closures that ended."""
         with self.condition:
-            return {index: worker.positions.get(number, 0) for index, worker in self.workers.items()}
+            return {index: one.positions.get(number, 0) for index, one in self.workers.items()}
 
-    def begin_calls(self, source: Any) -> Any:
+    def begin_calls(self, source: contract.ObjectRef[streams.FromFunction]) -> streams.PerWorkerIterator:
         """Begin a pass over what a function returns. See `inputs.Inputs.begin_calls`."""
         with self.condition:
             return self.inputs.begin_calls(source, {index: one.positions for index, one in self.workers.items()})
@@ -258,8 +263,8 @@ class ClosureScheduler:
     def release_inputs(self) -> None:
         """Have the workers let go of datasets and values that nobody holds any more."""
         for number in self.inputs.take_released():
-            for worker in self.workers.values():
-                worker.released.append(number)
+            for one in self.workers.values():
+                one.released.append(number)
 
     def _end_if_undrawn(self, stream: int) -> None:
         """End the closures that no worker has data for."""

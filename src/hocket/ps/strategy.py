@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
 
+import numpy.typing as npt
+
 from hocket.core import actor, api, session
 from hocket.ps import (
     checkpoints,
@@ -65,7 +67,7 @@ class BaseStrategy(abc.ABC):
         *,
         name: str | None = None,
         shape: Sequence[int] | None = None,
-        dtype: Any = None,
+        dtype: npt.DTypeLike | None = None,
         optimizer: optimizers.Optimizer | None = None,
         partitioner: partitioners.PartitionFunction | None = None,
         colocate_with: variable.BaseVariable | None = None,
@@ -107,7 +109,7 @@ class BaseStrategy(abc.ABC):
         dim: int,
         *,
         name: str | None = None,
-        dtype: Any = "float32",
+        dtype: npt.DTypeLike = "float32",
         initializer: initializers.Initializer | None = None,
         initial_value: Any = None,
         optimizer: optimizers.Optimizer | None = None,
@@ -448,7 +450,7 @@ def _build(gradient: Any, target: Any, scale: float) -> dict[int, list[records.O
     return target.build_operations(gradient, scale)
 
 
-def _check_settings(optimizer: Any, max_staleness: Any, bad_gradients: str, timeout_s: float) -> None:
+def _check_settings(optimizer: object, max_staleness: object, bad_gradients: str, timeout_s: float) -> None:
     if optimizer is not None and not isinstance(optimizer, optimizers.Optimizer):
         raise TypeError(
             f"optimizer must be one of hocket.ps, such as ps.SGD(lr=0.1), but received {optimizer!r}: servers apply updates without a framework."

@@ -27,6 +27,7 @@ from typing import Any, Final, NoReturn, final
 import numpy as np
 
 from hocket.core import actor, api
+from hocket.engine import contract
 from hocket.ps import closure_context, foreign, memory, mutex, remote
 
 ASKABLE: Final = frozenset({"list_owned", "take"})
@@ -175,7 +176,9 @@ class FromSequence:
         handle: Who reaches that memory for workers on other machines.
     """
 
-    def __init__(self, items: Any, count: int, ref: memory.MemoryRef, handle: actor.ActorHandle) -> None:
+    def __init__(
+        self, items: contract.ObjectRef[Sequence[Any]], count: int, ref: memory.MemoryRef, handle: actor.ActorHandle
+    ) -> None:
         self._items = items
         self._count = count
         self._ref = ref
@@ -183,7 +186,7 @@ class FromSequence:
 
     def open(self, context: InputContext, position: int) -> Iterator[Any]:
         """Return the items from a position on."""
-        items: Sequence[Any] = api.get(self._items)
+        items = api.get(self._items)
         worker = context.input_pipeline_id
         if memory.is_reachable(self._ref):
             deal = Deal(self._ref, self._count)
@@ -251,7 +254,7 @@ def collected() -> Iterator[list[Any]]:
         _collecting.found = None
 
 
-def _note(one: Any) -> None:
+def _note(one: object) -> None:
     found = getattr(_collecting, "found", None)
     if found is not None:
         found.append(one)
@@ -280,7 +283,7 @@ class PerWorkerIterator:
     """Each worker's own iterator over a dataset. ``next`` works in closures only. Made by ``iter(per_worker_dataset)``."""
 
     number: int
-    holder: Any = field(default=None, repr=False, compare=False)
+    holder: object = field(default=None, repr=False, compare=False)
     """In the coordinator: what ends the stream when it goes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -313,7 +316,7 @@ class PerWorkerValue:
     """A value of which each worker has its own. Given as an argument, the worker's own is put in its place. Made by ``Coordinator.per_worker``."""
 
     number: int
-    holder: Any = field(default=None, repr=False, compare=False)
+    holder: object = field(default=None, repr=False, compare=False)
     """In the coordinator: what ends it when it goes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
