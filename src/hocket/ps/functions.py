@@ -9,16 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from hocket.core import api
-from hocket.ps import closures, embedding, foreign, strategy, streams, variable
+from hocket.ps import closures, foreign, handles, strategy, streams
 
-_INPUTS: Final = (streams.PerWorkerIterator, streams.PerWorkerValue)
-
-_SERVED: Final = (
-    *_INPUTS,
-    variable.BaseVariable,
-    embedding.Embedding,
-    strategy.BaseStrategy,
-)
+_SERVED: Final = (streams.PerWorker, handles.Handle, strategy.BaseStrategy)
 """What is another thing in each call, and would be a constant in a graph."""
 
 
@@ -56,7 +49,7 @@ class Functions:
         return function
 
 
-def find_inputs(structure: Any, kinds: Any = _INPUTS) -> list[Any]:
+def find_inputs(structure: Any, kinds: Any = streams.PerWorker) -> list[Any]:
     """Return the per-worker iterators and values, or instances of other classes, in nested lists, tuples and dicts."""
     found: list[Any] = []
     closures.map_instances(structure, kinds, found.append)

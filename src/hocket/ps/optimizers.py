@@ -457,21 +457,17 @@ def _decay(block: _Block, weight: float, work: Array) -> Array:
 
 
 def _require_lr(value: object) -> float:
-    return checks.require_number(
-        "lr", value, "must be a finite number above 0", "Give lr=0.01, say.", low=0, high=math.inf, open_low=True
-    )
+    return checks.require_number("lr", value, "must be a finite number above 0", "Give lr=0.01, say.", open_low=True)
 
 
 def _require_decay(name: str, value: object, remedy: str) -> float:
-    return checks.require_number(name, value, "must be from 0 to less than 1", remedy, low=0, high=1)
+    return checks.require_number(name, value, "must be from 0 to less than 1", remedy, high=1)
 
 
 def _require_weight(name: str, value: object) -> float:
-    return checks.require_number(
-        name, value, "must be a finite number from 0", "Leave it out for the default.", low=0, high=math.inf
-    )
+    return checks.require_number(name, value, "must be a finite number from 0", "Leave it out for the default.")
 
 
 def _require_eps(value: object, default: str) -> float:
     rule = f"must be a finite number from {_TINY:g}, the least that float32 can hold"
-    return checks.require_number("eps", value, rule, f"Leave it out for {default}.", low=_TINY, high=math.inf)
+    return checks.require_number("eps", value, rule, f"Leave it out for {default}.", low=_TINY)

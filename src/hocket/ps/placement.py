@@ -295,7 +295,7 @@ def _check(nbytes: int, traffic: float | None) -> tuple[int, float]:
     if traffic is None:
         return nbytes, float(nbytes)
     rule, remedy = "must be a finite number of bytes from 0", "Leave it out for a variable that is read whole."
-    return nbytes, checks.require_number("traffic", traffic, rule, remedy, low=0, high=float("inf"))
+    return nbytes, checks.require_number("traffic", traffic, rule, remedy)
 
 
 def _measure_imbalance(loads: Sequence[float]) -> float:

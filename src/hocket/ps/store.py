@@ -287,27 +287,28 @@ class Store:
 
     def begin_snapshot(self, number: int) -> tuple[Array, Array]:
         """Begin to copy a table as it is now; return its rows, and their ids. See `rows.TableShard.begin_snapshot`."""
-        shard = self.get_shard(number)
-        assert isinstance(shard, rows.TableShard), "a dense variable is exported"
+        table = self._get_table(number)
         with self._mutex:
-            return shard.begin_snapshot()
+            return table.begin_snapshot()
 
     def finish_snapshot(self, number: int, which: Array) -> Array:
         """Return the rows as they were when the snapshot began."""
-        shard = self.get_shard(number)
-        assert isinstance(shard, rows.TableShard), "a dense variable is exported"
-        return shard.snapshot.finish(which)
+        return self._get_table(number).snapshot.finish(which)
 
     def evict(self, number: int, idle_updates: int) -> int:
         """Give up the rows of a table that none of its last updates has touched; return how many."""
-        shard = self.get_shard(number)
-        assert isinstance(shard, rows.TableShard), "a dense variable has no rows to give up"
+        table = self._get_table(number)
         with self._mutex:
-            return shard.evict_idle(idle_updates)
+            return table.evict_idle(idle_updates)
 
     def get_statistics(self) -> dict[str, int]:
         """Return how many pushes were applied, and how often the update of a process that died was put right."""
         return {"version": self.version, "recoveries": self.recoveries}
+
+    def _get_table(self, number: int) -> rows.TableShard:
+        shard = self.get_shard(number)
+        assert isinstance(shard, rows.TableShard), "a dense variable has no rows to give up, and is exported"
+        return shard
 
     def _get_accumulator(self, number: int) -> gradient_accumulator.GradientAccumulator:
         found = self._accumulators.get(number)

@@ -254,41 +254,42 @@ def collected() -> Iterator[list[Any]]:
         _collecting.found = None
 
 
-def _note(one: object) -> None:
-    found = getattr(_collecting, "found", None)
-    if found is not None:
-        found.append(one)
-
-
-def _find(here: closure_context.ClosureContext, number: int) -> Any:
-    """Return the calling worker's own.
-
-    Raises:
-        BadInputError: Making it has failed.
-        ValueError: The coordinator did not know that the closure needs it.
-    """
-    if number in here.failures:
-        raise BadInputError(here.failures[number])
-    if number not in here.values:
-        raise ValueError(
-            "This closure uses a per-worker iterator or value that is hidden inside another object. Give it as an argument, also in a list, tuple or dict, or let the "
-            "function refer to it by itself."
-        )
-    return here.values[number]
-
-
-@final
 @dataclass(frozen=True, slots=True)
-class PerWorkerIterator:
-    """Each worker's own iterator over a dataset. ``next`` works in closures only. Made by ``iter(per_worker_dataset)``."""
+class PerWorker:
+    """What stands in the coordinator, and in closures, for something of which each worker has its own."""
 
     number: int
     holder: object = field(default=None, repr=False, compare=False)
-    """In the coordinator: what ends the stream when it goes."""
+    """In the coordinator: what ends it when it goes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        _note(self)
-        return PerWorkerIterator, (self.number,)
+        found = getattr(_collecting, "found", None)
+        if found is not None:
+            found.append(self)
+        return type(self), (self.number,)
+
+    def _find(self, context: closure_context.ClosureContext) -> Any:
+        """Return the worker's own.
+
+        Raises:
+            BadInputError: Making it has failed.
+            ValueError: The coordinator did not know that the closure needs it.
+        """
+        if self.number in context.failures:
+            raise BadInputError(context.failures[self.number])
+        if self.number not in context.values:
+            raise ValueError(
+                "This closure uses a per-worker iterator or value that is hidden inside another object. Give it as an argument, also in a list, tuple or dict, or let the "
+                "function refer to it by itself."
+            )
+        return context.values[self.number]
+
+
+@final
+class PerWorkerIterator(PerWorker):
+    """Each worker's own iterator over a dataset. ``next`` works in closures only. Made by ``iter(per_worker_dataset)``."""
+
+    __slots__ = ()
 
     def __iter__(self) -> PerWorkerIterator:
         return self
@@ -307,21 +308,14 @@ class PerWorkerIterator:
                 "A per-worker iterator has no items of its own: each worker draws from its part. Call next(iterator) in the function that you schedule."
             )
         foreign.refuse_in_graph("next(iterator)", "draws another item each time")
-        return next(_find(here, self.number))
+        return next(self._find(here))
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class PerWorkerValue:
+class PerWorkerValue(PerWorker):
     """A value of which each worker has its own. Given as an argument, the worker's own is put in its place. Made by ``Coordinator.per_worker``."""
 
-    number: int
-    holder: object = field(default=None, repr=False, compare=False)
-    """In the coordinator: what ends it when it goes."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        _note(self)
-        return PerWorkerValue, (self.number,)
+    __slots__ = ()
 
     @property
     def value(self) -> Any:
@@ -331,7 +325,7 @@ class PerWorkerValue:
             RuntimeError: It is called outside a closure.
         """
         foreign.refuse_in_graph("PerWorkerValue.value", "is the worker's own")
-        return _find(closure_context.get_context("PerWorkerValue.value"), self.number)
+        return self._find(closure_context.get_context("PerWorkerValue.value"))
 
 
 @final

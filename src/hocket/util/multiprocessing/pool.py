@@ -86,7 +86,7 @@ class Pool:
         self, func: Callable[..., Any], args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call ``func(*args, **kwargs)`` in a process, wait for what it returns, and return it."""
-        return self._apply(func, args, kwargs, None, None, helps=True).get()
+        return self._apply(func, args, kwargs, helps=True).get()
 
     def apply_async(
         self,
@@ -105,17 +105,17 @@ class Pool:
             callback: Called with the result, in a thread of the pool.
             error_callback: Called with the exception, in a thread of the pool.
         """
-        return self._apply(func, args, kwargs, callback, error_callback, helps=False)
+        return self._apply(func, args, kwargs, callback, error_callback)
 
     def _apply(
         self,
         func: Callable[..., Any],
         args: Iterable[Any] | None,
         kwargs: Mapping[str, Any] | None,
-        callback: results.Callback | None,
-        error_callback: results.Callback | None,
+        callback: results.Callback | None = None,
+        error_callback: results.Callback | None = None,
         *,
-        helps: bool,
+        helps: bool = False,
     ) -> results.AsyncResult:
         self._workers.check_running()
         result = results.AsyncResult(1, is_single=True, callback=callback, error_callback=error_callback, owner=self)
@@ -139,7 +139,7 @@ class Pool:
         Raises:
             ValueError: `chunksize` is below 1, or the pool is closed.
         """
-        return self._map(func, iterable, chunksize, chunks.MAP, None, None, helps=True).get()  # type: ignore[no-any-return]
+        return self._map(func, iterable, chunksize, chunks.MAP, helps=True).get()  # type: ignore[no-any-return]
 
     def map_async(
         self,
@@ -150,13 +150,13 @@ class Pool:
         error_callback: results.Callback | None = None,
     ) -> results.AsyncResult:
         """Like `map`, and return at once."""
-        return self._map(func, iterable, chunksize, chunks.MAP, callback, error_callback, helps=False)
+        return self._map(func, iterable, chunksize, chunks.MAP, callback, error_callback)
 
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[Any]:
         """Like `map`, for items that are the arguments of the function: ``func(*item)``."""
-        return self._map(func, iterable, chunksize, chunks.STARMAP, None, None, helps=True).get()  # type: ignore[no-any-return]
+        return self._map(func, iterable, chunksize, chunks.STARMAP, helps=True).get()  # type: ignore[no-any-return]
 
     def starmap_async(
         self,
@@ -167,7 +167,7 @@ class Pool:
         error_callback: results.Callback | None = None,
     ) -> results.AsyncResult:
         """Like `starmap`, and return at once."""
-        return self._map(func, iterable, chunksize, chunks.STARMAP, callback, error_callback, helps=False)
+        return self._map(func, iterable, chunksize, chunks.STARMAP, callback, error_callback)
 
     def _map(
         self,
@@ -175,10 +175,10 @@ class Pool:
         iterable: Iterable[Any],
         chunksize: int | None,
         kind: int,
-        callback: results.Callback | None,
-        error_callback: results.Callback | None,
+        callback: results.Callback | None = None,
+        error_callback: results.Callback | None = None,
         *,
-        helps: bool,
+        helps: bool = False,
     ) -> results.AsyncResult:
         self._workers.check_running()
         _check_count("chunksize", chunksize, "Chunksize must be 1+")
