@@ -1,4 +1,4 @@
-"""What numbers that a user gives must be."""
+"""Checks of numbers and arrays that a user gives."""
 
 from __future__ import annotations
 

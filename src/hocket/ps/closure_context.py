@@ -1,4 +1,4 @@
-"""Who pulls and pushes: which worker, in the middle of which closure or step.
+"""The context of a closure or step: which worker pulls and pushes, and how far it is.
 
 A context is handed on explicitly from where a variable is used to the gate and the servers (`hocket.ps.links`). Only
 the user's function does not pass it: there each thread has the context of the closure that it runs, and the

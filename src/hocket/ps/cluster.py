@@ -1,4 +1,4 @@
-"""Who takes part in training with parameter servers, and in which role.
+"""Clusters: which processes take part in training with parameter servers, and in which role.
 
 - The **chief** makes the variables and schedules steps. There is one at most. Where the driver does that, none need be named.
 - **Workers** compute steps.

@@ -361,7 +361,7 @@ class WorkerDispatcher:
             self._send(batch)
 
     def _suspect(self, closure: closures.Closure, error: exceptions.ActorError) -> None:
-        """A worker died when this was the first that it had not answered."""
+        """Count a death for a closure: a worker died when this was the first that it had not answered."""
         closure.deaths += 1
         if closure.deaths >= MAX_DEATHS:
             failure = errors.ClosureError(

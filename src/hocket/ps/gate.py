@@ -1,4 +1,4 @@
-"""How far workers may run ahead of each other: the gate that pulls and pushes go through.
+"""The gate that pulls and pushes go through: it bounds how far workers run ahead of each other.
 
 A worker *enters* when it pulls, which notes the version that it reads, and *leaves* when its push was applied, which counts the version. A push's **staleness** is
 how many other pushes were applied between the two. It is counted for each push; with a bound it is never more than `max_staleness`.
@@ -256,8 +256,8 @@ class Gate:
     def leave(self, worker: int, closure: int, turn: int) -> int:
         """Say that the push was applied; return its staleness.
 
-        Said again, by a worker that repeats a closure of a dead one, it counts nothing. The closure and the turn are those
-        of the push's ticket.
+        Said again, by a worker that repeats a closure of a dead one, it counts nothing. The closure and the turn are
+        those of the push's ticket.
         """
         if (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1])):
             self.forget(worker)

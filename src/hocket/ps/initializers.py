@@ -1,4 +1,4 @@
-"""What variables and the rows of tables begin with.
+"""Initializers: what variables and the rows of tables begin with.
 
 A row's first value depends on the seed, on its id and on the column, and on nothing else. So it does not matter when a row is made, together with which
 others, by whom, or on which shard: a table whose rows appear as they are asked for has the values it would have had if all of them had been made at the

@@ -1,4 +1,4 @@
-"""A strategy, as one process sees it: its servers and its gate, opened once and found again by the strategy's key."""
+"""Links: the servers and the gate of a strategy, opened once in a process and found again by the strategy's key."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who makes memory, and keeps it as long as a strategy lives.
+"""Memory owners: each makes memory, and keeps it as long as a strategy lives.
 
-On one machine that is the driver, or for a training run an actor that does nothing else (`MemoryOwner` in either).
+On one machine the driver is the owner, or for a training run an actor that does nothing else (`MemoryOwner` in either).
 Servers on other nodes of a cluster have their memory kept by a `MemoryOwner` actor there. An owner is not a server:
 killing a server leaves the memory where it is.
 """

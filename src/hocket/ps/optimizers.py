@@ -1,4 +1,4 @@
-"""How servers turn gradients into new values.
+"""Optimizers: how servers turn gradients into new values.
 
 Each optimizer is a rule for one element: from its value, its gradient, and what is kept for it in *slots* (momentum, sums of squares), come its new
 value and new slots. So one loop serves a whole variable, a shard of it, and rows that were gathered from a table.
@@ -412,17 +412,15 @@ class FTRL(Optimizer):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class _Block:
     """A part of the arrays that `Optimizer.apply` was given, short enough for the cache."""
 
-    __slots__ = ("gradient", "out", "out_slots", "slots", "value")
-
-    def __init__(self, value: Array, slots: list[Array], gradient: Array, out: Array, out_slots: list[Array]) -> None:
-        self.value = value
-        self.slots = slots
-        self.gradient = gradient
-        self.out = out
-        self.out_slots = out_slots
+    value: Array
+    slots: list[Array]
+    gradient: Array
+    out: Array
+    out_slots: list[Array]
 
 
 class _Scratch(threading.local):

@@ -1,4 +1,4 @@
-"""Which server holds what: variables by bytes and traffic, rows of tables by their ids.
+"""Placement: which server holds which variables, by bytes and traffic, and which rows of tables, by their ids.
 
 **Variables.** `Placer` gives each new variable, or each shard of one, a server. TensorFlow deals them out in turn, so that a server may hold most of the
 bytes by bad luck. Here bytes come first: a server is in question if it is the one with the fewest, or stays within `SLACK` of the average with what is

@@ -1,4 +1,7 @@
-"""The queue of closures that wait for a worker, in the order of scheduling; a worker without data for some of them passes these over."""
+"""The queue of closures that wait for a worker, in the order of scheduling.
+
+A worker without data for some of them passes these over.
+"""
 
 from __future__ import annotations
 

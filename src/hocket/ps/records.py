@@ -1,4 +1,4 @@
-"""What describes variables: immutable, and small enough to travel with every request."""
+"""Records that describe variables and requests: immutable, and small enough to travel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes variables: chooses a server for each shard, has memory made for it, and enters it into the server's book.
+"""The registry makes variables: it chooses a server for each shard, has memory made, and enters it into the book.
 
 There is one for a strategy. It is an object of the driver; for a training run, whose ranks make the variables, it is an actor (`Registry` in either).
 """

@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, final
 
@@ -96,7 +97,7 @@ class ClosureScheduler:
             self._wait(lambda: bool(self.failures) or len(self._queue) + len(self._blocked) < self._max_queued)
             self.raise_failures(wait=True)
             result = closures.RemoteValue(self.condition, function.name)
-            closure = closures.Closure(self._count, function, args, kwargs, drawn, result)
+            closure = closures.Closure(self._count, function.name, function, args, kwargs, drawn, weakref.ref(result))
             if not self._open:
                 self.last_end = time.monotonic()
             self._count += 1
@@ -124,7 +125,10 @@ class ClosureScheduler:
             for _, one in sorted(self.workers.items()):
                 result = closures.RemoteValue(self.condition, function.name)
                 drawn = frozenset(one.number for one in args)
-                one.private.append(closures.Closure(-1, function, args, {}, drawn, result, is_private=True))
+                closure = closures.Closure(
+                    -1, function.name, function, args, {}, drawn, weakref.ref(result), is_private=True
+                )
+                one.private.append(closure)
                 results.append(result)
             self.condition.notify_all()
         return results

@@ -1,4 +1,4 @@
-"""Variables as they were at one moment: while training goes on, or from a checkpoint.
+"""Snapshots: variables as they were at one moment, while training goes on or in a checkpoint.
 
 **A live snapshot is one cut** through all variables and servers. The gate is held, so that no push is half applied, for as long as it takes to copy the dense
 variables and to tell the tables (milliseconds). Then training goes on. Tables are copied meanwhile: whoever changes a row saves what it was first, once

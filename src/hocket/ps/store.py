@@ -1,4 +1,4 @@
-"""What one process sees of one server's memory, and the transactions on it.
+"""The store: one server's memory, as one process sees it, and the transactions on it.
 
 **The book** is the server's control memory: a mutex, a version, what an update is in the middle of, the pushes that were applied, and the list of the server's
 variables. Whoever pushes takes the mutex and does the update itself; there is no process to be asked. An update goes like this:

@@ -1,4 +1,4 @@
-"""What each worker has of its own: datasets that it reads, and values.
+"""Streams and values that each worker has of its own.
 
 A **stream** is what one worker draws batches from. There are two kinds:
 

@@ -1,4 +1,4 @@
-"""Says where everybody is when no closure ends: the stacks of the coordinator's threads and of the workers, on stderr, once a stall."""
+"""The watchdog: once a stall of closures, it writes the stacks of the coordinator and of the workers to stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pool sends to its processes, and the actor that lives in each.
+"""Chunks, the work that a pool sends to its processes, and the actor that lives in each.
 
 A *chunk* is the pool's unit of work: one call of `apply`, or some items of a `map`. Several chunks go to a process in one
 message when they turn out to be short. A process that finds a message longer than `SLICE_SECONDS` of work
