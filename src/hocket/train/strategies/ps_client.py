@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from hocket import ps
 from hocket.collective import turns
-from hocket.ps import gate, links, place, records
+from hocket.ps import closure_context, gate, links, records
 from hocket.ps import strategy as strategy_module
 from hocket.train import strategies
 from hocket.train.rank import worker_session
@@ -145,9 +145,9 @@ class Client:
         self._attempt = info.attempt
         self._loads = 0
         self._has_pushed = True
-        self._loader = place.Place(_LOADER, info.world_size)
+        self._loader = closure_context.ClosureContext(_LOADER)
         self._loader.begin(info.attempt + 1)
-        self._here = place.Place(info.rank, info.world_size)
+        self._here = closure_context.ClosureContext(info.rank)
         self._forget_dead(opened.num_workers)
         generation = np.zeros(1, np.int64)
         self._generation = self._remote.make_variable(generation, name="hocket.generation", exist_ok=True)
@@ -206,7 +206,7 @@ class Client:
     @property
     def is_inside(self) -> bool:
         """Whether this rank has pulled what it will push a gradient of."""
-        return self._here.gate is not None
+        return self._here.is_inside
 
     @property
     def enters_early(self) -> bool:
@@ -220,8 +220,7 @@ class Client:
 
     def enter(self) -> None:
         """Begin a step: note what it reads. Waits if others are to push first."""
-        with place.entered(self._here):
-            self._link.enter()
+        self._link.enter(self._here)
 
     def enter_early(self) -> None:
         """Begin the next step when one is over, where it cannot be known when it is computed.
@@ -250,7 +249,7 @@ class Client:
             self.enter()
         operations: dict[int, list[records.Operation]] = {}
         for gradient in gradients:
-            found = self._build(gradient)
+            found = gradient.target.build_operations(gradient.value, gradient.scale)
             if found is None:
                 operations.clear()
                 break
@@ -261,8 +260,7 @@ class Client:
             return links.Outcome(is_applied=False, staleness=0)
         self._has_pushed = True
         self._here.begin(self._current * _GENERATION + step)
-        with place.entered(self._here):
-            outcome = self._link.push(operations)
+        outcome = self._link.push(self._here, operations)
         if not outcome.is_applied:
             self._note_dropped(step)
         return outcome
@@ -270,16 +268,6 @@ class Client:
     def leave(self) -> None:
         """Give up a step that was begun: the other ranks need not wait for it."""
         self._here.leave()
-
-    def _build(self, gradient: Gradient) -> Mapping[int, Sequence[records.Operation]] | None:
-        """Return what a gradient does on each server; None if the step is to be skipped."""
-        target, value = gradient.target, gradient.value
-        if not isinstance(target, ps.Embedding):  # a table does it
-            value = self._link.admit(target.name, value)
-            if value is None:
-                return None
-        found: Mapping[int, Sequence[records.Operation]] | None = target.build_operations(value, gradient.scale)
-        return found
 
     def _note_dropped(self, step: int) -> None:
         if not self.dropped:
@@ -316,7 +304,7 @@ class Client:
         Raises:
             IndexError: An id is out of range.
         """
-        with place.entered(self._here) if begins_step else contextlib.nullcontext():
+        with closure_context.entered(self._here) if begins_step else contextlib.nullcontext():
             return table.pull(ids)
 
     def read_table(self, table: Any, rows: int) -> Array:
@@ -335,7 +323,7 @@ class Client:
         if self._has_pushed:  # a model is loaded in parts
             self._loads += 1
             self._has_pushed = False
-        with place.entered(self._loader):
+        with closure_context.entered(self._loader):
             for target, value in values:
                 if isinstance(target, ps.Embedding):
                     for ids in _split(len(value)):

@@ -1,4 +1,4 @@
-"""Where the gradients of a synchronous step wait for each other: for each shard, a box for each worker.
+"""Accumulates the gradients of a synchronous step: for each shard, a box for each worker.
 
 A worker puts its gradient into its own box, so nobody is in its way. When as many are there as a step needs, one worker takes the boxes' mean, in the order of
 the workers, and pushes it. So the sum does not depend on who came first, and a box outlives whoever filled it.
@@ -42,13 +42,8 @@ def build(kept: memory.Memory, spec: records.DenseSpec | records.TableSpec) -> N
 
 
 @final
-class Mail:
-    """The boxes of a shard, as one process sees them.
-
-    Args:
-        spec: The shard.
-        kept: Their memory.
-    """
+class GradientAccumulator:
+    """The boxes of a shard, as one process sees them."""
 
     def __init__(self, spec: records.DenseSpec | records.TableSpec, kept: memory.Memory) -> None:
         self._spec = spec

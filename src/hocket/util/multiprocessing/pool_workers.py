@@ -1,9 +1,9 @@
 """The processes of a pool, and the threads that keep them busy.
 
-Work stands in one row. A thread takes a *seat*, which is an actor, and some chunks from the row, sends them, waits for the
-outcomes, delivers them and gives the seat back. So a process that is done early gets more, as with
-multiprocessing. There are as many threads as seats, started when they are needed. A caller that waits does the same job in its
-own thread, for its own work only: a call on an idle pool costs no change of threads.
+Work waits in one queue. A thread takes a *worker*, which is an actor, and some chunks from the queue, sends them, waits
+for the outcomes, delivers them and gives the worker back. So a process that is done early gets more, as with
+multiprocessing. There are as many threads as workers, started when they are needed. A caller that waits does the same
+job in its own thread, for its own work only: a call on an idle pool costs no change of threads.
 
 How many chunks go into one message is learned, for each function, from how long its chunks took (see `chunks`).
 
@@ -18,6 +18,7 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from hocket import exceptions
@@ -30,43 +31,37 @@ MAX_CHUNKS = 1000
 """Chunks in one message at most. A guess: the message's own cost is then spread thin enough."""
 
 
+@dataclass(slots=True, eq=False)
 class Function:
     """A function that a pool calls, and what is known of it."""
 
-    __slots__ = ("encoded", "seconds")
-
-    def __init__(self, encoded: contract.RemoteFunction) -> None:
-        self.encoded = encoded
-        #: How long a chunk took lately; None before the first.
-        self.seconds: float | None = None
+    encoded: contract.RemoteFunction
+    seconds: float | None = None
+    """How long a chunk took lately; None before the first."""
 
 
+@dataclass(slots=True, eq=False)
 class Item:
-    """A chunk in the row."""
+    """A chunk that waits for a worker."""
 
-    __slots__ = ("function", "kind", "position", "receiver", "work")
-
-    def __init__(self, function: Function, kind: int, work: Any, receiver: results.Receiver, position: int) -> None:
-        self.function = function
-        self.kind = kind
-        self.work = work
-        self.receiver = receiver
-        self.position = position
+    function: Function
+    kind: int
+    work: Any
+    receiver: results.Receiver
+    position: int
 
 
-class Seat:
+@dataclass(slots=True, eq=False)
+class PoolWorker:
     """One process."""
 
-    __slots__ = ("chunks_done", "handle", "known")
-
-    def __init__(self, handle: core_actor.ActorHandle) -> None:
-        self.handle = handle
-        #: Functions that the process knows, oldest first; keeps the references in their closures alive.
-        self.known: dict[bytes, contract.RemoteFunction] = {}
-        self.chunks_done = 0
+    handle: core_actor.ActorHandle
+    known: dict[bytes, contract.RemoteFunction] = field(default_factory=dict)
+    """Functions that the process knows, oldest first; keeps the references in their closures alive."""
+    chunks_done: int = 0
 
 
-class Crew:
+class PoolWorkers:
     """All processes of a pool.
 
     Args:
@@ -81,9 +76,9 @@ class Crew:
         self._max_chunks = max_chunks
         self._engine = session.get_engine()
         self._changed = threading.Condition(threading.Lock())
-        self._row: deque[Item] = deque()
-        self._free = [Seat(create()) for _ in range(size)]
-        self._busy: set[Seat] = set()
+        self._queue: deque[Item] = deque()
+        self._free = [PoolWorker(create()) for _ in range(size)]
+        self._busy: set[PoolWorker] = set()
         self._threads: list[threading.Thread] = []
         self._idle_threads = 0
         #: The function encoded last, as long as there is work: many calls of one function encode it once, and a later call sees
@@ -123,19 +118,16 @@ class Crew:
         with self._changed:
             known = self._functions.get(encoded.id)
             if known is None:
-                known = self._functions[encoded.id] = Function(encoded)
-                if len(self._functions) > chunks.MAX_FUNCTIONS:
-                    del self._functions[next(iter(self._functions))]
-            if self._row or self._busy:
+                known = Function(encoded)
+                chunks.remember(self._functions, encoded.id, known)
+            if self._queue or self._busy:
                 self._latest = (function, known)
             if chunks.is_fixed(function):
-                self._fixed[id(function)] = (function, known)
-                if len(self._fixed) > chunks.MAX_FUNCTIONS:
-                    del self._fixed[next(iter(self._fixed))]
+                chunks.remember(self._fixed, id(function), (function, known))
         return known
 
     def submit(self, items: Iterable[Item], *, helps: bool = False) -> None:
-        """Put chunks at the end of the row.
+        """Put chunks at the end of the queue.
 
         Args:
             items: The chunks.
@@ -143,12 +135,12 @@ class Crew:
         """
         with self._changed:
             self.check_running()
-            self._row.extend(items)
+            self._queue.extend(items)
             self._call_threads(spared=helps)
 
     def _call_threads(self, *, spared: bool) -> None:
         """See to it that what can be started is; the caller does one part itself if `spared`. Called with the lock held."""
-        wanted = min(len(self._row), len(self._free)) - spared
+        wanted = min(len(self._queue), len(self._free)) - spared
         for _ in range(min(wanted - self._idle_threads, self.size - len(self._threads))):
             thread = threading.Thread(target=self._work, name="hocket-pool", daemon=True)
             self._threads.append(thread)
@@ -160,22 +152,22 @@ class Crew:
         """Work on the receiver's chunks in the calling thread; on nobody else's, which might take long."""
         while True:
             with self._changed:
-                if not self._row or not self._free or self._row[0].receiver is not receiver:
+                if not self._queue or not self._free or self._queue[0].receiver is not receiver:
                     self._call_threads(spared=False)
                     return
-                seat, items = self._take(receiver)
-            self._run(seat, items)
+                worker, items = self._take(receiver)
+            self._run(worker, items)
 
     def count_ahead(self, function: Function) -> int:
         """Return how many chunks should be under way for all processes to be busy."""
-        per_seat = 2 if function.seconds is None else chunks.SLICE_SECONDS / max(function.seconds, 1e-6)
-        return self.size * int(min(max(per_seat, 1) + 1, MAX_CHUNKS))
+        per_worker = 2 if function.seconds is None else chunks.SLICE_SECONDS / max(function.seconds, 1e-6)
+        return self.size * int(min(max(per_worker, 1) + 1, MAX_CHUNKS))
 
     def close(self) -> None:
-        """Take no more work; the processes end when the row is done."""
+        """Take no more work; the processes end when the queue is empty."""
         with self._changed:
             self._is_closed = True
-            self._drop_seats_if_done()
+            self._drop_workers_if_done()
             self._changed.notify_all()
 
     def terminate(self) -> None:
@@ -184,15 +176,15 @@ class Crew:
             if self._is_terminated:
                 return
             self._is_closed = self._is_terminated = True
-            seats = [*self._free, *self._busy]
+            workers = [*self._free, *self._busy]
             self._free.clear()
-            dropped = list(self._row)
-            self._row.clear()
+            dropped = list(self._queue)
+            self._queue.clear()
             self._changed.notify_all()
         if contract.get_optional_current_engine() is self._engine:
-            for seat in seats:
+            for worker in workers:
                 with contextlib.suppress(exceptions.HocketError):  # the session may end at the same moment
-                    api.kill(seat.handle)
+                    api.kill(worker.handle)
         for item in dropped:
             item.receiver.receive(item.position, False, _build_cancelled())
 
@@ -211,85 +203,84 @@ class Crew:
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not (self._row and self._free):
-                    if self._is_closed and not (self._row and not self._is_terminated):
+                while not (self._queue and self._free):
+                    if self._is_closed and not (self._queue and not self._is_terminated):
                         return
                     self._idle_threads += 1
                     try:
                         self._changed.wait()
                     finally:
                         self._idle_threads -= 1
-                seat, items = self._take()
-            self._run(seat, items)
-            del seat, items
+                worker, items = self._take()
+            self._run(worker, items)
+            del worker, items
 
-    def _take(self, receiver: results.Receiver | None = None) -> tuple[Seat, list[Item]]:
-        """Take a seat and as much of the row as is good for it, of one receiver's only if it is given. Called with the lock
-        held, when there is some of both.
+    def _take(self, receiver: results.Receiver | None = None) -> tuple[PoolWorker, list[Item]]:
+        """Take a worker and as much of the queue as is good for it, of one receiver's only if it is given.
+
+        Called with the lock held, when there is some of both.
         """
-        seat = self._free.pop()
-        self._busy.add(seat)
-        row = self._row
-        most = min(MAX_CHUNKS, math.ceil(len(row) / self.size))
+        worker = self._free.pop()
+        self._busy.add(worker)
+        queue = self._queue
+        most = min(MAX_CHUNKS, math.ceil(len(queue) / self.size))
         if self._max_chunks is not None:
-            most = min(most, self._max_chunks - seat.chunks_done)
-        items = [row.popleft()]
+            most = min(most, self._max_chunks - worker.chunks_done)
+        items = [queue.popleft()]
         seconds = _estimate(items[0])
         while len(items) < most:
-            seconds += _estimate(row[0])
-            if seconds > chunks.SLICE_SECONDS or (receiver is not None and row[0].receiver is not receiver):
+            seconds += _estimate(queue[0])
+            if seconds > chunks.SLICE_SECONDS or (receiver is not None and queue[0].receiver is not receiver):
                 break
-            items.append(row.popleft())
-        return seat, items
+            items.append(queue.popleft())
+        return worker, items
 
-    def _run(self, seat: Seat, items: list[Item]) -> None:
+    def _run(self, worker: PoolWorker, items: list[Item]) -> None:
         """Have a process work on chunks, and deliver what comes of it."""
         is_lost = False
         try:
-            outcomes = self._send(seat, items)
+            outcomes = self._send(worker, items)
         except exceptions.SerializationError as error:
-            outcomes = self._send_one_by_one(seat, items, error)
+            outcomes = self._send_one_by_one(worker, items, error)
         except BaseException as error:
             is_lost = not isinstance(error, exceptions.TaskError)
             outcomes = [(False, _build_cancelled() if self._is_terminated else error)] * len(items)
             if not isinstance(error, Exception):  # Ctrl-C in the caller's own thread
                 with contextlib.suppress(exceptions.HocketError):
-                    api.kill(seat.handle)
-                self._give_back(seat, len(items), [], is_lost=True)
+                    api.kill(worker.handle)
+                self._give_back(worker, len(items), [], is_lost=True)
                 with self._changed:
                     self._call_threads(spared=False)
                 _deliver(items, outcomes)
                 raise
-        self._give_back(seat, len(outcomes), items[len(outcomes) :], is_lost=is_lost)
+        self._give_back(worker, len(outcomes), items[len(outcomes) :], is_lost=is_lost)
         _deliver(items, outcomes)
 
-    def _send(self, seat: Seat, items: list[Item]) -> list[chunks.Outcome]:
+    def _send(self, worker: PoolWorker, items: list[Item]) -> list[chunks.Outcome]:
         if len(items) == 1:
             item = items[0]
             encoded = item.function.encoded
             # Only if it is known to be short: `run` alone tells how long something takes.
-            if item.kind == chunks.APPLY and _estimate(item) < chunks.SLICE_SECONDS and encoded.id in seat.known:
+            if item.kind == chunks.APPLY and _estimate(item) < chunks.SLICE_SECONDS and encoded.id in worker.known:
                 args, kwargs = item.work
                 if not kwargs and values.PLAIN_TYPES.issuperset(map(type, args)):
-                    return [api.get(seat.handle.apply.remote(encoded.id, *args))]
+                    return [api.get(worker.handle.apply.remote(encoded.id, *args))]
         new: list[tuple[bytes, chunks.Code]] = []
         digests: list[bytes] = []
         for item in items:
             encoded = item.function.encoded
             digests.append(encoded.id)
-            if encoded.id not in seat.known:
-                seat.known[encoded.id] = encoded
+            if encoded.id not in worker.known:
+                chunks.remember(worker.known, encoded.id, encoded)
                 new.append((encoded.id, chunks.Code(encoded.blob, list(map(pickle.PickleBuffer, encoded.buffers)))))
-                if len(seat.known) > chunks.MAX_FUNCTIONS:
-                    del seat.known[next(iter(seat.known))]
         if len(set(digests)) == 1:
             digests = digests[:1]
         work = [(item.kind, item.work) for item in items]
         try:
-            ref = seat.handle.run.remote(new, digests, work)
+            ref = worker.handle.run.remote(new, digests, work)
         except exceptions.SerializationError:
             for digest, _ in new:  # they have not arrived
-                seat.known.pop(digest, None)
+                worker.known.pop(digest, None)
             raise
         outcomes: list[chunks.Outcome]
         outcomes, seconds = api.get(ref)
@@ -300,7 +291,7 @@ class Crew:
         return outcomes
 
     def _send_one_by_one(
-        self, seat: Seat, items: list[Item], error: exceptions.SerializationError
+        self, worker: PoolWorker, items: list[Item], error: exceptions.SerializationError
     ) -> list[chunks.Outcome]:
         """One of the chunks, or the only result, cannot travel: find out which."""
         if len(items) == 1:
@@ -308,42 +299,42 @@ class Crew:
         outcomes: list[chunks.Outcome] = []
         for item in items:
             try:
-                outcomes += self._send(seat, [item])
+                outcomes += self._send(worker, [item])
             except Exception as other:  # noqa: BLE001 (it belongs to this chunk alone)
                 outcomes.append((False, other))
         return outcomes
 
-    def _give_back(self, seat: Seat, done: int, undone: list[Item], *, is_lost: bool) -> None:
-        seat.chunks_done += done
-        is_used_up = self._max_chunks is not None and seat.chunks_done >= self._max_chunks
+    def _give_back(self, worker: PoolWorker, done: int, undone: list[Item], *, is_lost: bool) -> None:
+        worker.chunks_done += done
+        is_used_up = self._max_chunks is not None and worker.chunks_done >= self._max_chunks
         is_over = (is_lost or is_used_up) and not self._is_terminated
-        replacement = self._replace(seat) if is_over else seat
+        replacement = self._replace(worker) if is_over else worker
         with self._changed:
-            self._busy.discard(seat)
-            self._row.extendleft(reversed(undone))
-            if not self._row and not self._busy:
+            self._busy.discard(worker)
+            self._queue.extendleft(reversed(undone))
+            if not self._queue and not self._busy:
                 self._latest = None
             if replacement is not None and not self._is_terminated:
                 self._free.append(replacement)
-            self._drop_seats_if_done()
+            self._drop_workers_if_done()
             if self._is_closed:
                 self._changed.notify_all()
-            elif self._row:
+            elif self._queue:
                 self._call_threads(spared=True)
 
-    def _replace(self, seat: Seat) -> Seat | None:
+    def _replace(self, worker: PoolWorker) -> PoolWorker | None:
         if contract.get_optional_current_engine() is not self._engine:  # the session is over, and the pool with it
             self.terminate()
             return None
         try:
-            return Seat(self._create())
+            return PoolWorker(self._create())
         except exceptions.HocketError:
             self.terminate()
             return None
 
-    def _drop_seats_if_done(self) -> None:
+    def _drop_workers_if_done(self) -> None:
         """Let the processes end. Called with the lock held."""
-        if self._is_closed and not self._row and not self._busy:
+        if self._is_closed and not self._queue and not self._busy:
             self._free.clear()
 
 
