@@ -71,7 +71,7 @@ class Message(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether it is over."""
-        self._group.boxes.progress()
+        self._group.messages.progress()
         return self._transfer.is_done
 
     def is_success(self) -> bool:
