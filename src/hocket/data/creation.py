@@ -123,9 +123,7 @@ def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
         >>> data.range(3).take_all()
         [{'id': 0}, {'id': 1}, {'id': 2}]
     """
-    if n is None:
-        raise ValueError("n must be a whole number from 0, but received None. Write range(1000).")
-    reading.check_count("n", n, 0)
+    reading.check_count("n", n, 0, "range(1000)")
     reading.check_count("override_num_blocks", override_num_blocks, 1)
     most = settings.DataContext.get_current().target_max_block_size
     count = override_num_blocks or max(1, -(-8 * n // most), min(8, n >> 12))

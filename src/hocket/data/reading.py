@@ -102,12 +102,14 @@ def check_batch_size(batch_size: Any, *, may_be_none: bool) -> None:
         )
 
 
-def check_count(name: str, value: Any, least: int) -> None:
-    """Raise if it is no whole number, or less than allowed.
+def check_count(name: str, value: Any, least: int, instead_of_none: str = "") -> None:
+    """Raise if it is no whole number, or less than allowed; or if it is None, and something must be written in its place.
 
     Raises:
         ValueError: It is so.
     """
+    if value is None and instead_of_none:
+        raise ValueError(f"{name} must be a whole number from {least}, but received None. Write {instead_of_none}.")
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least):
         raise ValueError(
             f"{name} must be a whole number from {least}, but received {value!r}. Leave it out for the default."
