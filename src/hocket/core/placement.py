@@ -204,11 +204,6 @@ def check_group(name: str, value: object) -> str | None:
     return None
 
 
-def check_selector(name: str, value: Mapping[Any, Any]) -> str | None:
-    """Return what is wrong with a label selector, or None."""
-    return labels.explain_selector(name, value)
-
-
 def check_fallback(name: str, value: list[Any]) -> str | None:
     """Return what is wrong with a list of fallbacks, or None."""
     for part in value:
@@ -216,7 +211,7 @@ def check_fallback(name: str, value: list[Any]) -> str | None:
             return (
                 f"{name!r} must be a list of dicts such as {{'label_selector': {{'disk': 'ssd'}}}}, but holds {part!r}."
             )
-        problem = check_selector("label_selector", part["label_selector"])
+        problem = labels.explain_selector("label_selector", part["label_selector"])
         if problem is not None:
             return problem
     return None
