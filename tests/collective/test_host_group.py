@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.collective import ReduceOp, errors, host_group, lookout, rendezvous, segment, stacks
+from hocket.collective import ReduceOp, errors, host_group, peer_monitor, rendezvous, segment, stacks
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -145,7 +145,7 @@ def test_killed_rank_is_named(tmp_path: Path) -> None:
 
 def test_stopped_rank_is_told_of(tmp_path: Path) -> None:
     def body(group: Group) -> str:
-        pid = group._rounds.memory.words[segment.find_desk(1) + segment.PID]
+        pid = group._rounds.memory.words[segment.find_header(1) + segment.PID]
         group.barrier()
         if group.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -201,7 +201,7 @@ def test_a_stall_is_reported_and_waited_through(tmp_path: Path) -> None:
     def body(group: Group) -> list[str]:
         import logging
 
-        lookout.STALL_SECONDS = 0.3
+        peer_monitor.STALL_SECONDS = 0.3
         told: list[str] = []
 
         class Handler(logging.Handler):

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket import texts
-from hocket.collective import arithmetic, boxes, lookout, rounds, segment
+from hocket.collective import arithmetic, peer_monitor, point_to_point, rounds, segment
 from hocket.collective.arithmetic import NUMPY, Arithmetic, ReduceOp
 
 Bytes = npt.NDArray[np.uint8]
@@ -29,7 +29,7 @@ SYMMETRIC_BYTES = 64 * 1024
 """Up to here three ranks and more add everything for themselves, which takes one wait and not two. A guess."""
 
 ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, GATHER, SCATTER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER = range(
-    1, len(lookout.KINDS)
+    1, len(peer_monitor.KINDS)
 )
 
 _TURNS: Final = segment.ROUNDS - 1
@@ -180,10 +180,10 @@ class HostGroup:
     def barrier(self) -> None:
         """Return when all ranks have called it."""
         with self._operation:
-            self._rounds.announce(lookout.pack(BARRIER, 0, 0, ""), 0)
+            self._rounds.announce(peer_monitor.pack(BARRIER, 0, 0, ""), 0)
             self._rounds.wait(self._rounds.mark())
 
-    def finish(self, transfer: boxes.Transfer, other: int) -> None:
+    def finish(self, transfer: point_to_point.Transfer, other: int) -> None:
         """Wait until a message has been sent, or received.
 
         Raises:
@@ -213,7 +213,7 @@ class HostGroup:
         size = array.dtype.itemsize
         if views is None:
             views = self._views[key] = self._build_views(calc, array.dtype, segment.CHUNK_BYTES // size)
-        self._rounds.announce(lookout.pack(kind, op, root, dtype or str(array.dtype)), size * len(array))
+        self._rounds.announce(peer_monitor.pack(kind, op, root, dtype or str(array.dtype)), size * len(array))
         return views, segment.CHUNK_BYTES // size
 
     def _build_views(self, calc: Arithmetic, dtype: Any, count: int) -> list[list[Any]]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol, final
 
 from hocket import exceptions
-from hocket.collective import errors, futex, host_group, lookout, segment
+from hocket.collective import errors, futex, host_group, peer_monitor, segment
 from hocket.core import actor, api
 
 
@@ -72,7 +72,7 @@ def join(store: Store, rank: int, ranks: Sequence[int], *, timeout_s: float = 18
     else:
         path, identity = json.loads(store.read(f"segment/{first}"))
         memory = segment.open_segment(path, identity, len(ranks))
-    lookout.join(memory, local)
+    peer_monitor.join(memory, local)
     store.write(f"joined/{rank}", "")
     for other in ranks:
         store.read(f"joined/{other}")

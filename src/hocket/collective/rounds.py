@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from hocket import texts
-from hocket.collective import boxes, errors, futex, lookout, segment, turns
+from hocket.collective import errors, futex, peer_monitor, point_to_point, segment, turns
 
 SPIN_SECONDS = 100e-6
 """How long a rank looks before it sleeps. To be woken takes some 50 us. A guess at twice that."""
@@ -60,12 +60,12 @@ class Rounds:
         self._their_marks = [
             [(segment.find_mark(size, turn, other), other) for other in others] for turn in range(segment.ROUNDS)
         ]
-        self._desk = segment.find_desk(rank)
-        self._sleepers = [2 * (segment.find_desk(other) + segment.ASLEEP) for other in others]
+        self._header = segment.find_header(rank)
+        self._sleepers = [2 * (segment.find_header(other) + segment.ASLEEP) for other in others]
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(memory.view()))
         self._is_crowded = size > len(os.sched_getaffinity(0))
-        self._lookout = lookout.Lookout(memory, rank, timeout_s, names)
-        self.messages = boxes.Boxes(memory, rank, self.ring)
+        self._monitor = peer_monitor.PeerMonitor(memory, rank, timeout_s, names)
+        self.messages = point_to_point.PointToPoint(memory, rank, self.wake_all)
         self._turns = turns.get_optional_turns()
         self._is_open = True
 
@@ -75,7 +75,7 @@ class Rounds:
             self.give_up(errors.CollectiveError("The group is closed. Make a new one in all ranks."))
             if self._is_open:
                 self._is_open = False
-                self._lookout.close()
+                self._monitor.close()
                 self.messages.close()
                 self.memory.close()
 
@@ -83,19 +83,19 @@ class Rounds:
         """Say that this rank's program is over: it can still be asked, but will not come to another operation."""
         with self.lock:
             if self._is_open and self.error is None:
-                lookout.end(self.memory, self.rank)
-                self.ring()
+                peer_monitor.end(self.memory, self.rank)
+                self.wake_all()
 
     def announce(self, doing: int, amount: int) -> None:
-        """Say what begins: an operation as `lookout.pack` returns it, and how many bytes it is about."""
-        words, desk = self._marks, self._desk
-        words[desk + segment.DOING] = doing
-        words[desk + segment.AMOUNT] = amount
+        """Say what begins: an operation as `peer_monitor.pack` returns it, and how many bytes it is about."""
+        words, header = self._marks, self._header
+        words[header + segment.DOING] = doing
+        words[header + segment.AMOUNT] = amount
         self._tag = (doing * 0x9E3779B97F4A7C15 ^ amount * 0xC2B2AE3D27D4EB4F) >> 17 & _MASK
 
     def describe(self) -> str:
         """Return what this rank is doing, in words."""
-        return self._lookout.describe_own()
+        return self._monitor.describe_own()
 
     def mark(self) -> int:
         """Say that this rank's part of the next turn is there; return the turn's mark."""
@@ -109,7 +109,7 @@ class Rounds:
                 self._wake(place)
         return mark
 
-    def ring(self) -> None:
+    def wake_all(self) -> None:
         """Wake all who sleep."""
         futex.fence()
         for place in self._sleepers:
@@ -137,12 +137,12 @@ class Rounds:
                     return
             os.sched_yield()
             if marks[place] >> 32 == mark >> 32 and marks[place] != mark:
-                self._fail(self._lookout.build_mismatch(other))
+                self._fail(self._monitor.build_mismatch(other))
             if time.perf_counter() > until:
                 break
         self._sleep_until(lambda: marks[place] >> 32 == mark >> 32, self._list_missing(mark))
         if marks[place] != mark:
-            self._fail(self._lookout.build_mismatch(other))
+            self._fail(self._monitor.build_mismatch(other))
 
     def wait_for(self, is_over: Callable[[], bool], others: Sequence[int]) -> None:
         """Move messages until something is so that one of these ranks brings about."""
@@ -165,10 +165,10 @@ class Rounds:
             RankDiedError: It never will be.
             CollectiveTimeoutError: It took too long.
         """
-        halves, asleep = self.memory.halves, 2 * (self._desk + segment.ASLEEP)
-        bell = 2 * (self._desk + segment.BELL)
+        halves, asleep = self.memory.halves, 2 * (self._header + segment.ASLEEP)
+        bell = 2 * (self._header + segment.BELL)
         start = time.monotonic()
-        self._lookout.begin()
+        self._monitor.begin()
         if self._turns is not None:
             self._take_turns(self._turns, is_over, list_missing, start)
             return
@@ -193,7 +193,7 @@ class Rounds:
         if is_over():
             return
         try:
-            self._lookout.check(list_missing(), waited)
+            self._monitor.check(list_missing(), waited)
         except errors.CollectiveError as error:
             self.messages.progress()  # it may have sent something before it ended
             if not is_over():
@@ -210,7 +210,7 @@ class Rounds:
             self._look_around(is_over, list_missing, time.monotonic() - start)
             return is_over()
 
-        ours.wait(look, f"waits in {self._lookout.describe_own()}", needs_rank=True)
+        ours.wait(look, f"waits in {self._monitor.describe_own()}", needs_rank=True)
 
     def _fail(self, error: errors.CollectiveError) -> None:
         self.give_up(error)
@@ -220,8 +220,8 @@ class Rounds:
         """Leave the group, unless that is done: whoever waits for this rank gets an error."""
         if self.error is None:
             self.error = error
-            lookout.leave(self.memory, self.rank)
-            self.ring()
+            peer_monitor.leave(self.memory, self.rank)
+            self.wake_all()
 
 
 @final
