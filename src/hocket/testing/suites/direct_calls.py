@@ -43,7 +43,7 @@ class _Mortal:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class LineContract:
+class DirectCallContract:
     """What must hold when workers call actors directly, as they do after a few calls. Part of `ProcessEngineContract`."""
 
     def test_calls_keep_their_order_whichever_way_they_take(self) -> None:
