@@ -153,7 +153,7 @@ class WorkerState(StateRecord):
     task_seconds: float | None = dataclasses.field(default=None, metadata=_DETAIL)
     """For how long."""
     queued_tasks: int | None = dataclasses.field(default=None, metadata=_DETAIL)
-    """Tasks that stand behind it in this worker's row."""
+    """Tasks that stand behind it in this worker's queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,9 +249,9 @@ def _list(
     if type(limit) is not int or limit < 1:
         raise ValueError(f"limit must be a whole number of 1 or more, but received {limit!r}.")
     checked = [_check_filter(one, record_type) for one in filters or ()]
-    rows = session.get_open_engine().list_records(kind, checked, limit)
+    found = session.get_open_engine().list_records(kind, checked, limit)
     names = record_type.list_fields() - (frozenset() if detail else record_type.list_details())
-    return [record_type(**{name: value for name, value in row.items() if name in names}) for row in rows]
+    return [record_type(**{name: value for name, value in record.items() if name in names}) for record in found]
 
 
 def _check_address(address: str | None) -> None:
