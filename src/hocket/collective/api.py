@@ -7,7 +7,6 @@ place. For several machines, and for dtypes that numpy lacks, use torch.distribu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -28,14 +27,8 @@ TIMEOUT_SECONDS = 1800.0
 _BACKENDS = ("hocket", "gloo")
 
 
-@dataclass(frozen=True)
-class _Membership:
-    group: host_group.HostGroup
-    store: rendezvous.ActorStore
-    """Held as long as the group is: its actor ends with the last store."""
-
-
-_groups: dict[str, _Membership] = {}
+_groups: dict[str, tuple[host_group.HostGroup, rendezvous.ActorStore]] = {}
+"""Those of this process, each with its store: an actor that ends with the last store, so it is held as long as the group is."""
 
 
 def init_collective_group(
@@ -104,7 +97,7 @@ def init_collective_group(
             "TorchTrainer sets it up."
         )
     group = rendezvous.join(store, rank, range(world_size), timeout_s=TIMEOUT_SECONDS)
-    _groups[group_name] = _Membership(group, store)
+    _groups[group_name] = group, store
 
 
 def create_collective_group(
@@ -189,7 +182,7 @@ def get_rank(group_name: str = DEFAULT) -> int:
         >>> collective.get_rank("nobody's")
         -1
     """
-    return _groups[group_name].group.rank if group_name in _groups else -1
+    return _groups[group_name][0].rank if group_name in _groups else -1
 
 
 def get_collective_group_size(group_name: str = DEFAULT) -> int:
@@ -200,7 +193,7 @@ def get_collective_group_size(group_name: str = DEFAULT) -> int:
         >>> collective.get_collective_group_size("nobody's")
         -1
     """
-    return _groups[group_name].group.size if group_name in _groups else -1
+    return _groups[group_name][0].size if group_name in _groups else -1
 
 
 def allreduce(tensor: Any, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
@@ -330,7 +323,7 @@ def _find(group_name: str) -> host_group.HostGroup:
             f"This process is not in a group {group_name!r}; it is in {sorted(_groups)}. Call init_collective_group(world_size, rank, "
             f"group_name={group_name!r}) in each rank first."
         )
-    return member.group
+    return member[0]
 
 
 def _check_rank(name: str, rank: int, group: host_group.HostGroup) -> None:

@@ -177,7 +177,7 @@ class NodeLabelSchedulingStrategy:
             raise ValueError("NodeLabelSchedulingStrategy needs conditions: write hard={'disk': In('ssd')}.")
         for name, condition in {**(hard or {}), **(soft or {})}.items():
             if not isinstance(condition, Condition):
-                raise ValueError(  # noqa: TRY004 (Ray's class)
+                raise ValueError(
                     f"The condition on label {name!r} must be In, NotIn, Exists or DoesNotExist, but received {condition!r}. Write "
                     f"{{{name!r}: In({condition!r})}}."
                 )
@@ -273,7 +273,7 @@ def describe_choice(given: Mapping[str, Any]) -> str:
     elif isinstance(strategy, NodeLabelSchedulingStrategy):
         sides = {"hard": strategy.hard, "soft": strategy.soft}
         choice = {"kind": "labels"} | {
-            side: {label: _describe_condition(condition) for label, condition in conditions.items()}
+            side: {name: [type(one).__name__, *getattr(one, "values", ())] for name, one in conditions.items()}
             for side, conditions in sides.items()
         }
     elif given.get("label_selector"):
@@ -283,10 +283,6 @@ def describe_choice(given: Mapping[str, Any]) -> str:
     elif strategy == "SPREAD":
         choice = {"kind": "strategy", "name": strategy}
     return json.dumps(choice, sort_keys=True) if choice else ""
-
-
-def _describe_condition(condition: Condition) -> list[str]:
-    return [type(condition).__name__, *getattr(condition, "values", ())]
 
 
 def check_nodes(given: Mapping[str, Any], what: str) -> None:

@@ -73,13 +73,13 @@ def stream(whole: plan.Plan, options: settings.ExecutionOptions) -> Iterator[pla
 
 def store(whole: plan.Plan, options: settings.ExecutionOptions) -> list[plan.Stored]:
     """Execute a plan, keep its blocks in the engine, and return what stands for them. Empty ones are left out."""
-    return [_put(found) for found in stream(whole, options) if found.num_rows]
-
-
-def _put(found: plan.Held | plan.Stored) -> plan.Stored:
-    if isinstance(found, plan.Stored):
-        return found
-    return plan.Stored(api.put(found.block), found.num_bytes, 0, found.num_rows)
+    return [
+        found
+        if isinstance(found, plan.Stored)
+        else plan.Stored(api.put(found.block), found.num_bytes, 0, found.num_rows)
+        for found in stream(whole, options)
+        if found.num_rows
+    ]
 
 
 def fetch(found: plan.Held | plan.Stored) -> blocks.Block:

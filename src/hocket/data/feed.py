@@ -42,10 +42,8 @@ class Feed(abc.ABC):
     def _peek(self) -> blocks.Block:
         """Return a block, for the types of its columns."""
 
-    @property
-    def _use_gpu(self) -> bool:
-        """Whether tensors go to a GPU unless the user says where."""
-        return False
+    _use_gpu = False
+    """Whether tensors go to a GPU unless the user says where."""
 
     _may_lack_size = True
     """Whether batches may be of any size."""
@@ -111,13 +109,9 @@ class Feed(abc.ABC):
 
         Args:
             prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
-            batch_size: See `iter_batches`.
             dtypes: What the tensors are made: one dtype for all columns, or a dict of them by column. Default: as the columns are.
             device: Where they go. Default: the rank's GPU if it has one, else the CPU.
             collate_fn: Makes the batch of a dict of arrays, in place of this method. It runs in the thread that makes batches.
-            drop_last: See `iter_batches`.
-            local_shuffle_buffer_size: See `iter_batches`.
-            local_shuffle_seed: See `iter_batches`.
             pin_memory: Whether they go through pinned memory to the GPU.
 
         Raises:
@@ -153,13 +147,9 @@ class Feed(abc.ABC):
         """Return something to loop over, any number of times: batches as a dict of JAX arrays, on JAX's default device.
 
         Args:
-            prefetch_batches: See `iter_batches`, as for all others but `dtypes`.
-            batch_size: See `iter_batches`.
+            prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
             dtypes: What the arrays are made: one dtype for all columns, or a dict of them by column. Default: as JAX converts them, which
                 makes 64 bits 32.
-            drop_last: See `iter_batches`.
-            local_shuffle_buffer_size: See `iter_batches`.
-            local_shuffle_seed: See `iter_batches`.
 
         Raises:
             TypeError: A column holds no numbers. Raised by the loop.
@@ -194,11 +184,7 @@ class Feed(abc.ABC):
             feature_columns: One column, which gives a tensor, or several, which give a dict of tensors. A dict gives the tensors other names.
             label_columns: The same, for the labels.
             additional_columns: The same, for what Keras takes third: weights.
-            prefetch_batches: See `iter_batches`.
-            batch_size: See `iter_batches`.
-            drop_last: See `iter_batches`.
-            local_shuffle_buffer_size: See `iter_batches`.
-            local_shuffle_seed: See `iter_batches`.
+            prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
             feature_type_spec: Types and shapes of the features. Default: as the columns are.
             label_type_spec: The same, for the labels.
             additional_type_spec: The same, for the additional columns.

@@ -126,7 +126,7 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         self._name = name
         self._rank = rank
         self._world_size = world_size
-        self._gpu = use_gpu
+        self._use_gpu = use_gpu
         self._announce = announce
         #: What the next loop goes on from, as long as no loop has begun.
         self._start: dict[str, Any] = dict(start or {})
@@ -143,10 +143,6 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         raise TypeError(
             "A shard has rows and batches, so say which: write iter_batches(), iter_torch_batches() or iter_rows()."
         )
-
-    @property
-    def _use_gpu(self) -> bool:
-        return self._gpu
 
     _may_lack_size = False
     _described = "shard"
