@@ -39,10 +39,10 @@ from hocket.testing import cluster_nodes, machine_node, machines, mounts
 
 ray = adapter.ray
 
-from ray import cluster_utils  # noqa: E402 (after the adapter, which explains a missing Ray)
-from ray._common.utils import reset_ray_address  # noqa: E402
-from ray._private import services  # noqa: E402
-from ray._private.utils import get_ray_address_file, write_ray_address  # noqa: E402
+from ray import cluster_utils
+from ray._common.utils import reset_ray_address
+from ray._private import services
+from ray._private.utils import get_ray_address_file, write_ray_address
 
 Node = cluster_nodes.Node
 can_have_private_paths = cluster_nodes.can_have_private_paths

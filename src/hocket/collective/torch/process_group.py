@@ -21,11 +21,7 @@ NAME: Final = "hocket"
 def register() -> None:
     """Make the backend known to torch.distributed. Can be called again."""
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, devices=["cpu"])
-
-
-def _create(store: Any, rank: int, size: int, timeout: dt.timedelta) -> ProcessGroup:
-    return ProcessGroup(store, rank, size, timeout)
+        dist.Backend.register_backend(NAME, ProcessGroup, devices=["cpu"])
 
 
 @final
@@ -50,13 +46,13 @@ class ProcessGroup(dist.ProcessGroup):
 
     # --- what torch asks ----------------------------------------------------------------------------------------------
 
-    def getBackendName(self) -> str:  # noqa: N802 (torch's names)
+    def getBackendName(self) -> str:
         return NAME
 
-    def getRank(self) -> int:  # noqa: N802
+    def getRank(self) -> int:
         return self._rank
 
-    def getSize(self) -> int:  # noqa: N802
+    def getSize(self) -> int:
         return self._size
 
     @property
@@ -64,16 +60,16 @@ class ProcessGroup(dist.ProcessGroup):
         """Where its tensors may be; torch.distributed.checkpoint moves to the first what it broadcasts."""
         return [torch.device("cpu")]
 
-    def setGroupName(self, name: str) -> None:  # noqa: N802
+    def setGroupName(self, name: str) -> None:
         self._name = name
 
-    def getGroupName(self) -> str:  # noqa: N802
+    def getGroupName(self) -> str:
         return self._name
 
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+    def setGroupDesc(self, description: str) -> None:
         self._description = description
 
-    def getGroupDesc(self) -> str:  # noqa: N802
+    def getGroupDesc(self) -> str:
         return self._description
 
     def shutdown(self) -> None:
@@ -153,9 +149,8 @@ class ProcessGroup(dist.ProcessGroup):
                 f"reduce_scatter needs parts of the output's size, {output.numel()}, but received {[part.numel() for part in parts]}. Pad them."
             )
         op, is_whole_mean = tensors.split_mean(tensors.find_op(opts), output)
-        if (
-            self._is_apart
-        ):  # gloo's own takes no mean on all versions; adding up everything costs more and is always there
+        if self._is_apart:
+            # gloo's own takes no mean on all versions; adding up everything costs more and is always there
             whole = torch.cat([part.reshape(-1) for part in parts])
             self._all_reduce(whole, op)
             output.copy_(whole.chunk(self._size)[self._rank].view(output.shape))
@@ -306,23 +301,9 @@ class ProcessGroup(dist.ProcessGroup):
 
 compilation.spare(
     ProcessGroup,
-    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "broadcast", "allgather", "allgather_coalesced"),
-    *(
-        "reduce_scatter_single",
-        "_reduce_scatter_base",
-        "reduce_scatter_single_coalesced",
-        "reduce_scatter_tensor_coalesced",
-    ),
-    *("all_gather_single", "_allgather_base", "all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
-    *(
-        "gather",
-        "scatter",
-        "alltoall",
-        "all_to_all_single",
-        "alltoall_base",
-        "barrier",
-        "send",
-        "recv",
-        "recv_anysource",
-    ),
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "gather", "scatter", "barrier", "send", "recv"),
+    *("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced"),
+    *("reduce_scatter_tensor_coalesced", "allgather", "allgather_coalesced", "all_gather_single", "_allgather_base"),
+    *("all_gather_single_coalesced", "allgather_into_tensor_coalesced", "alltoall", "all_to_all_single"),
+    *("alltoall_base", "recv_anysource"),
 )
