@@ -255,7 +255,9 @@ def _run_run(arguments: argparse.Namespace) -> int:
 
 
 def _run_module(module: str, **names: str) -> Callable[[argparse.Namespace], int]:
-    """Return what runs a command: the function `run` of a module, which is loaded then, so that `hocket --version` waits for none of them.
+    """Return what runs a command: the function `run` of a module.
+
+    The module is loaded when the command runs, so that `hocket --version` waits for none of them.
 
     Args:
         module: The module's name in `hocket.cli`.

@@ -28,7 +28,8 @@ _BACKENDS = ("hocket", "gloo")
 
 
 _groups: dict[str, tuple[host_group.HostGroup, rendezvous.ActorStore]] = {}
-"""Those of this process, each with its store: an actor that ends with the last store, so it is held as long as the group is."""
+"""The groups of this process by name, each with its store. The store's actor ends with the last store of the group, so
+the store is held as long as the group is."""
 
 
 def init_collective_group(

@@ -1,9 +1,10 @@
 """How ranks find each other and come to share memory.
 
-Ranks that find each other by themselves need somewhere to leave a few words: a `Store`. torch's stores are one; `ActorStore` needs nothing but a session. The
-first rank of a host makes the memory and says where it is.
+Ranks that find each other by themselves need somewhere to leave a few words: a `Store`. torch's stores are one;
+`ActorStore` needs nothing but a session. The first rank of a host makes the memory and says where it is.
 
-A controller that can call functions in the ranks needs no store: it asks each for `identify_host`, and `group_by_host` says which ranks can share memory.
+A controller that can call functions in the ranks needs no store: it asks each rank for `identify_host`, and
+`group_by_host` says which ranks can share memory.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Store(Protocol):
 
 
 def identify_host() -> str:
-    """Return what is equal in two processes that can share memory; empty if this system has none that ranks can wait in."""
+    """Return a text that is equal in processes that can share memory; empty if ranks cannot wait in memory on this system."""
     return segment.identify_host() if futex.is_available() else ""
 
 

@@ -1,12 +1,15 @@
 """How the ranks of one host keep step: the marks that they leave for each other, how they wait, and how a group ends.
 
-*Slots.* The mark of turn s says that the slot of turn s is full. It also says that its rank is done with turn s - 2, because nobody runs further ahead than by
-one turn. A rank fills the slot of turn s after it has seen all marks of turn s - 2, so everybody is done with turn s - 4, which had the same slot: four are
-enough, and nobody ever waits for a slot. Marks are reused in the same way.
+*Slots.* The mark of turn s says that the slot of turn s is full. It also says that its rank is done with turn s - 2,
+because nobody runs further ahead than by one turn. A rank fills the slot of turn s after it has seen all marks of turn
+s - 2, so everybody is done with turn s - 4, which had the same slot: four are enough, and nobody ever waits for a slot.
+Marks are reused in the same way.
 
-*Waiting.* For `SPIN_SECONDS` a rank looks again and again, which is what a turn usually takes. Every 16 looks it gives its processor away, and where ranks outnumber the
-processors each time: the one that it waits for may want the same, as the kernel likes to wake a process where its waker runs. (Measured: without it two ranks on two cores came
-to share one, and a turn took 400 us instead of 20.) Then it says that it sleeps, and sleeps in the kernel until it is woken, and looks ten times a second whether there is still something to wait for.
+*Waiting.* For `SPIN_SECONDS` a rank looks again and again, which is what a turn usually takes. Every 16 looks the rank
+gives its processor away, and where ranks outnumber the processors each time: the rank that it waits for may want the
+same processor, as the kernel likes to wake a process where its waker runs. (Measured: without it two ranks on two cores
+came to share one, and a turn took 400 us instead of 20.) Then the rank says that it sleeps, and sleeps in the kernel
+until it is woken. Ten times a second it looks whether there is still something to wait for.
 """
 
 from __future__ import annotations
@@ -226,7 +229,7 @@ class Rounds:
 
 @final
 class _Operation:
-    """Lets in one thread at a time, and ends a group that an operation was broken off in: the ranks are not at one place any more."""
+    """Lets in one thread at a time. Ends a group in which an operation was broken off: its ranks are no longer at one place."""
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds

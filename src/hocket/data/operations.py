@@ -35,7 +35,7 @@ class RowOperations(abc.ABC):
         Args:
             fn: Takes a batch and returns one, in any format and of any length; or yields several.
             batch_size: How many rows a batch has at most: blocks are cut, not joined. Default: whole blocks.
-            batch_format: What `fn` is given: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"`` or ``"pyarrow"``.
+            batch_format: What `fn` is given: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"``, ``"pyarrow"``.
             zero_copy_batch: Whether arrays are read-only, because they look into shared memory. False gives copies.
             fn_args: More arguments for `fn`.
             fn_kwargs: The same, by name.
@@ -67,7 +67,9 @@ class RowOperations(abc.ABC):
         return self._then(_build_step("map_batches", step, fn, num_cpus=num_cpus))
 
     def map(self, fn: Callable[[blocks.Row], blocks.Row], *, num_cpus: float = 1) -> Self:
-        """Call a function with each row, a dict of Python values; what it returns is the row. `map_batches` is many times faster.
+        """Call a function with each row, a dict of Python values; what it returns is the row.
+
+        `map_batches` is many times faster.
 
         Raises:
             TypeError: `fn` is no function.
@@ -140,7 +142,10 @@ class RowOperations(abc.ABC):
         return self._then(plan.Step(apply=step, name=f"add_column({col})", keeps_rows=True))
 
     def _try(self, name: str, apply: Callable[[Any, blocks.Block], blocks.Block], columns: Any) -> Self:
-        """Add a step that looks at columns only; take it once, if that costs nothing, so that a mistake is found where it is made."""
+        """Add a step that looks at columns only.
+
+        The step is taken once, if that costs nothing, so that a mistake is found where it is made.
+        """
         reads, ops = self._plan.reads, self._plan.ops
         if not ops and reads and isinstance(reads[0], plan.Held):
             apply(columns, reads[0].block.cut(0, 0))

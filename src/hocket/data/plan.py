@@ -276,7 +276,7 @@ class Plan:
         return None if changes or None in sizes else sum(size or 0 for size in sizes)
 
     def limit_rows(self, limit: int) -> Plan:
-        """Return a plan whose first rows, up to `limit`, are those of this one, without work on rows of a block that come later.
+        """Return a plan that has the same first rows, up to `limit`, without work on rows of a block that come later.
 
         Only the steps at the end that make each row from one row, in order, can do with fewer.
         """

@@ -103,7 +103,13 @@ def check_batch_size(batch_size: Any, *, may_be_none: bool) -> None:
 
 
 def check_count(name: str, value: Any, least: int, instead_of_none: str = "") -> None:
-    """Raise if it is no whole number, or less than allowed; or if it is None, and something must be written in its place.
+    """Raise if it is no whole number, or less than allowed.
+
+    Args:
+        name: What the argument is called.
+        value: What was given.
+        least: The least that is allowed.
+        instead_of_none: What to write where None was given; empty where None is the default.
 
     Raises:
         ValueError: It is so.

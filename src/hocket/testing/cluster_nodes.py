@@ -1,4 +1,4 @@
-"""The nodes of a test cluster (`hocket.testing.cluster`): beside each other on this machine, or on machines made of namespaces."""
+"""The nodes of a test cluster (`hocket.testing.cluster`): processes of this machine, or machines made of namespaces."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ def can_have_private_paths() -> bool:
 
 
 def open_home() -> futures.ThreadPoolExecutor:
-    """Return a thread that starts a node and stays for as long as the node does: Linux ends what a thread has started when that thread ends, if
-    Ray asks it to, and folders can be hidden from a thread and its children alone.
+    """Return a thread that starts a node and stays for as long as the node does.
+
+    Linux ends what a thread has started when that thread ends, if Ray asks it to, and folders can be hidden from a thread
+    and its children alone.
     """
     return futures.ThreadPoolExecutor(1, "hocket-cluster-node")
 

@@ -300,7 +300,14 @@ class _GetRecord(Protocol[S_co]):
 
 
 def _build_list(kind: str, record_type: type[S], field: str, what: str) -> _ListRecords[S]:
-    """Return the function `list_<kind>`; the field is the example of a filter in its docstring, of which `what` is the beginning."""
+    """Return the function `list_<kind>`.
+
+    Args:
+        kind: Of records, as engines name them.
+        record_type: What the function returns a list of.
+        field: The example of a filter in its docstring.
+        what: The beginning of its docstring.
+    """
 
     def list_records(
         address: str | None = None,

@@ -49,7 +49,7 @@ class Hosts:
     def __init__(self, store: Any, rank: int, size: int, timeout: dt.timedelta) -> None:
         self._rank = rank
         self._size = size
-        # A later group may be given the same store, as after `destroy_process_group`: each rank counts how often it was.
+        # A later group may be given the same store, as after `destroy_process_group`: each rank counts how often.
         self._store: Any = dist.distributed_c10d.PrefixStore(f"meeting-{store.add(f'meetings/{rank}', 1)}", store)
         self._timeout = timeout
         words = TorchStore(self._store)

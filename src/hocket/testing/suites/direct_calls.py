@@ -44,7 +44,7 @@ class _Mortal:
 
 
 class DirectCallContract:
-    """What must hold when workers call actors directly, as they do after a few calls. Part of `ProcessEngineContract`."""
+    """Workers that call actors directly, as they do after a few calls. Part of `ProcessEngineContract`."""
 
     def test_calls_keep_their_order_whichever_way_they_take(self) -> None:
         def call_in_many_ways(log: Any) -> list[int]:
