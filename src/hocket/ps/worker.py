@@ -73,7 +73,7 @@ class Description:
 
     pid: int
     host: str
-    desk: stacks.Desk | None
+    desk: stacks.StackProbe | None
     """Where to ask it for its stacks; None if it was not told to keep such a place."""
 
 
@@ -85,9 +85,9 @@ class Worker:
         self._context = closure_context.ClosureContext(index)
         self._functions: dict[int, Callable[..., Any]] = {}
         self._streams: dict[int, streams.WorkerStream] = {}
-        self._desk: stacks.Desk | None = None
+        self._desk: stacks.StackProbe | None = None
         if is_watched and os.getpid() != driver:
-            self._desk = stacks.open_desk()
+            self._desk = stacks.open_probe()
 
     def describe(self) -> Description:
         """Return who it is."""

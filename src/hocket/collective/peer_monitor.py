@@ -17,7 +17,7 @@ STALL_SECONDS = float(os.environ.get("HOCKET_COLLECTIVE_STALL_S", "20"))
 """After how long a rank that waits says so, with everybody's stack. It goes on waiting until the group's time-out."""
 
 JOINED, LEFT, ENDED = 1, 2, 3
-"""A rank's state on its desk; 0 before it joins."""
+"""A rank's state in its header; 0 before it joins."""
 
 KINDS: Final = (
     "nothing",
@@ -31,7 +31,7 @@ KINDS: Final = (
     "all_to_all",
     "barrier",
 )
-"""The operations, by the number on a desk."""
+"""The operations, by the number in a header."""
 
 _OPS = ("sum", "product", "min", "max", "mean")
 
@@ -67,8 +67,8 @@ def describe(doing: int, amount: int) -> str:
 
 
 @final
-class Lookout:
-    """Watches the other ranks of this host. All must have joined before it is made.
+class PeerMonitor:
+    """Watches the other ranks (peers) of this host. All must have joined before it is made.
 
     Args:
         memory: What they share.
@@ -91,7 +91,7 @@ class Lookout:
         for descriptor in self._processes.values():
             os.close(descriptor)
         self._processes.clear()
-        stacks.close_desk()
+        stacks.close_probe()
 
     def begin(self) -> None:
         """A new wait begins."""
@@ -139,7 +139,7 @@ class Lookout:
         return self._describe(self._rank)
 
     def _read(self, rank: int, word: int) -> int:
-        return self._memory.words[segment.find_desk(rank) + word]
+        return self._memory.words[segment.find_header(rank) + word]
 
     def _describe(self, rank: int) -> str:
         return describe(self._read(rank, segment.DOING), self._read(rank, segment.AMOUNT))
@@ -186,25 +186,25 @@ class Lookout:
             self._is_stopped(rank) or self._is_dead(rank) or self._read(rank, segment.STATE) not in (JOINED, ENDED)
         ):
             return ""
-        desk = stacks.Desk(self._read(rank, segment.REPORT), self._read(rank, segment.ASK))
-        return stacks.fetch(self._read(rank, segment.PID), desk, self._processes.get(rank))
+        probe = stacks.StackProbe(self._read(rank, segment.REPORT), self._read(rank, segment.ASK))
+        return stacks.fetch(self._read(rank, segment.PID), probe, self._processes.get(rank))
 
 
 def join(memory: segment.Segment, rank: int) -> None:
-    """Write down on this rank's desk who it is."""
-    desk = segment.find_desk(rank)
-    memory.words[desk + segment.PID] = os.getpid()
-    place = stacks.open_desk()
-    memory.words[desk + segment.REPORT] = place.report
-    memory.words[desk + segment.ASK] = place.ask
-    memory.words[desk + segment.STATE] = JOINED
+    """Write down in this rank's header who it is."""
+    header = segment.find_header(rank)
+    memory.words[header + segment.PID] = os.getpid()
+    probe = stacks.open_probe()
+    memory.words[header + segment.REPORT] = probe.report
+    memory.words[header + segment.ASK] = probe.ask
+    memory.words[header + segment.STATE] = JOINED
 
 
 def end(memory: segment.Segment, rank: int) -> None:
     """Write down that the program of this rank is over."""
-    memory.words[segment.find_desk(rank) + segment.STATE] = ENDED
+    memory.words[segment.find_header(rank) + segment.STATE] = ENDED
 
 
 def leave(memory: segment.Segment, rank: int) -> None:
     """Write down that this rank will not come again."""
-    memory.words[segment.find_desk(rank) + segment.STATE] = LEFT
+    memory.words[segment.find_header(rank) + segment.STATE] = LEFT

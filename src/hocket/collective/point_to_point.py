@@ -45,11 +45,13 @@ class _Ring:
     """One direction of a pair. Positions only grow; each is written by one rank alone."""
 
     def __init__(self, memory: segment.Segment, source: int, target: int) -> None:
-        start = segment.find_box(memory.size, source, target)
+        start = segment.find_ring(memory.size, source, target)
         self._words = memory.words
         self._put = start // 8
         self._taken = self._put + segment.WORDS
-        self.bytes = np.frombuffer(memory.view(), np.uint8, segment.BOX_BYTES, start + segment.BOX_LINES * segment.LINE)
+        self.bytes = np.frombuffer(
+            memory.view(), np.uint8, segment.RING_BYTES, start + segment.RING_LINES * segment.LINE
+        )
 
     def count_full(self) -> int:
         return self._words[self._put] - self._words[self._taken]
@@ -57,9 +59,9 @@ class _Ring:
     def put(self, data: Bytes) -> int:
         """Put in what there is room for; return how much that was."""
         put = self._words[self._put]
-        count = min(len(data), segment.BOX_BYTES - (put - self._words[self._taken]))
-        at = put % segment.BOX_BYTES
-        first = min(count, segment.BOX_BYTES - at)
+        count = min(len(data), segment.RING_BYTES - (put - self._words[self._taken]))
+        at = put % segment.RING_BYTES
+        first = min(count, segment.RING_BYTES - at)
         self.bytes[at : at + first] = data[:first]
         self.bytes[: count - first] = data[first:count]
         self._words[self._put] = put + count
@@ -69,8 +71,8 @@ class _Ring:
         """Take out what there is and what is wanted; return how much that was."""
         taken = self._words[self._taken]
         count = min(len(target), self._words[self._put] - taken)
-        at = taken % segment.BOX_BYTES
-        first = min(count, segment.BOX_BYTES - at)
+        at = taken % segment.RING_BYTES
+        first = min(count, segment.RING_BYTES - at)
         target[:first] = self.bytes[at : at + first]
         target[first:count] = self.bytes[: count - first]
         self._words[self._taken] = taken + count
@@ -78,8 +80,8 @@ class _Ring:
 
 
 @final
-class Boxes:
-    """All messages of one rank.
+class PointToPoint:
+    """All messages of one rank: a ring for each direction of each pair.
 
     Messages between two ranks arrive in the order in which they were sent. They are asked for by their tags, in any order: one that comes before it is asked
     for, while another one is, is kept.
@@ -87,12 +89,12 @@ class Boxes:
     Args:
         memory: What the ranks share.
         rank: This rank.
-        ring: Wakes the other ranks.
+        wake: Wakes the other ranks.
     """
 
-    def __init__(self, memory: segment.Segment, rank: int, ring: Callable[[], None]) -> None:
+    def __init__(self, memory: segment.Segment, rank: int, wake: Callable[[], None]) -> None:
         self._rank = rank
-        self._ring = ring
+        self._wake = wake
         others = [other for other in range(memory.size) if other != rank]
         self._to = {other: _Ring(memory, rank, other) for other in others}
         self._from = {other: _Ring(memory, other, rank) for other in others}
@@ -172,7 +174,7 @@ class Boxes:
         for source in {*self._receiving, *self._coming}:
             has_moved |= self._pull_all(source)
         if has_moved:
-            self._ring()
+            self._wake()
         return has_moved
 
     def _push_all(self, target: int) -> bool:
@@ -189,7 +191,7 @@ class Boxes:
     def _push(self, transfer: Transfer, target: int) -> bool:
         ring = self._to[target]
         if transfer.head:
-            if segment.BOX_BYTES - ring.count_full() < _HEAD.size:
+            if segment.RING_BYTES - ring.count_full() < _HEAD.size:
                 return False
             ring.put(np.frombuffer(transfer.head, np.uint8))
             transfer.head = b""

@@ -16,21 +16,37 @@ from hocket.core import actor, api, session
 from hocket.testing.suites import programs
 
 
-class LineContract:
-    """What must hold when workers call actors directly, as they do after a few calls. Part of `ProcessEngineContract`."""
+class _Log:
+    """Keeps the numbers of the calls in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.entries: list[int] = []
+
+    def add(self, number: int, argument: Any = None, payload: bytes = b"") -> int:
+        self.entries.append(number)
+        return number
+
+    def read(self) -> list[int]:
+        return self.entries
+
+
+class _Mortal:
+    def ping(self) -> int:
+        return os.getpid()
+
+    def end(self, end: str) -> None:
+        if end == "exit_actor":
+            actor.exit_actor()
+        elif end == "exit":
+            os._exit(3)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DirectCallContract:
+    """Workers that call actors directly, as they do after a few calls. Part of `ProcessEngineContract`."""
 
     def test_calls_keep_their_order_whichever_way_they_take(self) -> None:
-        class Log:
-            def __init__(self) -> None:
-                self.entries: list[int] = []
-
-            def add(self, number: int, argument: Any = None) -> int:
-                self.entries.append(number)
-                return number
-
-            def read(self) -> list[int]:
-                return self.entries
-
         def call_in_many_ways(log: Any) -> list[int]:
             square = api.remote(programs.square)
             shared, large = api.put(1), np.ones(100_000)
@@ -47,7 +63,7 @@ class LineContract:
                 log.add.remote(number, argument)
             return list(api.get(log.read.remote()))
 
-        log = api.remote(Log).remote()
+        log = api.remote(_Log).remote()
         assert api.get(api.remote(call_in_many_ways).remote(log)) == list(range(300))
 
     def test_references_on_direct_results_can_leave(self) -> None:
@@ -115,19 +131,11 @@ class LineContract:
 
     @pytest.mark.needs("death_evidence")
     def test_death_of_an_actor_fails_its_direct_calls(self) -> None:
-        class Mortal:
-            def ping(self) -> int:
-                return os.getpid()
-
-            def die(self) -> None:
-                os.kill(os.getpid(), signal.SIGKILL)
-
         def outlive(mortal: Any) -> list[str]:
-            for _ in range(8):
-                api.get(mortal.ping.remote())
+            programs.call_often(mortal.ping)
             first = mortal.ping.remote()
             api.get(first)
-            refs = [first, mortal.die.remote(), mortal.ping.remote(), mortal.ping.remote()]
+            refs = [first, mortal.end.remote("kill"), mortal.ping.remote(), mortal.ping.remote()]
             api.put(refs[2:])
             outcomes = []
             for ref in [*refs, mortal.ping.remote()]:
@@ -137,14 +145,13 @@ class LineContract:
                     outcomes.append("SIGKILL" if "SIGKILL" in str(error) else str(error))
             return outcomes
 
-        mortal = api.remote(Mortal).remote()
+        mortal = api.remote(_Mortal).remote()
         assert api.get(api.remote(outlive).remote(mortal)) == ["int"] + ["SIGKILL"] * 4
 
     @pytest.mark.needs("death_evidence")
     def test_promise_of_a_dead_caller_is_broken(self) -> None:
         def promise(gate: Any, keeper: Any) -> None:
-            for _ in range(8):
-                api.get(gate.open.remote())
+            programs.call_often(gate.open)
             waiting = gate.wait_again.remote()
             api.get(keeper.keep.remote([waiting]))
             os.kill(os.getpid(), signal.SIGKILL)
@@ -164,8 +171,7 @@ class LineContract:
 
     def test_direct_calls_are_cancelled(self) -> None:
         def cancel_one(gate: Any) -> str:
-            for _ in range(8):
-                api.get(gate.open.remote())
+            programs.call_often(gate.open)
             waiting = gate.wait_again.remote()
             with pytest.raises(ValueError, match="force=True is not supported"):
                 api.cancel(waiting, force=True)
@@ -197,8 +203,7 @@ class LineContract:
                 self.peer = peer
 
             def warm(self) -> None:
-                for _ in range(8):
-                    api.get(self.peer.ping.remote())
+                programs.call_often(self.peer.ping)
 
             def ping(self) -> int:
                 return 1
@@ -243,29 +248,18 @@ class LineContract:
         assert api.get(caller.call.remote(counter, 100)) == 5050
 
     def test_order_holds_behind_a_line_that_is_full(self) -> None:
-        class Log:
-            def __init__(self) -> None:
-                self.entries: list[int] = []
-
-            def add(self, number: int, payload: bytes, argument: Any = None) -> None:
-                self.entries.append(number)
-
-            def read(self) -> list[int]:
-                return self.entries
-
         def flood(log: Any) -> list[int]:
             shared = api.put(1)
             for number in range(600):
-                log.add.remote(number, bytes(10_000), shared if number % 200 == 199 else None)
+                log.add.remote(number, shared if number % 200 == 199 else None, bytes(10_000))
             return list(api.get(log.read.remote()))
 
-        log = api.remote(Log).remote()
+        log = api.remote(_Log).remote()
         assert api.get(api.remote(flood).remote(log)) == list(range(600))
 
     def test_promise_survives_the_normal_end_of_its_worker(self) -> None:
         def pass_on(gate: Any) -> Any:
-            for _ in range(8):
-                api.get(gate.open.remote())
+            programs.call_often(gate.open)
             return [gate.wait_again.remote()]
 
         gate = api.remote(programs.AsyncGate).remote()
@@ -288,8 +282,7 @@ class LineContract:
 
     def test_promised_call_can_be_cancelled_by_others(self) -> None:
         def pass_on(gate: Any) -> Any:
-            for _ in range(8):
-                api.get(gate.open.remote())
+            programs.call_often(gate.open)
             waiting = gate.wait_again.remote()
             api.get(gate.count.remote())
             return [waiting]
@@ -302,25 +295,12 @@ class LineContract:
 
     @pytest.mark.parametrize("end", ["exit", "kill", "exit_actor"])
     def test_wait_is_told_of_the_death_of_an_actor_that_is_called_directly(self, end: str) -> None:
-        class Mortal:
-            def ping(self) -> int:
-                return os.getpid()
-
-            def end(self, end: str) -> None:
-                if end == "exit_actor":
-                    actor.exit_actor()
-                elif end == "exit":
-                    os._exit(3)
-                else:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
         def watch(mortal: Any, end: str) -> list[int]:
-            for _ in range(8):
-                api.get(mortal.ping.remote())
+            programs.call_often(mortal.ping)
             row = [mortal.end.remote(end), mortal.ping.remote()]
             return [len(part) for part in api.wait(row, num_returns=2, timeout=30)]
 
-        assert api.get(api.remote(watch).remote(api.remote(Mortal).remote(), end)) == [2, 0]
+        assert api.get(api.remote(watch).remote(api.remote(_Mortal).remote(), end)) == [2, 0]
 
     @pytest.mark.needs("cancel_before_creation")
     def test_line_begins_behind_a_call_that_is_cancelled(self) -> None:
