@@ -224,7 +224,7 @@ def test_ranks_must_do_the_same(tmp_path: Path, events: list[exchange.Event], me
         def shutdown(self, *, is_clean: bool) -> None: ...
 
     ended: list[bool] = []
-    keeper = checkpoints.Keeper(tmp_path, train.CheckpointStrategy(), None)
+    keeper = checkpoints.CheckpointStore(tmp_path, train.CheckpointStrategy(), None)
     with pytest.raises(RuntimeError, match=re.escape(message)):
         list(train.TrainingIterator(lambda blob, is_again: Fake(), keeper, 3, ended.append))
     assert ended == [False]

@@ -174,7 +174,7 @@ class DataParallelTrainer:
         """Tell whether the training function runs in this process."""
         if self._scaling.min_workers == 0:
             return True
-        return session.get_engine().name == "inprocess"
+        return "processes" in session.get_engine().limits
 
     def _build_run(self) -> controller.Run:
         config = display.add_display(self._run_config)

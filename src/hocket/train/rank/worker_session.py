@@ -82,7 +82,7 @@ class WorkerSession:
         deliver: Takes each report to the controller; returns when it is on its way.
         inquiry: Takes questions there, and waits for the answers.
         fail: Is told of an error in the background, which ends the training.
-        checkpoint_copies: Fetches checkpoints, in a rank that does not share the run's folder; None in one that does.
+        checkpoint_cache: Fetches checkpoints, in a rank that does not share the run's folder; None in one that does.
         classic: What takes reports and checkpoints instead, in a rank of the trainer of 2022.
     """
 
@@ -92,12 +92,12 @@ class WorkerSession:
         deliver: Callable[[reports.Report], None],
         inquiry: questions.Inquiry,
         fail: Callable[[Exception], None],
-        checkpoint_copies: cache.Copies | None = None,
+        checkpoint_cache: cache.CheckpointCache | None = None,
         classic: ClassicSession | None = None,
     ) -> None:
         self.info = info
         self.classic: Final = classic
-        self._copies = checkpoint_copies
+        self._cache = checkpoint_cache
         start = info.start_checkpoint
         self.checkpoint = None if start is None else self._adapt(start)
         """The latest committed checkpoint that this rank knows of."""
@@ -173,7 +173,7 @@ class WorkerSession:
             if upload.stays:
                 staged = upload.call(info.run_storage, checkpoint, dir_name or f"{info.name_prefix}_{index:06d}")
                 storage.list_contents(staged.path)  # for what it refuses: here it is the rank's own error
-            elif self._copies is None:
+            elif self._cache is None:
                 staged = storage.stage(info.run_storage, name_part(info.attempt, index, info.rank), checkpoint.path)
             else:
                 storage.check_source(checkpoint.path)
@@ -243,7 +243,7 @@ class WorkerSession:
 
     def _check_upload(self, checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> None:
         upload.check(self.info.run_storage, checkpoint.path)
-        if upload.stays and self._copies is not None:
+        if upload.stays and self._cache is not None:
             raise RuntimeError(
                 f"CheckpointUploadMode.NO_UPLOAD and checkpoint_upload_fn need the run's folder, {str(self.info.run_storage.path)!r}, but "
                 f"rank {self.info.rank} does not see it. Leave them out: then report() sends the files."
@@ -354,17 +354,17 @@ class WorkerSession:
                 self._acknowledged = index
                 self._changed.notify_all()
 
-    def pack_offer(self, index: int) -> Iterator[file_chunks.Parcel]:
+    def pack_offer(self, index: int) -> Iterator[file_chunks.FileChunk]:
         """Give the files of the report of that index, which the driver asks for. `report` waits until they are committed."""
         source = self._offers[index]
-        for parcel in file_chunks.pack(source, *storage.list_contents(source), {}):
-            yield file_chunks.pass_point("train.in_upload", parcel)
+        for chunk in file_chunks.pack(source, *storage.list_contents(source), {}):
+            yield file_chunks.pass_point("train.in_upload", chunk)
 
     def _adapt(self, checkpoint: checkpoint_module.Checkpoint) -> checkpoint_module.Checkpoint:
         """Return the handle with which this rank reads a committed checkpoint."""
-        if self._copies is None:
+        if self._cache is None:
             return checkpoint
-        return checkpoint_module.build(checkpoint.origin, self._copies.fetch)
+        return checkpoint_module.build(checkpoint.origin, self._cache.fetch)
 
 
 def _encode(call: str, data: object) -> bytes:
@@ -399,7 +399,7 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
         )
 
 
-Item = reports.Report | cache.Request | questions.Question | preemption_signals.Notice
+Item = reports.Report | cache.Request | questions.Question | preemption_signals.PreemptionSignal
 """What a rank sends to the controller."""
 
 

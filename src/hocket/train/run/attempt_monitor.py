@@ -1,7 +1,7 @@
 """Follows the ranks of a group while the training function runs in them: one thread, which serves whoever has something, in turn.
 
-It waits for everything at once: each rank's function, each rank's next reports, the next parcel of files that a rank sends, the answer of a
-rank to a parcel that it was sent. Whoever was served goes to the end of the row, so that no rank keeps another from being served, however
+It waits for everything at once: each rank's function, each rank's next reports, the next chunk of files that a rank sends, the answer of a
+rank to a chunk that it was sent. Whoever was served goes to the end of the row, so that no rank keeps another from being served, however
 much it reports or sends. The reports of one rank keep their order: one whose files are still under way holds back those after it.
 """
 
@@ -60,26 +60,26 @@ class _Delivery:
     Args:
         origin: The checkpoint's folder.
         folder: The node's, which the copy is put into.
-        parcels_left: What is still to be sent.
+        chunks_left: What is still to be sent.
     """
 
-    def __init__(self, origin: str, folder: str, parcels_left: Iterator[file_chunks.Parcel]) -> None:
+    def __init__(self, origin: str, folder: str, chunks_left: Iterator[file_chunks.FileChunk]) -> None:
         self.origin = origin
         self.folder = folder
         self.is_there = False
         self.waiting: list[tuple[int, cache.Request]] = []
         """Ranks of the node that have asked for it, and were not answered; the first one receives it."""
-        self._parcels_left = parcels_left
+        self._chunks_left = chunks_left
 
     @property
     def target(self) -> str:
         """Where the copy is, or will be."""
         return str(Path(self.folder, Path(self.origin).name))
 
-    def read(self) -> file_chunks.Parcel | Exception | None:
-        """Return the next parcel, or None after the last; or why it cannot be read."""
+    def read(self) -> file_chunks.FileChunk | Exception | None:
+        """Return the next chunk, or None after the last; or why it cannot be read."""
         try:
-            return next(self._parcels_left, None)
+            return next(self._chunks_left, None)
         except OSError as error:
             return error
 
@@ -137,7 +137,7 @@ class _Watch:
         self._due = time.monotonic() + self._interval
 
 
-class Follower:
+class AttemptMonitor:
     """Follows one attempt. Used once, by one thread.
 
     Args:
@@ -158,8 +158,8 @@ class Follower:
         group: worker_group.WorkerGroup,
         runs: list[contract.ObjectRef[Any] | None],
         book: report_book.ReportBook,
-        front: question_resolver.Desk,
-        told: preemption_policy.Drain,
+        front: question_resolver.QuestionResolver,
+        told: preemption_policy.PreemptionPolicy,
         validations: validation_queue.ValidationQueue | None,
         run_storage: storage.Storage,
         attempt: int,
@@ -316,7 +316,7 @@ class Follower:
                 self._answer(rank, item)
             elif isinstance(item, questions.Question):
                 self._desk.take(rank, item)
-            elif isinstance(item, preemption_signals.Notice):
+            elif isinstance(item, preemption_signals.PreemptionSignal):
                 self._drain.take(rank, item)
             else:
                 line.reports.append(item)
@@ -345,20 +345,18 @@ class Follower:
         index = line.reports[0].index
         target = self._storage.staging_path / worker_session.name_part(self._attempt, index, rank)
         line.unpacker = file_chunks.Unpacker(target, f"rank {rank}'s part of a checkpoint", is_durable=True)
-        send = self._group.actors[rank].send_files.options(
-            _generator_backpressure_num_objects=file_chunks.PARCELS_AHEAD
-        )
+        send = self._group.actors[rank].send_files.options(_generator_backpressure_num_objects=file_chunks.CHUNKS_AHEAD)
         stream: generators.ObjectRefGenerator = send.remote(index)
-        self._waiting[stream] = functools.partial(self._take_parcel, rank)
+        self._waiting[stream] = functools.partial(self._take_chunk, rank)
 
-    def _take_parcel(self, rank: int, stream: generators.ObjectRefGenerator) -> None:
+    def _take_chunk(self, rank: int, stream: generators.ObjectRefGenerator) -> None:
         line = self._lines[rank]
         assert line.unpacker is not None, "there is one as long as files are under way"
         ref = next(stream, None)
         try:
             if ref is not None:
                 line.unpacker.take(self._group.get(rank, ref))
-                self._waiting[stream] = functools.partial(self._take_parcel, rank)
+                self._waiting[stream] = functools.partial(self._take_chunk, rank)
                 return
             staged = line.unpacker.finish()
         except errors.TransferError as error:
@@ -384,7 +382,7 @@ class Follower:
         else:
             delivery.waiting.append((rank, request))
 
-    def _pack(self, origin: str) -> Iterator[file_chunks.Parcel]:
+    def _pack(self, origin: str) -> Iterator[file_chunks.FileChunk]:
         """Give the files of a committed checkpoint, with what its manifest says of them."""
         path = Path(origin)
         manifest = storage.get_optional_manifest(path) if path.parent == self._storage.path else None
@@ -400,19 +398,19 @@ class Follower:
             raise FileNotFoundError(f"The checkpoint {origin!r} has lost files since its commit: {missing}.")
         yield from file_chunks.pack(origin, folders, [*names, storage.MANIFEST_NAME], records)
 
-    def _send(self, delivery: _Delivery, parcel: file_chunks.Parcel | Exception | None) -> None:
-        """Send a parcel, and read the one after it while it is under way. At an error, or when there is none, end the delivery."""
-        if isinstance(parcel, file_chunks.Parcel):
+    def _send(self, delivery: _Delivery, chunk: file_chunks.FileChunk | Exception | None) -> None:
+        """Send a chunk, and read the one after it while it is under way. At an error, or when there is none, end the delivery."""
+        if isinstance(chunk, file_chunks.FileChunk):
             rank, request = delivery.waiting[0]
-            ref = self._group.actors[rank].receive.remote(request, delivery.folder, parcel)
+            ref = self._group.actors[rank].receive.remote(request, delivery.folder, chunk)
             following = delivery.read()
             self._waiting[ref] = lambda ref: self._send(delivery, self._group.get(rank, ref).error or following)
-        elif parcel is None:
+        elif chunk is None:
             delivery.is_there = True
             for rank, request in delivery.waiting:
                 self._group.actors[rank].settle.remote(request, delivery.target)
         else:
-            self._fail(delivery, parcel)
+            self._fail(delivery, chunk)
 
     def _fail(self, delivery: _Delivery, error: Exception) -> None:
         """End a delivery that has failed. The rank that received it has the error; each other one gets a try of its own.

@@ -175,17 +175,19 @@ class Controller:
 
             held = roles.sum_bundles([role.bundle for role in group.roles]) or run.scaling.multiply(len(group))
             obstacle = self._validations.find_obstacle(held) if self._validations else ""
-            told = preemption_policy.Drain(self._book, group.places, run.config.failure_config.preemption_grace_s)
-            front = question_resolver.Desk(self._manager, self._book, num_reporting, obstacle, told)
+            told = preemption_policy.PreemptionPolicy(
+                self._book, group.places, run.config.failure_config.preemption_grace_s
+            )
+            front = question_resolver.QuestionResolver(self._manager, self._book, num_reporting, obstacle, told)
 
             def replace(rank: int) -> contract.ObjectRef[Any] | None:
                 group.replace(rank)
                 run.backend_config.on_replace(group, rank)
                 return begin(rank)
 
-            def begin_all() -> attempt_monitor.Follower:
+            def begin_all() -> attempt_monitor.AttemptMonitor:
                 runs = [begin(rank) for rank in range(len(group))]
-                return attempt_monitor.Follower(
+                return attempt_monitor.AttemptMonitor(
                     group, runs, self._book, front, told, self._validations, run.run_storage, attempt, token, replace
                 )
 
@@ -198,8 +200,8 @@ class Controller:
     def _follow(
         self,
         group: worker_group.WorkerGroup,
-        begin_all: Callable[[], attempt_monitor.Follower],
-        told: preemption_policy.Drain,
+        begin_all: Callable[[], attempt_monitor.AttemptMonitor],
+        told: preemption_policy.PreemptionPolicy,
     ) -> Any:
         """Have the ranks begin, and follow them, with SIGTERM as a notice: not later than they, who may be quick."""
 
@@ -230,7 +232,7 @@ class Controller:
         return ref
 
     def _build_info(
-        self, group: worker_group.WorkerGroup, rank: int, place: rank_placement.Place, shown: str, token: str
+        self, group: worker_group.WorkerGroup, rank: int, place: rank_placement.RankPlacement, shown: str, token: str
     ) -> worker_session.RankInfo:
         scaling = self._run.scaling
         role = group.roles[rank] if group.roles else None

@@ -79,7 +79,7 @@ class _Ranks:
         self._manager = manager
         self._book = book
         self._validation = validation_config
-        self._front = question_resolver.Desk(manager, book, size)
+        self._front = question_resolver.QuestionResolver(manager, book, size)
         self._lock = threading.RLock()  # an asynchronous upload delivers its report from its own thread
         book.begin_attempt(size)
         prefix = f"checkpoint_{manager.next_number:06d}_{secrets.token_hex(3)}"
@@ -151,7 +151,7 @@ class _Ranks:
 # --- several ranks ---------------------------------------------------------------------------------------------------
 
 
-def _list_places(size: int) -> tuple[rank_placement.Place, ...]:
+def _list_places(size: int) -> tuple[rank_placement.RankPlacement, ...]:
     node_id = api.get_runtime_context().get_node_id()
     return rank_placement.assign([rank_placement.Introduction(node_id, os.getpid(), (), cache.find_temporary())] * size)
 

@@ -17,7 +17,7 @@ ECHO_SECONDS = 5.0
 """How long the notice of the driver's own end may take through the ranks, behind what they had reported: milliseconds, unless all are stopped."""
 
 
-class Drain:
+class PreemptionPolicy:
     """The notices of one attempt. Used by one thread.
 
     Args:
@@ -27,7 +27,7 @@ class Drain:
     """
 
     def __init__(
-        self, book: report_book.ReportBook, ranks_places: tuple[rank_placement.Place, ...], grace_s: float
+        self, book: report_book.ReportBook, ranks_places: tuple[rank_placement.RankPlacement, ...], grace_s: float
     ) -> None:
         self._book = book
         self._places = ranks_places
@@ -42,7 +42,7 @@ class Drain:
         self.is_drivers = False
         """Whether the process that called `fit` was told to end, so that nothing is started again."""
 
-    def take(self, rank: int, notice: preemption_signals.Notice) -> None:
+    def take(self, rank: int, notice: preemption_signals.PreemptionSignal) -> None:
         """Note that a rank was told to end; all of them, if the process was told that called `fit`."""
         self.is_drivers |= notice.is_drivers
         known = self.info
@@ -75,7 +75,7 @@ class Drain:
             PreemptionError: A rank was told to end, and something was committed since, or the time is over.
         """
         if not self.is_drivers and time.monotonic() >= self._driver_told_at + ECHO_SECONDS:
-            self.take(0, preemption_signals.Notice(is_drivers=True))
+            self.take(0, preemption_signals.PreemptionSignal(is_drivers=True))
         if self.info is None:
             return
         if self._book.commit_count > self._commits_before:

@@ -13,7 +13,7 @@ from hocket.train.rank import questions
 from hocket.train.run import checkpoint_manager, preemption_policy, report_book
 
 
-class Desk:
+class QuestionResolver:
     """Takes the questions of one attempt. Used by one thread.
 
     Args:
@@ -30,7 +30,7 @@ class Desk:
         book: report_book.ReportBook,
         world_size: int,
         obstacle: str = "",
-        notices: preemption_policy.Drain | None = None,
+        notices: preemption_policy.PreemptionPolicy | None = None,
     ) -> None:
         self._notices = notices
         self._obstacle = obstacle

@@ -54,7 +54,7 @@ class _Kept:
     path: Path
 
 
-class Keeper:
+class CheckpointStore:
     """The checkpoints of one run.
 
     Args:

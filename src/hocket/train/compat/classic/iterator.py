@@ -32,7 +32,7 @@ class TrainingIterator:
     def __init__(
         self,
         begin: Callable[[bytes | None, bool], ranks.Ranks],
-        keeper: checkpoints.Keeper,
+        keeper: checkpoints.CheckpointStore,
         max_retries: int,
         on_end: Callable[[bool], None],
     ) -> None:

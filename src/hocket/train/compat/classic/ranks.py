@@ -217,7 +217,7 @@ def start(scaling: configs.ScalingConfig, backend_config: backend.BackendConfig,
     Raises:
         ValueError: The in-process engine is asked for several.
     """
-    if core_session.get_engine().name != "inprocess":
+    if "processes" not in core_session.get_engine().limits:
         return WorkerRanks(scaling, backend_config, hook)
     if scaling.num_workers != 1:
         raise ValueError(

@@ -87,7 +87,7 @@ class Trainer:
         self._hook: ranks.Hook | None = None
         self._is_active = False
         self._ranks: ranks.Ranks | None = None
-        self._keeper: checkpoints.Keeper | None = None
+        self._keeper: checkpoints.CheckpointStore | None = None
         self._running: iterator.TrainingIterator | None = None
 
     def create_logdir(self, log_dir: str | Path | None) -> Path:
@@ -205,7 +205,7 @@ class Trainer:
         if self._running is not None:
             self._running.close()
         run_dir = self._make_run_dir()
-        self._keeper = keeper = checkpoints.Keeper(run_dir / "checkpoints", strategy, start_blob)
+        self._keeper = keeper = checkpoints.CheckpointStore(run_dir / "checkpoints", strategy, start_blob)
 
         def begin(blob: bytes | None, is_again: bool) -> ranks.Ranks:
             if is_again:
