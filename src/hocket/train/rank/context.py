@@ -8,14 +8,14 @@ from hocket.train import preemption
 from hocket.train import validation as validation_module
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import reported, storage, uploads
-from hocket.train.rank import questions, report_forms, worker_session
+from hocket.train.rank import questions, rank_info, report_forms, worker_session
 
 
 @final
 class TrainContext:
     """A rank's place in its group. Made by `get_context`."""
 
-    def __init__(self, info: worker_session.RankInfo) -> None:
+    def __init__(self, info: rank_info.RankInfo) -> None:
         self._info = info
 
     def get_world_size(self) -> int:

@@ -18,7 +18,7 @@ ECHO_SECONDS = 5.0
 
 
 class PreemptionPolicy:
-    """The notices of one attempt. Used by one thread.
+    """The preemption signals of one attempt: lets who was told to end save first. Used by one thread.
 
     Args:
         book: Knows of commits.
@@ -42,17 +42,17 @@ class PreemptionPolicy:
         self.is_drivers = False
         """Whether the process that called `fit` was told to end, so that nothing is started again."""
 
-    def take(self, rank: int, notice: preemption_signals.PreemptionSignal) -> None:
+    def take(self, rank: int, signal: preemption_signals.PreemptionSignal) -> None:
         """Note that a rank was told to end; all of them, if the process was told that called `fit`."""
-        self.is_drivers |= notice.is_drivers
+        self.is_drivers |= signal.is_drivers
         known = self.info
         if known is None:
             self._deadline = time.monotonic() + NOTICE_SECONDS + self._grace
             self._commits_before = self._book.commit_count
-            if notice.is_drivers and not self._book.has_saved and not self.is_asked:
+            if signal.is_drivers and not self._book.has_saved and not self.is_asked:
                 self._deadline = 0.0  # nobody saves, and somebody wants the program's end
         nodes = {} if known is None else {node: list(ranks) for node, ranks in known.preempted_node_to_ranks.items()}
-        for told in range(len(self._places)) if notice.is_drivers else (rank,):
+        for told in range(len(self._places)) if signal.is_drivers else (rank,):
             ranks = nodes.setdefault(self._places[told].node_id, [])
             if told not in ranks:
                 ranks.append(told)
