@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from hocket import data, exceptions
 from hocket.core import session
-from hocket.train import configs, user_callback, validation
+from hocket.train import configs, refusals, user_callback, validation
 from hocket.train import result as result_module
 from hocket.train.checkpoints import storage
 from hocket.train.progress import display
@@ -82,7 +82,7 @@ class DataParallelTrainer:
         _check_type("scaling_config", scaling_config, configs.ScalingConfig)
         _check_type("run_config", run_config, configs.RunConfig)
         _check_type("validation_config", validation_config, validation.ValidationConfig)
-        _refuse(metadata=metadata, resume_from_checkpoint=resume_from_checkpoint)
+        refusals.check("DataParallelTrainer", metadata=metadata, resume_from_checkpoint=resume_from_checkpoint)
         self._datasets, self._dataset_config = datasets_module.check(datasets, dataset_config)
         self._function = train_loop_per_worker
         self._config = train_loop_config if train_loop_config is not None else {}
@@ -162,10 +162,7 @@ class DataParallelTrainer:
         Raises:
             DeprecationWarning: Always.
         """
-        raise DeprecationWarning(
-            f"{cls.__name__}.restore() is not supported, as in Ray Train. Make the trainer again with RunConfig(name=..., storage_path=...) of "
-            "the run, and call fit(): get_checkpoint() then returns its latest checkpoint."
-        )
+        refusals.refuse("DataParallelTrainer", "restore", cls.__name__)
 
     @classmethod
     def can_restore(cls, *_: Any, **__: Any) -> NoReturn:
@@ -174,10 +171,7 @@ class DataParallelTrainer:
         Raises:
             DeprecationWarning: Always.
         """
-        raise DeprecationWarning(
-            f"{cls.__name__}.can_restore() is not supported, as in Ray Train. Leave it out: fit() goes on with the run of that name if there is "
-            "one, and begins it if there is none."
-        )
+        refusals.refuse("DataParallelTrainer", "can_restore", cls.__name__)
 
 
 def _build_name() -> str:
@@ -192,19 +186,6 @@ def _name(function: Callable[..., Any]) -> str:
 def _check_type(name: str, value: object, kind: type) -> None:
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, but received {value!r}. Write {name}={kind.__name__}(...).")
-
-
-def _refuse(**given: object) -> None:
-    """Raise for arguments of Ray's trainers that mean nothing here."""
-    if given["metadata"] is not None:
-        raise DeprecationWarning(
-            "metadata is not supported, as in Ray Train. Put it into train_loop_config, or store it with Checkpoint.set_metadata."
-        )
-    if given["resume_from_checkpoint"] is not None:
-        raise DeprecationWarning(
-            "resume_from_checkpoint is not supported, as in Ray Train. Pass the checkpoint's path in train_loop_config and load it in the "
-            "training function; to go on with an earlier run, give its RunConfig(name=..., storage_path=...)."
-        )
 
 
 def _check_function(function: object) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, final
 
 from hocket import addresses
-from hocket.train import configs
+from hocket.train import configs, refusals
 from hocket.train.checkpoints import storage
 from hocket.train.compat.classic import checkpoints, iterator, ranks, session, tf_config, training_callbacks
 from hocket.train.run import backend as backend_module
@@ -196,11 +196,7 @@ class Trainer:
         """
         self._check_active()
         args = _build_args(train_func, config)
-        if dataset is not None:
-            raise NotImplementedError(
-                "dataset is not supported by this trainer. Pass datasets={'train': dataset} to TorchTrainer or DataParallelTrainer, and call "
-                "get_dataset_shard('train') in the training function; or load the data there."
-            )
+        refusals.check("Trainer", dataset=dataset)
         strategy = checkpoint_strategy if checkpoint_strategy is not None else checkpoints.CheckpointStrategy()
         if not isinstance(strategy, checkpoints.CheckpointStrategy):
             raise TypeError(
