@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
@@ -36,9 +35,11 @@ class Ranks(abc.ABC):
         self._reset()
 
     def _reset(self) -> None:
-        self._owed: list[list[questions.Answer]] = [[] for _ in range(self._size)]
-        self._asked: list[deque[questions.Question]] = [deque() for _ in range(self._size)]
+        self._owed: dict[int, int] = {}
+        """The number of the question of each rank that waits for its answer, which the next call brings."""
         self._ended: set[int] = set()
+        self._is_enough = False
+        """Whether nothing is taken any more, which the answers tell."""
 
     def begin(
         self, task: session.Task, function: Callable[..., Any], args: tuple[Any, ...], run_storage: storage.Storage
@@ -54,24 +55,23 @@ class Ranks(abc.ABC):
         Raises:
             Exception: What the training function raised; `WorkerGroupError` if a rank died.
         """
-        missing = {rank for rank in range(self._size) if not self._asked[rank] and rank not in self._ended}
+        taken: dict[int, questions.HandOver] = {}
+        missing = set(range(self._size)) - self._ended
         for rank in missing:
             self._ask(rank)
         while missing:
-            rank = self._receive()
-            if self._asked[rank] or rank in self._ended:
+            rank, batch, has_ended = self._receive()
+            for item in batch:  # of signals nothing is made: the next one ends the process
+                if isinstance(item, questions.Question) and isinstance(item.about, questions.HandOver):
+                    self._owed[rank] = item.number
+                    taken[rank] = item.about
+            if has_ended:
+                self._ended.add(rank)
+            if has_ended or (rank in taken and not self._is_enough):
                 missing.remove(rank)
             else:
                 self._ask(rank)
-        return [self._take_question(rank) for rank in range(self._size)]
-
-    def _take_question(self, rank: int) -> questions.HandOver | None:
-        if not self._asked[rank]:
-            return None
-        question = self._asked[rank].popleft()
-        self._owed[rank].append(questions.Answer(question.number, value=False))
-        assert isinstance(question.about, questions.HandOver), "today's questions are for today's reports"
-        return question.about
+        return [taken.get(rank) for rank in range(self._size)]
 
     def finish_now(self) -> list[Any]:
         """Let the training function run to its end, and take nothing any more; return what it returns, by rank.
@@ -79,23 +79,13 @@ class Ranks(abc.ABC):
         Raises:
             Exception: As `take`.
         """
-        self._owed = [[questions.Answer(answer.number, value=True) for answer in owed] for owed in self._owed]
-        left = set(range(self._size)) - self._ended
-        for rank in left:
-            self._ask(rank)
-        while left - self._ended:
-            rank = self._receive()
-            while self._asked[rank]:
-                self._owed[rank].append(questions.Answer(self._asked[rank].popleft().number, value=True))
-            if rank not in self._ended:
-                self._ask(rank)
+        self._is_enough = True
+        self.take()
         return self.finish()
 
-    def _note(self, rank: int, batch: list[report_queue.Item], *, has_ended: bool) -> None:
-        """Note what a rank has said. Signals are nothing here: the next one ends the process."""
-        self._asked[rank].extend(item for item in batch if isinstance(item, questions.Question))
-        if has_ended:
-            self._ended.add(rank)
+    def _pay(self, rank: int) -> tuple[questions.Answer, ...]:
+        """Return the answer that a rank is owed, if it is."""
+        return (questions.Answer(self._owed.pop(rank), self._is_enough),) if rank in self._owed else ()
 
     @abc.abstractmethod
     def _begin(self, work: training_run.Work, shared: rank_info.AttemptInfo) -> None: ...
@@ -105,8 +95,8 @@ class Ranks(abc.ABC):
         """Ask a rank what comes next, and give it the answers that it is owed, in one call."""
 
     @abc.abstractmethod
-    def _receive(self) -> int:
-        """Wait for one of the ranks that were asked, and return it."""
+    def _receive(self) -> tuple[int, list[report_queue.Item], bool]:
+        """Wait for one of the ranks that were asked; return it, what it says, and whether it has ended."""
 
     @abc.abstractmethod
     def finish(self) -> list[Any]:
@@ -154,18 +144,16 @@ class WorkerRanks(Ranks):
         self._waiting = {}
 
     def _ask(self, rank: int) -> None:
-        answers, self._owed[rank] = tuple(self._owed[rank]), []
-        self._waiting[self._group.actors[rank].take_reports.remote(answers)] = rank
+        self._waiting[self._group.actors[rank].take_reports.remote(self._pay(rank))] = rank
 
-    def _receive(self) -> int:
+    def _receive(self) -> tuple[int, list[report_queue.Item], bool]:
         ref = api.wait(list(self._waiting), num_returns=1)[0][0]
         rank = self._waiting.pop(ref)
         with self._as_raised():
             batch, has_ended = self._group.get(rank, ref)
             if has_ended:
                 self._group.get(rank, self._runs[rank])
-        self._note(rank, batch, has_ended=has_ended)
-        return rank
+        return rank, batch, has_ended
 
     def finish(self) -> list[Any]:
         """Return what the training function returned, by rank."""
@@ -227,13 +215,11 @@ class ThreadRank(Ranks):
     def _ask(self, rank: int) -> None:
         """Nothing is sent: `_receive` calls."""
 
-    def _receive(self) -> int:
-        answers, self._owed[0] = self._owed[0], []
-        batch, has_ended = self._actor.take_reports(answers)
+    def _receive(self) -> tuple[int, list[report_queue.Item], bool]:
+        batch, has_ended = self._actor.take_reports(self._pay(0))
         if has_ended:
             self.finish()
-        self._note(0, batch, has_ended=has_ended)
-        return 0
+        return 0, batch, has_ended
 
     def finish(self) -> list[Any]:
         """Return what the training function returned."""

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class RankSession:
         self._iteration = 0
         self._started = self._last = time.monotonic()
         self._is_ignored = False
+        self._lock = threading.Lock()
 
     def report(self, metrics: dict[str, Any]) -> None:
         """Hand metrics to the driver, and wait until it has taken them."""
@@ -86,8 +88,9 @@ class RankSession:
 
     def _hand_over(self, call: str, values: dict[str, Any] | None, score: float | None = None) -> None:
         blob = None if values is None else _encode(call, values)
-        if not self._is_ignored:
-            self._is_ignored = self._rank.hand_over(call, blob, score)
+        with self._lock:  # of several threads one after the other
+            if not self._is_ignored:
+                self._is_ignored = self._rank.hand_over(call, blob, score)
 
 
 def perform(task: Task, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
