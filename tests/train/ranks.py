@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hocket.train.checkpoints import storage
-from hocket.train.rank import questions, reports, worker_session
+from hocket.train.rank import questions, rank_info, reports, worker_session
 
 
 @contextlib.contextmanager
@@ -15,13 +15,12 @@ def be_rank(
     rank: int = 0, world_size: int = 1, positions: Mapping[str, Any] | None = None, attempt: int = 0
 ) -> Iterator[list[reports.Report]]:
     """Be a rank of a group for the duration of a block; give its reports, which nobody takes."""
-    info = worker_session.RankInfo(
+    info = rank_info.RankInfo(
         rank=rank,
         world_size=world_size,
         attempt=attempt,
         run_storage=storage.Storage("/nowhere", "run"),
         use_gpu=False,
-        num_cpus=1,
         start_checkpoint=None,
         start_positions=positions or {},
     )

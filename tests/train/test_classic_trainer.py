@@ -18,8 +18,8 @@ import pytest
 import hocket
 from hocket import train
 from hocket.train.callbacks import JsonLoggerCallback, PrintCallback, TrainingCallback
-from hocket.train.compat.classic import checkpoints, exchange, ranks
-from hocket.train.rank import report_forms
+from hocket.train.compat.classic import checkpoints, ranks
+from hocket.train.rank import questions, report_forms
 from tests.conftest import wait_until_cpus_are_free
 
 ROOT = Path(__file__).parents[2]
@@ -201,32 +201,34 @@ def test_the_example_runs(tmp_path: Path) -> None:
     ]
 
 
+REPORT = questions.HandOver("report", b"", None)
+SAVE = questions.HandOver("save_checkpoint", None, None)
+
+
 @pytest.mark.parametrize(
-    ("events", "message"),
+    ("taken", "message"),
     [
-        (
-            [exchange.Reported(b""), exchange.Saved(None, None)],
-            "rank 0 called report(); rank 1 called save_checkpoint()",
-        ),
-        ([exchange.Ended(), exchange.Reported(b"")], "rank 0 returned; rank 1 called report()"),
+        ([REPORT, SAVE], "rank 0 called report(); rank 1 called save_checkpoint()"),
+        ([None, REPORT], "rank 0 returned; rank 1 called report()"),
     ],
 )
-def test_ranks_must_do_the_same(tmp_path: Path, events: list[exchange.Event], message: str) -> None:
+def test_ranks_must_do_the_same(tmp_path: Path, taken: list[questions.HandOver | None], message: str) -> None:
     class Fake(ranks.Ranks):
-        def begin(self, task: Any, run_storage: Any) -> None: ...
-        def take(self) -> list[exchange.Event]:
-            return events
+        def take(self) -> list[questions.HandOver | None]:
+            return taken
 
-        def ignore(self) -> None: ...
         def finish(self) -> list[Any]:
             return []
 
         def shutdown(self, *, is_clean: bool) -> None: ...
+        def _begin(self, work: Any, shared: Any) -> None: ...
+        def _ask(self, rank: int) -> None: ...
+        def _receive(self) -> Any: ...
 
     ended: list[bool] = []
-    keeper = checkpoints.Keeper(tmp_path, train.CheckpointStrategy(), None)
+    store = checkpoints.CheckpointStore(tmp_path, train.CheckpointStrategy(), None)
     with pytest.raises(RuntimeError, match=re.escape(message)):
-        list(train.TrainingIterator(lambda blob, is_again: Fake(), keeper, 3, ended.append))
+        list(train.TrainingIterator(lambda blob, is_again: Fake(2), store, 3, ended.append))
     assert ended == [False]
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 OBSTACLE = apart.find_obstacle()
 
-LARGE = 3 * file_chunks.PARCEL_BYTES + 12345
+LARGE = 3 * file_chunks.CHUNK_BYTES + 12345
 """More than a rank may be ahead of the driver."""
 
 
@@ -364,13 +364,13 @@ def send_late(config: dict[str, Any]) -> None:
         heard.touch()
         return
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "late").write_bytes(b"x" * (3 * file_chunks.PARCEL_BYTES))
+        Path(folder, "late").write_bytes(b"x" * (3 * file_chunks.CHUNK_BYTES))
         pass_point = file_chunks.pass_point
 
-        def wait_and_pass(point: str, parcel: file_chunks.Parcel) -> file_chunks.Parcel:
+        def wait_and_pass(point: str, chunk: file_chunks.FileChunk) -> file_chunks.FileChunk:
             while not heard.exists():
                 time.sleep(0.01)
-            return pass_point(point, parcel)
+            return pass_point(point, chunk)
 
         file_chunks.pass_point = wait_and_pass
         train.report({"step": 0}, train.Checkpoint(folder))

@@ -13,7 +13,7 @@ import pytest
 import hocket
 from hocket import train
 from hocket.train.checkpoints import storage
-from hocket.train.rank import questions, worker_session
+from hocket.train.rank import questions, rank_info, worker_session
 from tests.conftest import wait_until_cpus_are_free
 
 
@@ -211,13 +211,12 @@ def test_a_lock_cannot_travel(tmp_path: Path) -> None:
 
 
 def test_acknowledgements_may_overtake_each_other(tmp_path: Path) -> None:
-    info = worker_session.RankInfo(
+    info = rank_info.RankInfo(
         rank=0,
         world_size=1,
         attempt=0,
         run_storage=storage.Storage(str(tmp_path), "run"),
         use_gpu=False,
-        num_cpus=1,
         start_checkpoint=None,
     )
     delivered: list[Any] = []

@@ -22,7 +22,7 @@ from typing import Any, Final, final
 
 from hocket import exceptions, texts
 from hocket.core import api
-from hocket.engine import contract, values
+from hocket.engine import contract, unsendable, values
 from hocket.ps import closures, errors, links, scheduler, streams, worker
 
 DEPTH: Final = 2

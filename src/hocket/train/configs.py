@@ -11,20 +11,11 @@ from typing import Any
 
 from hocket import addresses
 from hocket.engine import node
+from hocket.train import refusals
 from hocket.train import user_callback as callbacks_module
 
 DEFAULT_STORAGE = "~/hocket_results"
 """Where runs are kept unless `RunConfig.storage_path` says otherwise."""
-
-
-_GIVEN_UP = {
-    "sync_config": "Checkpoints come into storage_path by report(); see its checkpoint_upload_mode.",
-    "verbose": "Leave it out; LoggingConfig(log_level=...) says how much is logged.",
-    "stop": "Return from the training function when it shall end.",
-    "progress_reporter": "Write a UserCallback with after_report, and pass it in callbacks.",
-    "log_to_file": "Leave it out; what the ranks print comes to the driver's output, which may go into a file.",
-}
-"""What `RunConfig` refuses as Ray does, and what to do instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +53,9 @@ class ScalingConfig:
     """See `label_selector`."""
 
     def __post_init__(self) -> None:
-        self._refuse()
+        refusals.check_fields(self)
+        if (self.resources_per_worker or {}).get("TPU"):
+            refusals.refuse("ScalingConfig", "use_tpu")
         self._check_num_workers()
         if not self.elastic_resize_monitor_interval_s >= 0:
             raise ValueError(
@@ -157,23 +150,6 @@ class ScalingConfig:
                 "0 to run the training function in this process."
             )
 
-    def _refuse(self) -> None:
-        given: Any = self
-        if given.trainer_resources is not None:
-            raise DeprecationWarning(
-                "trainer_resources is not supported, as in Ray Train: what drives the ranks runs in the process that called fit, and holds "
-                "nothing. Leave it out."
-            )
-        if given.label_selector is not None:
-            raise NotImplementedError(
-                f"label_selector is not supported, but received {given.label_selector!r}. Give the nodes a resource of their own, and ask for "
-                "it in resources_per_worker."
-            )
-        if given.use_tpu or given.topology is not None or (self.resources_per_worker or {}).get("TPU"):
-            raise NotImplementedError(
-                "TPUs are not supported: leave out use_tpu, topology and resources_per_worker['TPU'], and use CPUs or GPUs."
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class FailureConfig:
@@ -202,10 +178,7 @@ class FailureConfig:
     """For programs written for Ray; must be None."""
 
     def __post_init__(self) -> None:
-        if self.fail_fast is not None:
-            raise DeprecationWarning(
-                "fail_fast is not supported, as in Ray Train. Write max_failures=0, which is the default."
-            )
+        refusals.check_fields(self)
         for name in ("max_failures", "controller_failure_limit", "max_preemption_failures"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -217,10 +190,6 @@ class FailureConfig:
         if not self.preemption_grace_s >= 0:
             raise ValueError(
                 f"preemption_grace_s must be 0 or more seconds, but received {self.preemption_grace_s!r}. Leave it out for 0."
-            )
-        if self.relax_collectives_on_preemption:
-            raise NotImplementedError(
-                "relax_collectives_on_preemption is not supported: report() and barrier() always take all ranks. Leave it out."
             )
 
 
@@ -270,11 +239,7 @@ class CheckpointConfig:
     """See `checkpoint_frequency`."""
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint_frequency", "checkpoint_at_end"):
-            if getattr(self, name) is not None:
-                raise DeprecationWarning(
-                    f"{name} is not supported, as in Ray Train: the training function decides when it saves. Pass a checkpoint to report()."
-                )
+        refusals.check_fields(self)
         if self.num_to_keep is not None and self.num_to_keep < 1:
             raise ValueError(
                 f"num_to_keep must be 1 or more, or None to keep all, but received {self.num_to_keep}. To save none, report "
@@ -327,10 +292,7 @@ class RunConfig:
     """See `storage_filesystem`."""
 
     def __post_init__(self) -> None:
-        for name, remedy in _GIVEN_UP.items():
-            if getattr(self, name) is not None:
-                raise DeprecationWarning(f"RunConfig({name}=...) is not supported, as in Ray Train. {remedy}")
-        refuse_filesystem(self.storage_filesystem)
+        refusals.check_fields(self)
         if isinstance(self.storage_path, str | os.PathLike):
             addresses.refuse(self.storage_path, "storage_path")
         self._fill_in()
@@ -367,16 +329,3 @@ class RunConfig:
             raise TypeError(
                 f"worker_runtime_env must be a dict, but received {self.worker_runtime_env!r}. Write {{'env_vars': {{'NAME': 'value'}}}}."
             )
-
-
-def refuse_filesystem(filesystem: object) -> None:
-    """Raise if a file system object was given: runs are kept in folders.
-
-    Raises:
-        ValueError: One was given.
-    """
-    if filesystem is not None:
-        raise ValueError(
-            f"storage_filesystem must be None, but received {filesystem!r}: runs are kept in ordinary folders. Mount what is not one, and pass "
-            "the folder as storage_path."
-        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime as dt
 import inspect
 import logging
@@ -14,12 +13,12 @@ from typing import Any, NoReturn
 
 from hocket import data, exceptions
 from hocket.core import session
-from hocket.train import configs, user_callback, validation
+from hocket.train import configs, refusals, user_callback, validation
 from hocket.train import result as result_module
 from hocket.train.checkpoints import storage
 from hocket.train.progress import display
 from hocket.train.rank import datasets as datasets_module
-from hocket.train.run import backend, checkpoint_manager, controller, in_process, report_book, validation_queue
+from hocket.train.run import backend, checkpoint_manager, controller, in_process, report_book, training_run
 from hocket.train.strategies import hosting
 
 
@@ -83,7 +82,7 @@ class DataParallelTrainer:
         _check_type("scaling_config", scaling_config, configs.ScalingConfig)
         _check_type("run_config", run_config, configs.RunConfig)
         _check_type("validation_config", validation_config, validation.ValidationConfig)
-        _refuse(metadata=metadata, resume_from_checkpoint=resume_from_checkpoint)
+        refusals.check("DataParallelTrainer", metadata=metadata, resume_from_checkpoint=resume_from_checkpoint)
         self._datasets, self._dataset_config = datasets_module.check(datasets, dataset_config)
         self._function = train_loop_per_worker
         self._config = train_loop_config if train_loop_config is not None else {}
@@ -105,46 +104,56 @@ class DataParallelTrainer:
             TaskError: A data set cannot be made.
         """
         logging.getLogger("hocket.train").setLevel(self._run_config.logging_config.log_level)
-        runs_here = self._runs_here()
-        run = self._build_run()
+        runs_here = self._scaling.min_workers == 0 or "processes" in session.get_engine().limits
+        config = display.add_display(self._run_config)
+        name = config.name or _build_name()
+        folder = Path(config.storage_path or configs.DEFAULT_STORAGE).expanduser().resolve()
+        run_storage = storage.Storage(str(folder), name)
         try:
-            with storage.hold_storage(run.run_storage):
-                return self._fit(run, runs_here=runs_here)
+            with storage.hold_storage(run_storage):
+                return self._fit(config, run_storage, runs_here=runs_here)
         except exceptions.HocketError as error:
             exceptions.hide_frames(error)
             raise
 
-    def _fit(self, run: controller.Run, *, runs_here: bool) -> result_module.Result:
-        manager = checkpoint_manager.CheckpointManager(run.run_storage, run.config.checkpoint_config, self._validation)
-        book = report_book.ReportBook(run.context, manager, run.config.callbacks)
+    def _fit(self, config: configs.RunConfig, run_storage: storage.Storage, *, runs_here: bool) -> result_module.Result:
+        context = user_callback.TrainRunContext(
+            experiment_name=run_storage.experiment_name,
+            path=run_storage.path,
+            num_workers=self._scaling.max_workers,
+            train_loop_config=self._config,
+        )
+        manager = checkpoint_manager.CheckpointManager(run_storage, config.checkpoint_config, self._validation)
+        book = report_book.ReportBook(context, manager, config.callbacks)
         try:
             with (
-                user_callback.follow_run(run.context, run.config.callbacks),
-                hosting.hosted(run.function, max(run.context.num_workers, 1)) as (function, host),
+                user_callback.follow_run(context, config.callbacks),
+                hosting.hosted(self._function, max(context.num_workers, 1)) as (function, host),
             ):
-                run = dataclasses.replace(run, function=function)
                 if not runs_here:
-                    session.get_engine().expect_work(run.backend_config.list_modules(run.function))
-                supplies = datasets_module.prepare(self._datasets, self._dataset_config, stays_here=runs_here)
-                run = dataclasses.replace(run, supplies=supplies)
+                    session.get_engine().expect_work(self._backend.list_modules(function))
+                run = training_run.Run(
+                    function=function,
+                    args=(self._config,) if self._takes_config else (),
+                    scaling=self._scaling,
+                    config=config,
+                    run_storage=run_storage,
+                    backend_config=self._backend,
+                    validation=self._validation,
+                    supplies=datasets_module.prepare(self._datasets, self._dataset_config, stays_here=runs_here),
+                    manager=manager,
+                    book=book,
+                )
                 returned = None
                 with contextlib.suppress(StopIteration):  # a callback's word for: it is enough
-                    if runs_here:
-                        returned = in_process.train(
-                            run, manager, book, self._validation, max(self._scaling.min_workers, 1)
-                        )
-                    else:
-                        validations = (
-                            validation_queue.ValidationQueue(self._validation, manager) if self._validation else None
-                        )
-                        returned = controller.Controller(run, manager, book, validations).train()
+                    returned = in_process.train(run) if runs_here else controller.Controller(run).train()
                 statistics = {} if host is None else host.get_statistics()
         except BaseException:
-            storage.discard_empty(run.run_storage)
+            storage.discard_empty(run_storage)
             raise
         finally:
-            storage.close_storage(run.run_storage)
-        return result_module.build(manager, book.history, run.run_storage, returned, statistics)
+            storage.close_storage(run_storage)
+        return result_module.build(manager, book.history, run_storage, returned, statistics)
 
     @classmethod
     def restore(cls, *_: Any, **__: Any) -> NoReturn:
@@ -153,10 +162,7 @@ class DataParallelTrainer:
         Raises:
             DeprecationWarning: Always.
         """
-        raise DeprecationWarning(
-            f"{cls.__name__}.restore() is not supported, as in Ray Train. Make the trainer again with RunConfig(name=..., storage_path=...) of "
-            "the run, and call fit(): get_checkpoint() then returns its latest checkpoint."
-        )
+        refusals.refuse("DataParallelTrainer", "restore", cls.__name__)
 
     @classmethod
     def can_restore(cls, *_: Any, **__: Any) -> NoReturn:
@@ -165,36 +171,7 @@ class DataParallelTrainer:
         Raises:
             DeprecationWarning: Always.
         """
-        raise DeprecationWarning(
-            f"{cls.__name__}.can_restore() is not supported, as in Ray Train. Leave it out: fit() goes on with the run of that name if there is "
-            "one, and begins it if there is none."
-        )
-
-    def _runs_here(self) -> bool:
-        """Tell whether the training function runs in this process."""
-        if self._scaling.min_workers == 0:
-            return True
-        return session.get_engine().name == "inprocess"
-
-    def _build_run(self) -> controller.Run:
-        config = display.add_display(self._run_config)
-        name = config.name or _build_name()
-        folder = Path(config.storage_path or configs.DEFAULT_STORAGE).expanduser().resolve()
-        run_storage = storage.Storage(str(folder), name)
-        return controller.Run(
-            function=self._function,
-            args=(self._config,) if self._takes_config else (),
-            scaling=self._scaling,
-            config=config,
-            run_storage=run_storage,
-            context=user_callback.TrainRunContext(
-                experiment_name=name,
-                path=run_storage.path,
-                num_workers=self._scaling.max_workers,
-                train_loop_config=self._config,
-            ),
-            backend_config=self._backend,
-        )
+        refusals.refuse("DataParallelTrainer", "can_restore", cls.__name__)
 
 
 def _build_name() -> str:
@@ -209,19 +186,6 @@ def _name(function: Callable[..., Any]) -> str:
 def _check_type(name: str, value: object, kind: type) -> None:
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, but received {value!r}. Write {name}={kind.__name__}(...).")
-
-
-def _refuse(**given: object) -> None:
-    """Raise for arguments of Ray's trainers that mean nothing here."""
-    if given["metadata"] is not None:
-        raise DeprecationWarning(
-            "metadata is not supported, as in Ray Train. Put it into train_loop_config, or store it with Checkpoint.set_metadata."
-        )
-    if given["resume_from_checkpoint"] is not None:
-        raise DeprecationWarning(
-            "resume_from_checkpoint is not supported, as in Ray Train. Pass the checkpoint's path in train_loop_config and load it in the "
-            "training function; to go on with an earlier run, give its RunConfig(name=..., storage_path=...)."
-        )
 
 
 def _check_function(function: object) -> bool:

@@ -1,6 +1,7 @@
 """What is known of ranks that were told to end, with some time left: SIGTERM, as clouds, Kubernetes and batch systems send it.
 
-The signal is a notice and not the end: the rank goes on (`notices`), its controller hears of it (`drain`), and the training function of every
+The signal is a notice and not the end: the rank goes on (`rank.preemption_signals`), its controller hears of
+it (`run.preemption_policy`), and the training function of every
 rank can ask (`hocket.train.get_preemption_info`) and save. After the next commit the group is started again.
 """
 

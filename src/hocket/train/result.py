@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hocket import addresses
-from hocket.train import configs
+from hocket.train import configs, refusals
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import storage
 from hocket.train.run import checkpoint_manager
@@ -67,7 +67,7 @@ class Result:
             >>> train.Result.from_path(result.path).metrics
             {'loss': 0.5}
         """
-        configs.refuse_filesystem(storage_filesystem)
+        refusals.check("Result", storage_filesystem=storage_filesystem)
         addresses.refuse(path, "path")
         folder = Path(path).expanduser().resolve()
         if not folder.is_dir():
@@ -89,10 +89,7 @@ class Result:
         Raises:
             RuntimeError: Always.
         """
-        raise RuntimeError(
-            f"Result.filesystem does not exist: runs are kept in ordinary folders, and this one in {self.path!r}. Use pathlib or "
-            "shutil on Result.path, or pyarrow.fs.LocalFileSystem() where pyarrow is wanted."
-        )
+        refusals.refuse("Result", "filesystem", repr(self.path))
 
     @property
     def config(self) -> NoReturn:
@@ -101,10 +98,7 @@ class Result:
         Raises:
             DeprecationWarning: Always.
         """
-        raise DeprecationWarning(
-            "Result.config does not exist for a training run. What it was configured with is what you gave to train_loop_config; to "
-            "have it in the result, report it as a metric."
-        )
+        refusals.refuse("Result", "config")
 
     @property
     def metrics_dataframe(self) -> Any:

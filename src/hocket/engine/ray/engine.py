@@ -64,6 +64,7 @@ class RayEngine(objects.ObjectAccess):
             "abandoned_generators": "A generator whose reader is gone goes on to its end, or waits for the reader for ever; cancel it.",
             "unreachable_actors": "Actors that hold their own handles, or each other's, live until they are killed or the session ends.",
             "lent_cpus_of_generators": "A generator that waits for its reader keeps its CPU.",
+            "signal_handlers": "SIGTERM ends a worker at once, or after what it runs: its handler is Ray's own, so no code of a task or actor hears of it.",
             "exact_statistics": "statistics() counts the references of this process, and nothing of others.",
             **outside.LIMITS,
         }

@@ -1,6 +1,6 @@
 """Copies of the run's checkpoints on a node that does not share the run's folder: the rank's side.
 
-A rank that uses such a checkpoint asks the driver for it, among its reports, and waits. The driver sends the parcels to the first rank of a
+A rank that uses such a checkpoint asks the driver for it, among its reports, and waits. The driver sends the chunks to the first rank of a
 node that asks, and tells the others of that node where the copy is. All copies of a node lie in one folder among its temporary files,
 whose name the driver gives. It is removed by a task on the node after the ranks have ended, however they ended. Only the end of the driver
 itself by SIGKILL, or of the node's engine, leaves it; then the next run that copies something on that node finds that nobody holds its
@@ -41,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a rank says to a parcel."""
+    """What a rank says to a chunk."""
 
     error: Exception | None = None
     """What went wrong, if anything did. Not the answer itself, because an engine raises an error that is a call's value."""
@@ -57,7 +57,7 @@ class _Copy:
         self.unpacker: file_chunks.Unpacker | None = None
 
 
-class Copies:
+class CheckpointCache:
     """What a rank has fetched. Safe to use from several threads.
 
     Args:
@@ -89,17 +89,17 @@ class Copies:
             raise copy.error
         return copy.path
 
-    def take(self, request: Request, folder: str, parcel: file_chunks.Parcel) -> Receipt:
-        """Write a parcel of the checkpoint below the node's folder. What goes wrong is in the receipt, and `fetch` raises it."""
+    def take(self, request: Request, folder: str, chunk: file_chunks.FileChunk) -> Receipt:
+        """Write a chunk of the checkpoint below the node's folder. What goes wrong is in the receipt, and `fetch` raises it."""
         copy = self._requests[request.number]
         try:
-            parcel = file_chunks.pass_point("train.in_download", parcel)
+            chunk = file_chunks.pass_point("train.in_download", chunk)
             if copy.unpacker is None:
                 self._hold(Path(folder))
                 name = Path(request.origin).name
                 copy.unpacker = file_chunks.Unpacker(Path(folder, name), f"checkpoint {name!r}", is_durable=False)
-            copy.unpacker.take(parcel)
-            if parcel.file_count is not None:
+            copy.unpacker.take(chunk)
+            if chunk.file_count is not None:
                 self.settle(request, copy.unpacker.finish().path)
         except Exception as error:  # noqa: BLE001 (the thread that waits raises it)
             self.settle(request, error)

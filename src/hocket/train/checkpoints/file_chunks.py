@@ -1,9 +1,9 @@
-"""A folder's files on their way to another disk: cut into parcels, put together again, and compared with their digests.
+"""A folder's files on their way to another disk: cut into chunks, put together again, and compared with their digests.
 
 Between a rank and the driver that share no folder, a checkpoint travels through the engine like any other value: `pack` gives it in
-parcels of a few MiB, `Unpacker` writes them. So neither side ever holds more than a few parcels, whatever the checkpoint's size. The
+chunks of a few MiB, `Unpacker` writes them. So neither side ever holds more than a few chunks, whatever the checkpoint's size. The
 digest is of what the sender read, or of what was committed, and the receiver computes its own of what it wrote; a file whose digests
-differ, or a folder whose last parcel never came, is a `TransferError`. Many small files share a parcel, because each parcel costs a
+differ, or a folder whose last chunk never came, is a `TransferError`. Many small files share a chunk, because each chunk costs a
 message.
 """
 
@@ -19,11 +19,11 @@ from hocket.engine import faults
 from hocket.train import errors
 from hocket.train.checkpoints import storage
 
-PARCEL_BYTES = 8 << 20
-"""How many bytes of files a parcel has at most. A guess: large against the cost of a message, small against memory."""
+CHUNK_BYTES = 8 << 20
+"""How many bytes of files a chunk has at most. A guess: large against the cost of a message, small against memory."""
 
-PARCELS_AHEAD = 2
-"""How many parcels a rank may be ahead of the driver. One is under way while the next one is read."""
+CHUNKS_AHEAD = 2
+"""How many chunks a rank may be ahead of the driver. One is under way while the next one is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class FileChunk:
     """What travels at once."""
 
     pieces: tuple[Piece, ...]
     folders: tuple[str, ...] = ()
-    """Folders inside the folder, outer ones first. In the first parcel."""
+    """Folders inside the folder, outer ones first. In the first chunk."""
     file_count: int | None = None
-    """How many files there were. In the last parcel only."""
+    """How many files there were. In the last chunk only."""
 
 
 def pack(
@@ -54,29 +54,29 @@ def pack(
     names: Sequence[str],
     records: Mapping[str, storage.FileRecord],
     *,
-    parcel_bytes: int = PARCEL_BYTES,
-) -> Iterator[Parcel]:
-    """Read files, and give them in parcels.
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Iterator[FileChunk]:
+    """Read files, and give them in chunks.
 
     Args:
         source: The folder.
         folders: The folders inside it.
         names: Its files.
         records: What is known of files from their commit. Of others the digest is computed from what is read.
-        parcel_bytes: How large a parcel may be.
+        chunk_bytes: How large a chunk may be.
     """
     pieces: list[Piece] = []
-    room = parcel_bytes
+    room = chunk_bytes
     ahead = tuple(folders)
     for name in names:
         known = records.get(name)
-        for data, end in _read(Path(source, name), known, parcel_bytes):
+        for data, end in _read(Path(source, name), known, chunk_bytes):
             if len(data) > room:
-                yield Parcel(tuple(pieces), ahead)
-                pieces, room, ahead = [], parcel_bytes, ()
+                yield FileChunk(tuple(pieces), ahead)
+                pieces, room, ahead = [], chunk_bytes, ()
             pieces.append(Piece(name, data, end))
             room -= len(data)
-    yield Parcel(tuple(pieces), ahead, len(names))
+    yield FileChunk(tuple(pieces), ahead, len(names))
 
 
 def _read(path: Path, known: storage.FileRecord | None, most: int) -> Iterator[tuple[bytes, storage.FileRecord | None]]:
@@ -96,17 +96,17 @@ def _read(path: Path, known: storage.FileRecord | None, most: int) -> Iterator[t
             data = following
 
 
-def pass_point(point: str, parcel: Parcel) -> Parcel:
-    """Come to a named point with a parcel; return it, damaged if a test has armed a fault there."""
+def pass_point(point: str, chunk: FileChunk) -> FileChunk:
+    """Come to a named point with a chunk; return it, damaged if a test has armed a fault there."""
     plan = faults.plan
     if plan is None:
-        return parcel
-    pieces = [Piece(p.file, plan.pass_bytes(point, p.data) if p.data else p.data, p.end) for p in parcel.pieces]
-    return Parcel(tuple(pieces), parcel.folders, parcel.file_count)
+        return chunk
+    pieces = [Piece(p.file, plan.pass_bytes(point, p.data) if p.data else p.data, p.end) for p in chunk.pieces]
+    return FileChunk(tuple(pieces), chunk.folders, chunk.file_count)
 
 
 class Unpacker:
-    """Puts a folder together from its parcels, which must come in their order.
+    """Puts a folder together from its chunks, which must come in their order.
 
     Args:
         target: The folder; made if need be.
@@ -127,20 +127,20 @@ class Unpacker:
         self._size = 0
         target.mkdir(parents=True, exist_ok=True)
 
-    def take(self, parcel: Parcel) -> None:
-        """Write what a parcel holds.
+    def take(self, chunk: FileChunk) -> None:
+        """Write what a chunk holds.
 
         Raises:
             TransferError: A file is not what was sent.
         """
         with storage.explained_if_full(self.target):
-            for folder in parcel.folders:
+            for folder in chunk.folders:
                 (self.target / folder).mkdir(parents=True, exist_ok=True)
-            for piece in parcel.pieces:
+            for piece in chunk.pieces:
                 self._write(piece)
-        if parcel.file_count is not None:
-            if self._file is not None or len(self.files) != parcel.file_count:
-                raise self._tear(f"{len(self.files)} of {parcel.file_count} files are whole")
+        if chunk.file_count is not None:
+            if self._file is not None or len(self.files) != chunk.file_count:
+                raise self._tear(f"{len(self.files)} of {chunk.file_count} files are whole")
             self._is_whole = True
 
     def _write(self, piece: Piece) -> None:
@@ -179,7 +179,7 @@ class Unpacker:
         """Return what has arrived.
 
         Raises:
-            TransferError: The last parcel has not.
+            TransferError: The last chunk has not.
         """
         if not self._is_whole:
             inside = f", and {self._name!r} ended after {self._size} bytes" if self._file is not None else ""

@@ -374,13 +374,18 @@ def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mappin
 
 def replace_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write a checkpoint's manifest, in place of the one that it may have: whoever reads finds one of them, whole."""
-    beside = folder / f"{MANIFEST_NAME}.tmp"
-    with beside.open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, default=_simplify)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(folder / MANIFEST_NAME)
+    text = json.dumps(manifest, indent=1, default=_simplify)
+    write_whole(folder / MANIFEST_NAME, text.encode())
     _sync_folder(folder)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is there whole, and on the disk, or not at all."""
+    beside = path.with_name(f"{path.name}.tmp")
+    with beside.open("wb") as file:
+        file.write(data)
+        sync_file(file)
+    beside.replace(path)
 
 
 def _simplify(value: Any) -> Any:

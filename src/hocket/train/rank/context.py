@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, final
+from typing import Any, final
 
-from hocket.train import preemption
+from hocket.train import preemption, refusals
 from hocket.train import validation as validation_module
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import reported, storage, uploads
-from hocket.train.rank import questions, report_forms, worker_session
+from hocket.train.rank import questions, rank_info, report_forms, worker_session
 
 
 @final
 class TrainContext:
     """A rank's place in its group. Made by `get_context`."""
 
-    def __init__(self, info: worker_session.RankInfo) -> None:
+    def __init__(self, info: rank_info.RankInfo) -> None:
         self._info = info
 
     def get_world_size(self) -> int:
@@ -46,49 +46,11 @@ class TrainContext:
         """Return where the run is kept."""
         return self._info.run_storage
 
-    def get_metadata(self) -> NoReturn:
-        """Not here, as in Ray.
-
-        Raises:
-            DeprecationWarning: Always.
-        """
-        _refuse("get_metadata", "Put it into train_loop_config.")
-
-    def get_trial_name(self) -> NoReturn:
-        """Not here, as in Ray: a training run has no trial.
-
-        Raises:
-            DeprecationWarning: Always.
-        """
-        _refuse("get_trial_name", "Use get_experiment_name().")
-
-    def get_trial_id(self) -> NoReturn:
-        """Not here, as in Ray: a training run has no trial.
-
-        Raises:
-            DeprecationWarning: Always.
-        """
-        _refuse("get_trial_id", "Use get_experiment_name().")
-
-    def get_trial_resources(self) -> NoReturn:
-        """Not here, as in Ray: a training run has no trial.
-
-        Raises:
-            DeprecationWarning: Always.
-        """
-        _refuse("get_trial_resources", "Put ScalingConfig.resources_per_worker into train_loop_config.")
-
-    def get_trial_dir(self) -> NoReturn:
-        """Not here, as in Ray: a training run has no trial.
-
-        Raises:
-            DeprecationWarning: Always.
-        """
-        _refuse("get_trial_dir", "Use get_storage().path.")
-
-
-def _refuse(name: str, remedy: str) -> NoReturn:
-    raise DeprecationWarning(f"TrainContext.{name}() is not supported, as in Ray Train. {remedy}")
+    get_metadata = refusals.build_method("TrainContext", "get_metadata")
+    get_trial_name = refusals.build_method("TrainContext", "get_trial_name")
+    get_trial_id = refusals.build_method("TrainContext", "get_trial_id")
+    get_trial_resources = refusals.build_method("TrainContext", "get_trial_resources")
+    get_trial_dir = refusals.build_method("TrainContext", "get_trial_dir")
 
 
 def get_context() -> TrainContext:

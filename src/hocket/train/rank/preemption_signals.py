@@ -19,7 +19,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class PreemptionSignal:
     """A rank's word that it was told to end."""
 
     is_drivers: bool

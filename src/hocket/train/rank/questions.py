@@ -37,6 +37,21 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """Take this, from a rank of `Trainer`. Answered when the driver has dealt with it, with whether it wants nothing more."""
+
+    call: str
+    """Which function was called: ``"report"`` or ``"save_checkpoint"``."""
+    blob: bytes | None
+    """The dict that it was given, pickled; of ``save_checkpoint`` rank 0's only."""
+    score: float | None
+    """The value of `CheckpointStrategy.checkpoint_score_attribute` in what is saved, if it is to be kept in a file."""
+
+
+About = ListCheckpoints | Meeting | HandOver
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """One question of one rank."""
 
@@ -44,7 +59,7 @@ class Question:
     """How many the rank had asked before it."""
     report_count: int
     """How many reports it had made before it."""
-    about: ListCheckpoints | Meeting
+    about: About
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +83,15 @@ class Inquiry:
         self._count = 0
         self._open: set[int] = set()
         self._answers: dict[int, Any] = {}
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._changed = threading.Condition()
 
-    def ask(self, about: ListCheckpoints | Meeting, report_count: int, timeout_s: float | None = None) -> Any:
+    def ask(self, about: About, report_count: int, timeout_s: float | None = None) -> Any:
         """Ask, and wait for the answer.
 
         Raises:
             TimeoutError: It did not come in time.
-            Exception: What `fail` was given.
+            BaseException: What `fail` was given.
         """
         with self._changed:
             number = self._count
@@ -87,7 +102,7 @@ class Inquiry:
             turns.wait_for(
                 self._changed,
                 lambda: number in self._answers or self._error is not None,
-                f"waits in {about.call}()" if isinstance(about, Meeting) else "waits in get_all_reported_checkpoints()",
+                f"waits in {'get_all_reported_checkpoints' if isinstance(about, ListCheckpoints) else about.call}()",
                 timeout_s,
                 needs_rank=True,
             )
@@ -105,7 +120,7 @@ class Inquiry:
                 self._answers[answer.number] = answer.value
                 self._changed.notify_all()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Say that no more answers will come, because of an error."""
         with self._changed:
             self._error = error

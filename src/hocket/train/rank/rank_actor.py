@@ -6,35 +6,42 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hocket.collective import host_group
 from hocket.core import api, session
 from hocket.engine import node
 from hocket.train.checkpoints import cache, checkpoint, file_chunks, storage
-from hocket.train.rank import preemption_signals, questions, rank_placement, worker_session
+from hocket.train.rank import preemption_signals, questions, rank_info, rank_placement, report_queue, worker_session
 
 MAX_CONCURRENCY = 9
-"""Calls that run at once in a rank: the training function, the wait for its reports, files sent, a parcel received, an acknowledgement,
+"""Calls that run at once in a rank: the training function, the wait for its reports, files sent, a chunk received, an acknowledgement,
 an answer, a notice, a ping, a question where it is."""
 
 
 class RankActor:
-    """Runs the training function in one thread while others hand its reports on."""
+    """Runs the training function in one thread while others hand its reports on.
 
-    def __init__(self) -> None:
-        self._reports = worker_session.ReportQueue()
+    Args:
+        is_process: Whether the process is the rank's own, so that a SIGTERM of the process means the rank.
+    """
+
+    def __init__(self, *, is_process: bool = True) -> None:
+        self._reports = report_queue.ReportQueue()
         self._inquiry = questions.Inquiry(self._reports.put)
         self._session: worker_session.WorkerSession | None = None
-        self._copies: cache.Copies | None = None
+        self._cache: cache.CheckpointCache | None = None
         self._thread: int | None = None
-        if not preemption_signals.listen(lambda: self.notify(is_drivers=False)) and session.get_engine().name == "ray":
+        if not is_process:
+            return
+        hears_signals = preemption_signals.listen(lambda: self.notify(is_drivers=False))
+        if not hears_signals and "signal_handlers" in session.get_engine().limits:
             preemption_signals.end_at_once()
 
     def notify(self, *, is_drivers: bool) -> None:
         """Pass on that this process, or that of the driver, was told to end. Called by a signal's handler too; the queue allows it."""
-        self._reports.put(preemption_signals.Notice(is_drivers))
+        self._reports.put(preemption_signals.PreemptionSignal(is_drivers))
 
     def get_pid(self) -> int:
         """Return the process's id. Also tells that the process lives."""
@@ -55,47 +62,51 @@ class RankActor:
             return "  (the training function does not run)\n"
         stack = traceback.extract_stack(frame)
         ours = max((at for at, found in enumerate(stack) if found.filename == __file__), default=-1)
-        return "".join(traceback.format_list(stack[ours + 1 :]))
+        return "".join(traceback.format_list(stack[ours + 2 :]))  # between them is `WorkerSession.run`
 
     def execute(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function here."""
         return function(*args)
 
-    def run(self, work: tuple[Callable[..., Any], tuple[Any, ...]], info: worker_session.RankInfo) -> Any:
-        """Run the training function, and return what it returns if this is rank 0."""
-        function, args = work
+    def run(self, work: tuple[Callable[..., Any], tuple[Any, ...]], info: rank_info.RankInfo) -> Any:
+        """Run the training function, and return what it returns if this is rank 0, or stays."""
         self._thread = threading.get_ident()
         if not storage.sees_token(info.run_storage, info.token):
-            self._copies = cache.Copies(self._reports.put)
+            self._cache = cache.CheckpointCache(self._reports.put)
         reports = self._reports
-        self._session = worker_session.WorkerSession(info, reports.put, self._inquiry, reports.fail, self._copies)
+        self._session = worker_session.WorkerSession(info, reports.put, self._inquiry, reports.fail, self._cache)
         try:
-            with worker_session.open_session(self._session):
-                returned = function(*args)
-                self._session.finish()
-            host_group.end_all()  # not after an error: that is to be heard of first
+            returned = self._session.run(*work)
+            if not info.stays:
+                host_group.end_all()  # not after an error: that is to be heard of first
         finally:
             self._reports.end()
-        return returned if info.rank == 0 else None
+        return returned if info.rank == 0 or info.stays else None
 
-    def take_reports(self) -> tuple[list[worker_session.Item], bool]:
-        """Wait for the next reports, requests and questions; return them, and whether they were the last."""
+    def take_reports(self, answers: Sequence[questions.Answer] = ()) -> tuple[list[report_queue.Item], bool]:
+        """Pass answers on; wait for the next reports, requests and questions; return them, and whether they were the last."""
+        for answer in answers:
+            self._inquiry.take(answer)
         return self._reports.take_batch()
 
-    def send_files(self, index: int) -> Iterator[file_chunks.Parcel]:
+    def abandon(self, error: BaseException) -> None:
+        """Have the training function raise where it asks the next time, or does now."""
+        self._inquiry.fail(error)
+
+    def send_files(self, index: int) -> Iterator[file_chunks.FileChunk]:
         """Give the files of a checkpoint that was reported."""
         assert self._session is not None, "files are asked for after a report"
         yield from self._session.pack_offer(index)
 
-    def receive(self, request: cache.Request, folder: str, parcel: file_chunks.Parcel) -> cache.Receipt:
+    def receive(self, request: cache.Request, folder: str, chunk: file_chunks.FileChunk) -> cache.Receipt:
         """Take files of a checkpoint that this rank has asked for."""
-        assert self._copies is not None, "files are sent after a request"
-        return self._copies.take(request, folder, parcel)
+        assert self._cache is not None, "files are sent after a request"
+        return self._cache.take(request, folder, chunk)
 
     def settle(self, request: cache.Request, outcome: str | Exception) -> None:
         """Learn where on this node a checkpoint is that this rank has asked for, or why it is not."""
-        assert self._copies is not None, "an outcome is sent after a request"
-        self._copies.settle(request, outcome)
+        assert self._cache is not None, "an outcome is sent after a request"
+        self._cache.settle(request, outcome)
 
     def acknowledge(self, index: int, committed: checkpoint.Checkpoint) -> None:
         """Pass on that a checkpoint was committed."""

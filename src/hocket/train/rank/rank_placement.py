@@ -20,7 +20,7 @@ class Introduction:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlacement:
     """Where a rank is."""
 
     introduction: Introduction
@@ -51,7 +51,7 @@ def sort_by_node(found: Sequence[Introduction]) -> list[int]:
     return sorted(range(len(found)), key=rank)
 
 
-def describe_crowd(ranks_places: Sequence[Place]) -> str:
+def describe_crowd(ranks_places: Sequence[RankPlacement]) -> str:
     """Return what to say where ranks outnumber the processors of their node; nothing where they do not."""
     for place in ranks_places:
         cores = place.introduction.num_cores
@@ -64,14 +64,14 @@ def describe_crowd(ranks_places: Sequence[Place]) -> str:
     return ""
 
 
-def assign(found: Sequence[Introduction]) -> tuple[Place, ...]:
+def assign(found: Sequence[Introduction]) -> tuple[RankPlacement, ...]:
     """Return the places of ranks, by rank, from what they told."""
     nodes = list(dict.fromkeys(one.node_id for one in found))
     by_node: dict[str, list[int]] = {node_id: [] for node_id in nodes}
     for rank, one in enumerate(found):
         by_node[one.node_id].append(rank)
     return tuple(
-        Place(
+        RankPlacement(
             introduction=one,
             local_rank=by_node[one.node_id].index(rank),
             local_world_size=len(by_node[one.node_id]),

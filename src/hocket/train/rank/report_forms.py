@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, overload
 
-from hocket.train.rank import worker_session
+from hocket.train.rank import rank_info, worker_session
 
 P = ParamSpec("P")
 
@@ -21,7 +21,7 @@ def get_optional_classic() -> worker_session.ClassicSession | None:
     return None if session is None else session.classic
 
 
-def get_optional_info(caller: str) -> worker_session.RankInfo | None:
+def get_optional_info(caller: str) -> rank_info.RankInfo | None:
     """Return the rank's place; outside a training function, None after a warning, which comes once a function."""
     try:
         return worker_session.get_session(caller).info

@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
-import queue
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from hocket import texts
@@ -22,43 +20,10 @@ from hocket.data import cursor as cursor_module
 from hocket.train import validation
 from hocket.train.checkpoints import cache, file_chunks, reported, storage, uploads
 from hocket.train.checkpoints import checkpoint as checkpoint_module
-from hocket.train.rank import preemption_signals, questions, reports
+from hocket.train.rank import questions, rank_info, reports
 
 MOST_BYTES = 1 << 20
 """How much `broadcast_from_rank_zero` takes. Ray warns above a kilobyte; a megabyte still goes through the driver in milliseconds. A guess."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankInfo:
-    """A rank's place in its group."""
-
-    rank: int
-    world_size: int
-    attempt: int
-    """How often the group had been started before."""
-    local_rank: int = 0
-    """Its index among the ranks of its node."""
-    local_world_size: int = 1
-    """How many ranks there are on its node."""
-    node_rank: int = 0
-    """The index of its node among those of the group."""
-    run_storage: storage.Storage
-    token: str = ""
-    """What `storage.sees_token` looks for; empty if the rank is the process that keeps the run."""
-    use_gpu: bool
-    num_cpus: float
-    start_checkpoint: checkpoint_module.Checkpoint | None
-    """What the attempt starts from."""
-    start_positions: reports.Positions = field(default_factory=dict)
-    """Where the loaders were when that checkpoint was reported."""
-    name_prefix: str = "checkpoint"
-    """How the names of checkpoints begin that `checkpoint_upload_fn` uploads; of this attempt only."""
-    validates: bool = False
-    """Whether the trainer was given a `ValidationConfig`."""
-    datasets: Mapping[str, Any] = field(default_factory=dict)
-    """The trainer's datasets, by name (`datasets.Supply`)."""
-    bystander: str = ""
-    """The name of the rank's role, if it does not report, as an evaluator; else empty."""
 
 
 class ClassicSession(Protocol):
@@ -82,22 +47,21 @@ class WorkerSession:
         deliver: Takes each report to the controller; returns when it is on its way.
         inquiry: Takes questions there, and waits for the answers.
         fail: Is told of an error in the background, which ends the training.
-        checkpoint_copies: Fetches checkpoints, in a rank that does not share the run's folder; None in one that does.
-        classic: What takes reports and checkpoints instead, in a rank of the trainer of 2022.
+        checkpoint_cache: Fetches checkpoints, in a rank that does not share the run's folder; None in one that does.
     """
 
     def __init__(
         self,
-        info: RankInfo,
+        info: rank_info.RankInfo,
         deliver: Callable[[reports.Report], None],
         inquiry: questions.Inquiry,
         fail: Callable[[Exception], None],
-        checkpoint_copies: cache.Copies | None = None,
-        classic: ClassicSession | None = None,
+        checkpoint_cache: cache.CheckpointCache | None = None,
     ) -> None:
         self.info = info
-        self.classic: Final = classic
-        self._copies = checkpoint_copies
+        self.classic: ClassicSession | None = None
+        """What takes reports and checkpoints instead, in a rank of the trainer of 2022."""
+        self._cache = checkpoint_cache
         start = info.start_checkpoint
         self.checkpoint = None if start is None else self._adapt(start)
         """The latest committed checkpoint that this rank knows of."""
@@ -118,6 +82,13 @@ class WorkerSession:
         self.before_waiting: list[Callable[[], None]] = []
         """Called before this rank waits for the other ranks here, by the thread that does."""
         self._pass_failure = fail
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Run the training function as this rank, until all that it reported is committed; return what it returns."""
+        with open_session(self):
+            returned = function(*args)
+            self.finish()
+        return returned
 
     def report(
         self,
@@ -173,7 +144,7 @@ class WorkerSession:
             if upload.stays:
                 staged = upload.call(info.run_storage, checkpoint, dir_name or f"{info.name_prefix}_{index:06d}")
                 storage.list_contents(staged.path)  # for what it refuses: here it is the rank's own error
-            elif self._copies is None:
+            elif self._cache is None:
                 staged = storage.stage(info.run_storage, name_part(info.attempt, index, info.rank), checkpoint.path)
             else:
                 storage.check_source(checkpoint.path)
@@ -243,7 +214,7 @@ class WorkerSession:
 
     def _check_upload(self, checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> None:
         upload.check(self.info.run_storage, checkpoint.path)
-        if upload.stays and self._copies is not None:
+        if upload.stays and self._cache is not None:
             raise RuntimeError(
                 f"CheckpointUploadMode.NO_UPLOAD and checkpoint_upload_fn need the run's folder, {str(self.info.run_storage.path)!r}, but "
                 f"rank {self.info.rank} does not see it. Leave them out: then report() sends the files."
@@ -270,13 +241,16 @@ class WorkerSession:
         self._prepare_to_wait()
         return pickle.loads(self._ask(questions.Meeting(call, blob), count))
 
+    def hand_over(self, call: str, blob: bytes | None, score: float | None) -> bool:
+        """Give something to the driver of 2022, and wait until it has dealt with it; return whether it wants nothing more."""
+        is_enough: bool = self._ask(questions.HandOver(call, blob, score), 0)
+        return is_enough
+
     def _prepare_to_wait(self) -> None:
         for function in self.before_waiting:
             function()
 
-    def _ask(
-        self, about: questions.ListCheckpoints | questions.Meeting, report_count: int, timeout_s: float | None = None
-    ) -> Any:
+    def _ask(self, about: questions.About, report_count: int, timeout_s: float | None = None) -> Any:
         self._raise_failure()
         return self._inquiry.ask(about, report_count, timeout_s)
 
@@ -354,17 +328,17 @@ class WorkerSession:
                 self._acknowledged = index
                 self._changed.notify_all()
 
-    def pack_offer(self, index: int) -> Iterator[file_chunks.Parcel]:
+    def pack_offer(self, index: int) -> Iterator[file_chunks.FileChunk]:
         """Give the files of the report of that index, which the driver asks for. `report` waits until they are committed."""
         source = self._offers[index]
-        for parcel in file_chunks.pack(source, *storage.list_contents(source), {}):
-            yield file_chunks.pass_point("train.in_upload", parcel)
+        for chunk in file_chunks.pack(source, *storage.list_contents(source), {}):
+            yield file_chunks.pass_point("train.in_upload", chunk)
 
     def _adapt(self, checkpoint: checkpoint_module.Checkpoint) -> checkpoint_module.Checkpoint:
         """Return the handle with which this rank reads a committed checkpoint."""
-        if self._copies is None:
+        if self._cache is None:
             return checkpoint
-        return checkpoint_module.build(checkpoint.origin, self._copies.fetch)
+        return checkpoint_module.build(checkpoint.origin, self._cache.fetch)
 
 
 def _encode(call: str, data: object) -> bytes:
@@ -397,53 +371,6 @@ def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
             f"checkpoint_dir_name must be the name of one folder that does not start with '.', but received {dir_name!r}. Leave it "
             "out for a numbered one."
         )
-
-
-Item = reports.Report | cache.Request | questions.Question | preemption_signals.Notice
-"""What a rank sends to the controller."""
-
-
-class ReportQueue:
-    """Reports, requests and questions of a rank on their way to the controller, which takes them in batches from another thread."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Item | Exception | None] = queue.SimpleQueue()
-        self._failure: Exception | None = None
-
-    def put(self, item: Item) -> None:
-        """Send something."""
-        self._queue.put(item)
-
-    def fail(self, error: Exception) -> None:
-        """Say that something has failed, and nothing more will come: `take_batch` raises it after what was put before."""
-        self._queue.put(error)
-
-    def end(self) -> None:
-        """Say that no more will come."""
-        self._queue.put(None)
-
-    def take_batch(self) -> tuple[list[Item], bool]:
-        """Wait for the next one; return all that are there, and whether there will be no more.
-
-        Raises:
-            Exception: What `fail` was given.
-        """
-        if self._failure is not None:
-            raise self._failure
-        batch: list[Item] = []
-        item = self._queue.get()
-        while item is not None:
-            if isinstance(item, Exception):
-                if not batch:
-                    raise item
-                self._failure = item
-                return batch, False
-            batch.append(item)
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                return batch, False
-        return batch, True
 
 
 _current: WorkerSession | None = None

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Mapping
 
 from hocket import exceptions, texts
-from hocket.train import configs, errors
+from hocket.train import errors
 
 _log = logging.getLogger("hocket.train")
 
 
 class Budget:
-    """What is left of the failures that `FailureConfig` allows. Used by one thread.
+    """What is left of the failures that are allowed. Used by one thread.
 
     Args:
-        config: What it allows.
+        limits: How many are, by the name that the user knows, such as the fields of `FailureConfig`; -1 is without end.
     """
 
-    def __init__(self, config: configs.FailureConfig) -> None:
-        self._config = config
-        self._spent = {"max_failures": 0, "controller_failure_limit": 0, "max_preemption_failures": 0}
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        self._limits = limits
+        self._spent: Counter[str] = Counter()
 
     def spend(self, name: str, error: Exception) -> bool:
         """Count a failure; return whether it may be tried again.
 
         Args:
-            name: The field of `FailureConfig` that says how often.
+            name: The limit that says how often.
             error: The failure.
         """
-        most, before = getattr(self._config, name), self._spent[name]
+        most, before = self._limits[name], self._spent[name]
         if most != -1 and before >= most:
             return False
         self._spent[name] += 1

@@ -30,7 +30,7 @@ def explain(
     rank: int,
     error: Exception,
     actors: Sequence[actor.ActorHandle],
-    ranks_places: Sequence[rank_placement.Place],
+    ranks_places: Sequence[rank_placement.RankPlacement],
     titles: Sequence[str] = (),
 ) -> errors.WorkerGroupError:
     """Return the error of the group, after a call on a rank failed with `error`.
@@ -79,7 +79,7 @@ def _list_errors(answered: Sequence[contract.ObjectRef[Any]]) -> dict[contract.O
     return dead
 
 
-def _name_nodes(ranks_places: Sequence[rank_placement.Place]) -> dict[int, str]:
+def _name_nodes(ranks_places: Sequence[rank_placement.RankPlacement]) -> dict[int, str]:
     """Return what to say of each rank's node: nothing where there is one."""
     if len({place.node_id for place in ranks_places}) < 2:
         return {}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import os
 import random
-import secrets
 import threading
 from typing import Any, Final
 
@@ -20,33 +19,20 @@ import numpy as np
 
 from hocket.collective import turns
 from hocket.core import api
-from hocket.train import validation
 from hocket.train.checkpoints import cache
-from hocket.train.rank import questions, rank_placement, reports, worker_session, world
-from hocket.train.run import (
-    checkpoint_manager,
-    controller,
-    question_resolver,
-    report_book,
-    turn_group,
-    validation_queue,
-)
+from hocket.train.rank import questions, rank_info, rank_placement, reports, worker_session, world
+from hocket.train.run import question_resolver, training_run, turn_group, validation_queue
 
 
-def train(
-    run: controller.Run,
-    manager: checkpoint_manager.CheckpointManager,
-    book: report_book.ReportBook,
-    validation_config: validation.ValidationConfig | None,
-    size: int = 1,
-) -> Any:
-    """Run the training function in so many ranks, and return what it returns in rank 0."""
+def train(run: training_run.Run) -> Any:
+    """Run the training function in the ranks, one at least, and return what it returns in rank 0."""
+    size = max(run.scaling.min_workers, 1)
     if ranks_roles := run.backend_config.list_roles(run.scaling):
         raise ValueError(
             f"{', '.join(role.name for role in ranks_roles)} are processes, each with a task of its own, but the in-process engine has one process. Open "
             "the session with hocket.init(engine='local'), and use ScalingConfig(num_workers=1) or more."
         )
-    ranks = _Ranks(run, manager, book, validation_config, size)
+    ranks = _Ranks(run, list_places(size))
     if size == 1:
         return ranks.call(0)
     if api.get_runtime_context().get_task_id() is not None:
@@ -55,7 +41,7 @@ def train(
             "tasks, use ScalingConfig(num_workers=1), or open the session with hocket.init(engine='local')."
         )
     with run.backend_config.share_process() as framework_locals:
-        group = turn_group.TurnGroup(run.scaling, _list_places(size), [*_LOCALS, *framework_locals])
+        group = turn_group.TurnGroup(run.scaling, ranks.places, [*_LOCALS, *framework_locals])
         try:
             run.backend_config.on_start(group)
             return group.run([functools.partial(ranks.call, rank) for rank in range(size)])[0]
@@ -64,96 +50,68 @@ def train(
             group.shutdown()
 
 
+def list_places(size: int) -> tuple[rank_placement.RankPlacement, ...]:
+    """Return where ranks of this process are. One rank alone needs no session, and has no node."""
+    node_id = api.get_runtime_context().get_node_id() if size > 1 else ""
+    return rank_placement.assign([rank_placement.Introduction(node_id, os.getpid(), (), cache.find_temporary())] * size)
+
+
 class _Ranks:
     """The sessions of all ranks, and the controller's side of them."""
 
-    def __init__(
-        self,
-        run: controller.Run,
-        manager: checkpoint_manager.CheckpointManager,
-        book: report_book.ReportBook,
-        validation_config: validation.ValidationConfig | None,
-        size: int,
-    ) -> None:
+    def __init__(self, run: training_run.Run, ranks_places: tuple[rank_placement.RankPlacement, ...]) -> None:
         self._run = run
-        self._manager = manager
-        self._book = book
-        self._validation = validation_config
-        self._front = question_resolver.Desk(manager, book, size)
+        self.places = ranks_places
+        size = len(ranks_places)
+        self._resolver = question_resolver.QuestionResolver(run.manager, run.book, size)
         self._lock = threading.RLock()  # an asynchronous upload delivers its report from its own thread
-        book.begin_attempt(size)
-        prefix = f"checkpoint_{manager.next_number:06d}_{secrets.token_hex(3)}"
+        run.book.begin_attempt(size)
+        shared = run.describe_attempt(size)
         self._inquiries = [questions.Inquiry(functools.partial(self._ask, rank)) for rank in range(size)]
         self._sessions = [
             worker_session.WorkerSession(
-                self._build_info(rank, size, prefix),
+                rank_info.build(shared, rank, place, use_gpu=run.scaling.use_gpu),
                 functools.partial(self._deliver, rank),
-                inquiry,
+                self._inquiries[rank],
                 lambda _: None,
             )
-            for rank, inquiry in enumerate(self._inquiries)
+            for rank, place in enumerate(ranks_places)
         ]
-        if validation_config is not None:
-            validation_queue.run_here(validation_config, manager)
+        self._validate()
 
     def call(self, rank: int) -> Any:
         """Run the training function as a rank."""
         mine = self._sessions[rank]
-        with worker_session.open_session(mine):
-            try:
-                returned = self._run.function(*self._run.args)
-                mine.finish()
-            finally:
-                mine.abandon()
+        try:
+            returned = mine.run(self._run.function, self._run.args)
+        finally:
+            mine.abandon()
         with self._lock:
-            self._book.add(rank, [], has_ended=True)
-            self._front.end(rank)
+            self._run.book.add(rank, [], has_ended=True)
+            self._resolver.end(rank)
             self._reply()
         return returned
 
-    def _build_info(self, rank: int, size: int, prefix: str) -> worker_session.RankInfo:
-        scaling = self._run.scaling
-        return worker_session.RankInfo(
-            rank=rank,
-            world_size=size,
-            local_rank=rank,
-            local_world_size=size,
-            attempt=0,
-            run_storage=self._run.run_storage,
-            use_gpu=scaling.use_gpu,
-            num_cpus=scaling.bundle.get("CPU", 1.0),
-            start_checkpoint=self._manager.latest,
-            start_positions=self._manager.latest_positions,
-            name_prefix=prefix,
-            validates=self._validation is not None,
-            datasets=self._run.supplies,
-        )
+    def _validate(self) -> None:
+        if self._run.validation is not None:
+            validation_queue.run_here(self._run.validation, self._run.manager)
 
     def _deliver(self, rank: int, report: reports.Report) -> None:
         with self._lock:
-            for done in self._book.add(rank, [report]):
-                if self._validation is not None:
-                    validation_queue.run_here(self._validation, self._manager)
+            for done in self._run.book.add(rank, [report]):
+                self._validate()
                 for session in self._sessions:
                     session.acknowledge(done.index, done.checkpoint)
             self._reply()
 
     def _ask(self, rank: int, question: questions.Question) -> None:
         with self._lock:
-            self._front.take(rank, question)
+            self._resolver.take(rank, question)
             self._reply()
 
     def _reply(self) -> None:
-        for rank, answer in self._front.settle():
+        for rank, answer in self._resolver.settle():
             self._inquiries[rank].take(answer)
-
-
-# --- several ranks ---------------------------------------------------------------------------------------------------
-
-
-def _list_places(size: int) -> tuple[rank_placement.Place, ...]:
-    node_id = api.get_runtime_context().get_node_id()
-    return rank_placement.assign([rank_placement.Introduction(node_id, os.getpid(), (), cache.find_temporary())] * size)
 
 
 def _put_environment(wanted: dict[str, str]) -> None:

@@ -17,8 +17,8 @@ ECHO_SECONDS = 5.0
 """How long the notice of the driver's own end may take through the ranks, behind what they had reported: milliseconds, unless all are stopped."""
 
 
-class Drain:
-    """The notices of one attempt. Used by one thread.
+class PreemptionPolicy:
+    """The preemption signals of one attempt: lets who was told to end save first. Used by one thread.
 
     Args:
         book: Knows of commits.
@@ -27,7 +27,7 @@ class Drain:
     """
 
     def __init__(
-        self, book: report_book.ReportBook, ranks_places: tuple[rank_placement.Place, ...], grace_s: float
+        self, book: report_book.ReportBook, ranks_places: tuple[rank_placement.RankPlacement, ...], grace_s: float
     ) -> None:
         self._book = book
         self._places = ranks_places
@@ -42,17 +42,17 @@ class Drain:
         self.is_drivers = False
         """Whether the process that called `fit` was told to end, so that nothing is started again."""
 
-    def take(self, rank: int, notice: preemption_signals.Notice) -> None:
+    def take(self, rank: int, signal: preemption_signals.PreemptionSignal) -> None:
         """Note that a rank was told to end; all of them, if the process was told that called `fit`."""
-        self.is_drivers |= notice.is_drivers
+        self.is_drivers |= signal.is_drivers
         known = self.info
         if known is None:
             self._deadline = time.monotonic() + NOTICE_SECONDS + self._grace
             self._commits_before = self._book.commit_count
-            if notice.is_drivers and not self._book.has_saved and not self.is_asked:
+            if signal.is_drivers and not self._book.has_saved and not self.is_asked:
                 self._deadline = 0.0  # nobody saves, and somebody wants the program's end
         nodes = {} if known is None else {node: list(ranks) for node, ranks in known.preempted_node_to_ranks.items()}
-        for told in range(len(self._places)) if notice.is_drivers else (rank,):
+        for told in range(len(self._places)) if signal.is_drivers else (rank,):
             ranks = nodes.setdefault(self._places[told].node_id, [])
             if told not in ranks:
                 ranks.append(told)
@@ -75,7 +75,7 @@ class Drain:
             PreemptionError: A rank was told to end, and something was committed since, or the time is over.
         """
         if not self.is_drivers and time.monotonic() >= self._driver_told_at + ECHO_SECONDS:
-            self.take(0, preemption_signals.Notice(is_drivers=True))
+            self.take(0, preemption_signals.PreemptionSignal(is_drivers=True))
         if self.info is None:
             return
         if self._book.commit_count > self._commits_before:

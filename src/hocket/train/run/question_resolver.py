@@ -13,7 +13,7 @@ from hocket.train.rank import questions
 from hocket.train.run import checkpoint_manager, preemption_policy, report_book
 
 
-class Desk:
+class QuestionResolver:
     """Takes the questions of one attempt. Used by one thread.
 
     Args:
@@ -21,7 +21,7 @@ class Desk:
         book: The run's reports.
         world_size: How many ranks there are.
         obstacle: Why no validation can run as long as the ranks do; empty if it can.
-        notices: Who was told to end; None where nobody is.
+        preemption: Who was told to end; None where nobody is.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class Desk:
         book: report_book.ReportBook,
         world_size: int,
         obstacle: str = "",
-        notices: preemption_policy.Drain | None = None,
+        preemption: preemption_policy.PreemptionPolicy | None = None,
     ) -> None:
-        self._notices = notices
+        self._preemption = preemption
         self._obstacle = obstacle
         self._manager = manager
         self._book = book
@@ -135,10 +135,10 @@ class Desk:
 
     def _describe_preemption(self) -> bytes:
         """Return what all ranks are told, so that they agree."""
-        if self._notices is None:
+        if self._preemption is None:
             return pickle.dumps(None)
-        self._notices.is_asked = True
-        return pickle.dumps(self._notices.info)
+        self._preemption.is_asked = True
+        return pickle.dumps(self._preemption.info)
 
     def _check_reports(self, report_counts: dict[int, int], call: str) -> None:
         """Raise if one rank waits in a meeting, and another for the commit of a report that the first has not made."""

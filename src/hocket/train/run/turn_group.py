@@ -26,7 +26,7 @@ class TurnGroup(worker_group.WorkerGroup):
     def __init__(
         self,
         scaling: configs.ScalingConfig,
-        ranks_places: Sequence[rank_placement.Place],
+        ranks_places: Sequence[rank_placement.RankPlacement],
         process_locals: Sequence[turns.Local],
     ) -> None:
         super().__init__(placement.PlacementGroup.empty(), (), ranks_places, scaling)

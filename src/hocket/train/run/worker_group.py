@@ -58,7 +58,7 @@ class WorkerGroup:
         self,
         reservation: placement.PlacementGroup,
         actors: Sequence[actor.ActorHandle],
-        ranks_places: Sequence[rank_placement.Place],
+        ranks_places: Sequence[rank_placement.RankPlacement],
         scaling: configs.ScalingConfig,
         ranks_roles: Sequence[roles.Role] = (),
         runtime_env: Mapping[str, Any] | None = None,

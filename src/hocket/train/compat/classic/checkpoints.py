@@ -12,7 +12,9 @@ from typing import Any
 import cloudpickle
 
 from hocket import addresses
-from hocket.train.compat.classic import exchange, session
+from hocket.train.checkpoints import storage
+from hocket.train.compat.classic import session
+from hocket.train.rank import questions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class _Kept:
     path: Path
 
 
-class Keeper:
+class CheckpointStore:
     """The checkpoints of one run.
 
     Args:
@@ -85,7 +87,7 @@ class Keeper:
         """The file with the best score; of equals the newest. None if there is no file."""
         return max(self._kept, key=self._rank).path if self._kept else None
 
-    def take(self, saved: exchange.Saved) -> None:
+    def take(self, saved: questions.HandOver) -> None:
         """Keep what rank 0 has saved."""
         assert saved.blob is not None, "it is rank 0's"
         self.latest_blob = saved.blob
@@ -95,7 +97,8 @@ class Keeper:
             return
         assert saved.score is not None, "what is kept as a file has a score"
         path = self.folder / f"checkpoint_{self._count:06d}"
-        _write(path, saved.blob)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        storage.write_whole(path, saved.blob)
         self._kept.append(_Kept(self._count, saved.score, path))
         self._kept.sort(key=self._rank, reverse=True)
         keep = self.strategy.num_to_keep
@@ -104,20 +107,9 @@ class Keeper:
         del self._kept[keep if keep is not None else len(self._kept) :]
 
     def _rank(self, kept: _Kept) -> tuple[float, int]:
-        if math.isnan(kept.score):
+        if math.isnan(kept.score):  # the worst
             return -math.inf, kept.number
         return (kept.score if self.strategy.checkpoint_score_order == "max" else -kept.score), kept.number
-
-
-def _write(path: Path, blob: bytes) -> None:
-    """Write a file that is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}")
-    with beside.open("wb") as file:
-        file.write(blob)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def load(path: str | Path) -> dict[str, Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, final
 
 import cloudpickle
 
-from hocket import texts
 from hocket.train import errors
-from hocket.train.compat.classic import checkpoints, exchange, ranks
+from hocket.train.compat.classic import checkpoints, ranks
+from hocket.train.rank import questions
+from hocket.train.run import budget
 
 _log = logging.getLogger("hocket.train")
 
@@ -24,7 +25,7 @@ class TrainingIterator:
 
     Args:
         begin: Starts the training function from a checkpoint; told whether in new ranks. Returns the ranks.
-        keeper: Takes what is saved.
+        store: Takes what is saved.
         max_retries: How often ranks may die; -1 is without end.
         on_end: Called when the run is over; told whether it ended well.
     """
@@ -32,15 +33,14 @@ class TrainingIterator:
     def __init__(
         self,
         begin: Callable[[bytes | None, bool], ranks.Ranks],
-        keeper: checkpoints.Keeper,
+        store: checkpoints.CheckpointStore,
         max_retries: int,
         on_end: Callable[[bool], None],
     ) -> None:
         self._begin = begin
-        self._keeper = keeper
-        self._max_retries = max_retries
+        self._store = store
+        self._budget = budget.Budget({"max_retries": max_retries})
         self._on_end = on_end
-        self._deaths = 0
         self._is_over = False
         self._results: list[Any] | None = None
         self._ranks: ranks.Ranks = self._guard(self._start)
@@ -86,7 +86,7 @@ class TrainingIterator:
 
     def _start(self) -> ranks.Ranks:
         try:
-            return self._begin(self._keeper.latest_blob, False)
+            return self._begin(self._store.latest_blob, False)
         except errors.WorkerGroupError as error:  # a rank has died since the run before
             return self._recover(error)
 
@@ -94,41 +94,33 @@ class TrainingIterator:
         """Return the next report of each rank; None after the last."""
         while True:
             try:
-                events = self._ranks.take()
+                taken = self._ranks.take()
             except errors.WorkerGroupError as error:
                 self._ranks = self._recover(error)
                 continue
-            kinds = {type(event) for event in events}
-            if len(kinds) > 1:
-                raise RuntimeError(_describe_mismatch(events))
-            if kinds == {exchange.Ended}:
+            first = taken[0]
+            if len({None if one is None else one.call for one in taken}) > 1:
+                raise RuntimeError(_describe_mismatch(taken))
+            if first is None:
                 self._results = self._ranks.finish()
                 self._end(is_good=True)
                 return None
-            if kinds == {exchange.Reported}:
-                return [cloudpickle.loads(event.blob) for event in events if isinstance(event, exchange.Reported)]
-            first = events[0]
-            assert isinstance(first, exchange.Saved), "there are three kinds"
-            self._keeper.take(first)
+            if first.call == "report":
+                return [cloudpickle.loads(one.blob) for one in taken if one is not None and one.blob is not None]
+            self._store.take(first)
 
     def _recover(self, error: errors.WorkerGroupError) -> ranks.Ranks:
         """Start the training function again, as long as ranks die and may."""
         while True:
-            if not ranks.is_death(error) or (self._max_retries != -1 and self._deaths >= self._max_retries):
+            if not ranks.is_death(error) or not self._budget.spend("max_retries", error):
                 raise error
-            self._deaths += 1
-            allowed = "without end" if self._max_retries == -1 else f"of {self._max_retries}"
-            _log.warning(
-                "Training is started again (retry %d, %s): %s", self._deaths, allowed, texts.escape(str(error))
-            )
             try:
-                return self._begin(self._keeper.latest_blob, True)
+                return self._begin(self._store.latest_blob, True)
             except errors.WorkerGroupError as another:
                 error = another
 
     def _finish_now(self) -> None:
-        self._ranks.ignore()
-        self._results = self._ranks.finish()
+        self._results = self._ranks.finish_now()
         self._end(is_good=True)
 
     def _end(self, *, is_good: bool) -> None:
@@ -150,15 +142,10 @@ class TrainingIterator:
         self.close()
 
 
-_CALLS = {
-    exchange.Reported: "called report()",
-    exchange.Saved: "called save_checkpoint()",
-    exchange.Ended: "returned",
-}
-
-
-def _describe_mismatch(events: list[exchange.Event]) -> str:
-    done = "; ".join(f"rank {rank} {_CALLS[type(event)]}" for rank, event in enumerate(events))
+def _describe_mismatch(taken: Sequence[questions.HandOver | None]) -> str:
+    done = "; ".join(
+        f"rank {rank} {'returned' if one is None else f'called {one.call}()'}" for rank, one in enumerate(taken)
+    )
     return (
         f"Every rank must call report() and save_checkpoint() in the same order and as often, but {done}. Call them in all ranks; do not "
         "put them under `if world_rank() == 0`: of checkpoints rank 0's is kept anyway."

@@ -1,12 +1,11 @@
-"""The ranks of a `Trainer`, which stay from one run to the next."""
+"""The ranks of a `Trainer`, which stay from one run to the next: a worker group, or a thread of this process."""
 
 from __future__ import annotations
 
 import abc
-import os
+import contextlib
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 from hocket.core import api
@@ -14,32 +13,90 @@ from hocket.core import session as core_session
 from hocket.engine import contract
 from hocket.train import configs, errors
 from hocket.train.checkpoints import storage
-from hocket.train.compat.classic import exchange, session
-from hocket.train.rank import worker_session
-from hocket.train.run import backend, failures, worker_group
+from hocket.train.compat.classic import session
+from hocket.train.rank import questions, rank_actor, rank_info, report_queue
+from hocket.train.run import backend, failures, in_process, training_run, worker_group
 
 Hook = Callable[[], Any]
 """What `Trainer.start` was given to call in each rank."""
+
+_NAMES = {"value[1][2][0]": "config", "value[1][1]": "train_func"}
+
+
+class AbandonedRun(BaseException):
+    """Ends a training function whose run nobody follows any more. Not an Exception, so that the function does not handle it."""
 
 
 class Ranks(abc.ABC):
     """Ranks that live. Used by one thread; `shutdown` must be called. An error of a run leaves them unusable: start others."""
 
-    @abc.abstractmethod
-    def begin(self, task: session.Task, run_storage: storage.Storage) -> None:
-        """Start the training function in each."""
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._reset()
 
-    @abc.abstractmethod
-    def take(self) -> list[exchange.Event]:
-        """Wait for the next thing of each rank; what was taken before is thereby dealt with.
+    def _reset(self) -> None:
+        self._owed: dict[int, int] = {}
+        """The number of the question of each rank that waits for its answer, which the next call brings."""
+        self._ended: set[int] = set()
+        self._is_enough = False
+        """Whether nothing is taken any more, which the answers tell."""
+
+    def begin(
+        self, task: session.Task, function: Callable[..., Any], args: tuple[Any, ...], run_storage: storage.Storage
+    ) -> None:
+        """Start the training function in each."""
+        self._reset()
+        shared = rank_info.AttemptInfo(world_size=self._size, run_storage=run_storage, stays=True)
+        self._begin((session.perform, (task, function, args)), shared)
+
+    def take(self) -> list[questions.HandOver | None]:
+        """Wait for the next thing of each rank, None of one that has returned; what was taken before is thereby dealt with.
 
         Raises:
             Exception: What the training function raised; `WorkerGroupError` if a rank died.
         """
+        taken: dict[int, questions.HandOver] = {}
+        missing = set(range(self._size)) - self._ended
+        for rank in missing:
+            self._ask(rank)
+        while missing:
+            rank, batch, has_ended = self._receive()
+            for item in batch:  # of signals nothing is made: the next one ends the process
+                if isinstance(item, questions.Question) and isinstance(item.about, questions.HandOver):
+                    self._owed[rank] = item.number
+                    taken[rank] = item.about
+            if has_ended:
+                self._ended.add(rank)
+            if has_ended or (rank in taken and not self._is_enough):
+                missing.remove(rank)
+            else:
+                self._ask(rank)
+        return [taken.get(rank) for rank in range(self._size)]
+
+    def finish_now(self) -> list[Any]:
+        """Let the training function run to its end, and take nothing any more; return what it returns, by rank.
+
+        Raises:
+            Exception: As `take`.
+        """
+        self._is_enough = True
+        self.take()
+        return self.finish()
+
+    def _pay(self, rank: int) -> tuple[questions.Answer, ...]:
+        """Return the answer that a rank is owed, if it is."""
+        return (questions.Answer(self._owed.pop(rank), self._is_enough),) if rank in self._owed else ()
 
     @abc.abstractmethod
-    def ignore(self) -> None:
-        """Let the training function run to its end: nothing will be taken any more."""
+    def _begin(self, work: training_run.Work, shared: rank_info.AttemptInfo) -> None: ...
+
+    @abc.abstractmethod
+    def _ask(self, rank: int) -> None:
+        """Ask a rank what comes next, and give it the answers that it is owed, in one call."""
+
+    @abc.abstractmethod
+    def _receive(self) -> tuple[int, list[report_queue.Item], bool]:
+        """Wait for one of the ranks that were asked; return it, what it says, and whether it has ended."""
 
     @abc.abstractmethod
     def finish(self) -> list[Any]:
@@ -65,11 +122,12 @@ class WorkerRanks(Ranks):
     def __init__(
         self, scaling: configs.ScalingConfig, backend_config: backend.BackendConfig, hook: Hook | None
     ) -> None:
-        self._scaling = scaling
+        super().__init__(scaling.max_workers)
         self._backend = backend_config
-        core_session.get_engine().expect_work(backend_config.list_modules(hook or session.begin))
+        core_session.get_engine().expect_work(backend_config.list_modules(hook or session.perform))
         self._group = worker_group.start(scaling, {})
         self._runs: list[contract.ObjectRef[Any]] = []
+        self._waiting: dict[contract.ObjectRef[Any], int] = {}
         try:
             backend_config.on_start(self._group)
             if hook is not None:
@@ -78,63 +136,40 @@ class WorkerRanks(Ranks):
             self.shutdown(is_clean=False)
             raise
 
-    def begin(self, task: session.Task, run_storage: storage.Storage) -> None:
-        """Start the training function in each."""
-        self._group.execute(session.begin, [()] * len(self._group))
-        self._backend.check_work(task)
-        work = api.put(task)
-        self._runs = [
-            handle.execute.remote(session.run, work, self._build_info(rank, run_storage))
-            for rank, handle in enumerate(self._group.actors)
-        ]
+    def _begin(self, work: training_run.Work, shared: rank_info.AttemptInfo) -> None:
+        ref = training_run.put_work(work, self._backend, _NAMES)
+        group, use_gpu = self._group, self._group.scaling.use_gpu
+        infos = [rank_info.build(shared, rank, place, use_gpu=use_gpu) for rank, place in enumerate(group.places)]
+        self._runs = [handle.run.remote(ref, info) for handle, info in zip(group.actors, infos, strict=True)]
+        self._waiting = {}
 
-    def _build_info(self, rank: int, run_storage: storage.Storage) -> worker_session.RankInfo:
-        place = self._group.places[rank]
-        return worker_session.RankInfo(
-            rank=rank,
-            world_size=len(self._group),
-            local_rank=place.local_rank,
-            local_world_size=place.local_world_size,
-            node_rank=place.node_rank,
-            attempt=0,
-            run_storage=run_storage,
-            use_gpu=self._scaling.use_gpu,
-            num_cpus=self._scaling.bundle.get("CPU", 0.0),
-            start_checkpoint=None,
-        )
+    def _ask(self, rank: int) -> None:
+        self._waiting[self._group.actors[rank].take_reports.remote(self._pay(rank))] = rank
 
-    def take(self) -> list[exchange.Event]:
-        """Wait for the next thing of each rank. A rank that has ended with an error ends the wait."""
-        asked = {handle.execute.remote(session.take): rank for rank, handle in enumerate(self._group.actors)}
-        events: dict[int, exchange.Event] = {}
-        while len(events) < len(asked):
-            ready, _ = api.wait([ref for ref, rank in asked.items() if rank not in events], num_returns=1)
-            rank = asked[ready[0]]
-            events[rank] = self._get(rank, ready[0])
-            if isinstance(events[rank], exchange.Ended):
-                self._get(rank, self._runs[rank])
-        return [events[rank] for rank in range(len(events))]
-
-    def ignore(self) -> None:
-        """Let the training function run to its end."""
-        self._group.execute(session.ignore, [()] * len(self._group))
+    def _receive(self) -> tuple[int, list[report_queue.Item], bool]:
+        ref = api.wait(list(self._waiting), num_returns=1)[0][0]
+        rank = self._waiting.pop(ref)
+        with self._as_raised():
+            batch, has_ended = self._group.get(rank, ref)
+            if has_ended:
+                self._group.get(rank, self._runs[rank])
+        return rank, batch, has_ended
 
     def finish(self) -> list[Any]:
         """Return what the training function returned, by rank."""
-        waiting = list(self._runs)
-        while waiting:  # the first failure ends the wait
-            ready, waiting = api.wait(waiting, num_returns=1)
-            self._get(self._runs.index(ready[0]), ready[0])
-        return [api.get(ref) for ref in self._runs]
+        with self._as_raised():
+            return self._group.gather(self._runs)
 
-    def _get(self, rank: int, ref: contract.ObjectRef[Any]) -> Any:
+    @contextlib.contextmanager
+    def _as_raised(self) -> Iterator[None]:
+        """Have what the training function raised come out as what it was, with a note of the rank."""
         try:
-            return self._group.get(rank, ref)
+            yield
         except errors.WorkerGroupError as error:
             if is_death(error):
                 raise
-            cause = error.worker_failures[rank]
-            BaseException.add_note(cause, f"It was raised in rank {rank} of {len(self._group)}.")
+            rank, cause = list(error.worker_failures.items())[-1]  # those that do not answer come before it
+            BaseException.add_note(cause, f"It was raised in rank {rank} of {self._size}.")
             raise cause from cause.__cause__
 
     def shutdown(self, *, is_clean: bool) -> None:
@@ -153,48 +188,38 @@ def is_death(error: errors.WorkerGroupError) -> bool:
 
 @final
 class ThreadRank(Ranks):
-    """One rank, in a thread of this process: for the in-process engine."""
+    """One rank, in a thread of this process: for an engine without processes."""
 
     def __init__(self, scaling: configs.ScalingConfig, hook: Hook | None) -> None:
-        self._scaling = scaling
-        self._exchange = exchange.Exchange()
+        super().__init__(1)
+        self._use_gpu = scaling.use_gpu
+        self._actor = rank_actor.RankActor(is_process=False)
         self._thread: threading.Thread | None = None
         self._returned: Any = None
         self._error: BaseException | None = None
         if hook is not None:
             hook()
 
-    def begin(self, task: session.Task, run_storage: storage.Storage) -> None:
-        """Start the training function."""
-        self._exchange, self._returned, self._error = exchange.Exchange(), None, None
-        info = worker_session.RankInfo(
-            rank=0,
-            world_size=1,
-            attempt=0,
-            run_storage=run_storage,
-            use_gpu=self._scaling.use_gpu,
-            num_cpus=self._scaling.bundle.get("CPU", 0.0),
-            start_checkpoint=None,
-        )
-        self._thread = threading.Thread(target=self._run, args=(task, info), name="hocket-rank", daemon=True)
+    def _begin(self, work: training_run.Work, shared: rank_info.AttemptInfo) -> None:
+        self._actor, self._returned, self._error = rank_actor.RankActor(is_process=False), None, None
+        info = rank_info.build(shared, 0, in_process.list_places(1)[0], use_gpu=self._use_gpu)
+        self._thread = threading.Thread(target=self._run, args=(work, info), name="hocket-rank", daemon=True)
         self._thread.start()
 
-    def _run(self, task: session.Task, info: worker_session.RankInfo) -> None:
+    def _run(self, work: training_run.Work, info: rank_info.RankInfo) -> None:
         try:
-            self._returned = session.perform(task, info, self._exchange)
+            self._returned = self._actor.run(work, info)
         except BaseException as error:  # noqa: BLE001 (the thread that waits raises it)
             self._error = error
 
-    def take(self) -> list[exchange.Event]:
-        """Wait for the next thing."""
-        event = self._exchange.take()
-        if isinstance(event, exchange.Ended):
-            self.finish()
-        return [event]
+    def _ask(self, rank: int) -> None:
+        """Nothing is sent: `_receive` calls."""
 
-    def ignore(self) -> None:
-        """Let the training function run to its end."""
-        self._exchange.ignore()
+    def _receive(self) -> tuple[int, list[report_queue.Item], bool]:
+        batch, has_ended = self._actor.take_reports(self._pay(0))
+        if has_ended:
+            self.finish()
+        return 0, batch, has_ended
 
     def finish(self) -> list[Any]:
         """Return what the training function returned."""
@@ -207,7 +232,7 @@ class ThreadRank(Ranks):
     def shutdown(self, *, is_clean: bool) -> None:
         """End the training function at its next report, if it runs."""
         if self._thread is not None:
-            self._exchange.abandon()
+            self._actor.abandon(AbandonedRun())
             self._thread.join()
 
 
@@ -217,7 +242,7 @@ def start(scaling: configs.ScalingConfig, backend_config: backend.BackendConfig,
     Raises:
         ValueError: The in-process engine is asked for several.
     """
-    if core_session.get_engine().name != "inprocess":
+    if "processes" not in core_session.get_engine().limits:
         return WorkerRanks(scaling, backend_config, hook)
     if scaling.num_workers != 1:
         raise ValueError(
@@ -225,13 +250,3 @@ def start(scaling: configs.ScalingConfig, backend_config: backend.BackendConfig,
             "session with hocket.init(engine='local')."
         )
     return ThreadRank(scaling, hook)
-
-
-def asks_for_details() -> bool:
-    """Tell whether the environment of the driver asks for what only a few want in each report."""
-    return os.environ.get("TRAIN_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS", "0") == "1"
-
-
-def build_storage(run_dir: Path) -> storage.Storage:
-    """Return a run's folder as the adapters of frameworks know it."""
-    return storage.Storage(str(run_dir.parent), run_dir.name)

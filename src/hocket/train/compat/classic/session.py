@@ -1,68 +1,63 @@
-"""What a rank knows while it runs a training function for `Trainer`."""
+"""What stands behind the functions of 2022 in a rank of `Trainer`."""
 
 from __future__ import annotations
 
 import datetime as dt
-import math
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import cloudpickle
 
 from hocket import texts
-from hocket.train.compat.classic import exchange
-from hocket.train.rank import questions, worker_session
+from hocket.train.rank import worker_session
 from hocket.util import lookup
 
 TIMESTAMP = "_timestamp"
 """The key of the seconds since 1970 in what is reported and saved."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """What a rank is to do in one run."""
 
-    function: Callable[..., Any]
-    """The training function."""
-    args: tuple[Any, ...]
-    """Its arguments: the configuration, if it takes one."""
     checkpoint_blob: bytes | None
     """What ``load_checkpoint`` returns at first, pickled."""
-    score_attribute: str
-    """The key of the score in what is saved."""
-    persists: bool
-    """Whether what is saved is kept in files, and so needs a score."""
+    score_attribute: str | None
+    """The key of the score in what is saved; None if it is kept in no files, and needs no score."""
     is_detailed: bool
     """Whether reports say where and when they were made."""
 
 
+@final
 class RankSession:
-    """The state behind the functions of 2022 in one rank.
+    """The state behind the functions of 2022 in one rank: hands over to the driver what they are given, and waits for its word.
 
     Args:
         task: What the rank does.
-        rank: Its index.
-        to_driver: Takes what it hands over.
+        rank: The rank's session, as today's functions know it.
     """
 
-    def __init__(self, task: Task, rank: int, to_driver: exchange.Exchange) -> None:
+    def __init__(self, task: Task, rank: worker_session.WorkerSession) -> None:
         self._task = task
         self._rank = rank
-        self._exchange = to_driver
         blob = task.checkpoint_blob
         self.checkpoint: dict[str, Any] | None = None if blob is None else cloudpickle.loads(blob)
         """What was saved last, or what the run began with."""
         self._iteration = 0
         self._started = self._last = time.monotonic()
+        self._is_ignored = False
+        self._lock = threading.Lock()
 
     def report(self, metrics: dict[str, Any]) -> None:
         """Hand metrics to the driver, and wait until it has taken them."""
-        self._exchange.hand_over(exchange.Reported(_encode("report", {**metrics, **self._describe()})))
+        self._hand_over("report", {**metrics, **self._describe()})
 
     def _describe(self) -> dict[str, Any]:
         """Return what every report says besides its metrics."""
@@ -86,13 +81,23 @@ class RankSession:
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Hand a checkpoint to the driver, which keeps rank 0's, and wait until it has it."""
-        state = {TIMESTAMP: int(time.time()), **_unwrap(state)}
-        self.checkpoint = state
-        if self._rank != 0:
-            self._exchange.hand_over(exchange.Saved(None, None))
-            return
-        score = _get_score(state, self._task.score_attribute) if self._task.persists else None
-        self._exchange.hand_over(exchange.Saved(_encode("save_checkpoint", state), score))
+        self.checkpoint = state = {TIMESTAMP: int(time.time()), **_unwrap(state)}
+        is_first, key = self._rank.info.rank == 0, self._task.score_attribute
+        score = _get_score(state, key) if is_first and key is not None else None
+        self._hand_over("save_checkpoint", state if is_first else None, score)
+
+    def _hand_over(self, call: str, values: dict[str, Any] | None, score: float | None = None) -> None:
+        blob = None if values is None else _encode(call, values)
+        with self._lock:  # of several threads one after the other
+            if not self._is_ignored:
+                self._is_ignored = self._rank.hand_over(call, blob, score)
+
+
+def perform(task: Task, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Run a training function of 2022 in a rank, and return what it returns: what `Trainer` gives ranks as their training function."""
+    rank = worker_session.get_session("Trainer.run")
+    rank.classic = RankSession(task, rank)
+    return function(*args)
 
 
 def _unwrap(state: dict[str, Any]) -> dict[str, Any]:
@@ -114,13 +119,12 @@ def _get_score(state: dict[str, Any], key: str) -> float:
     try:
         if isinstance(score, bool | str):
             raise TypeError(f"it is a {type(score).__name__}")
-        number = float(score)
+        return float(score)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"checkpoint_score_attribute is {key!r}, which must be a number in every checkpoint, but save_checkpoint() received "
             f"{key}={score!r}. Save a number there, or name another key in CheckpointStrategy."
         ) from error
-    return math.nan if math.isnan(number) else number
 
 
 def _encode(call: str, values: dict[str, Any]) -> bytes:
@@ -131,50 +135,3 @@ def _encode(call: str, values: dict[str, Any]) -> bytes:
             f"{call}() takes what can be pickled, but received {texts.safe_repr(values)}: {texts.safe_text(error)}. Pass numbers, strings, arrays and state dicts."
         ) from error
     return blob
-
-
-_exchange: exchange.Exchange | None = None
-
-
-def perform(task: Task, info: worker_session.RankInfo, to_driver: exchange.Exchange) -> Any:
-    """Run the training function as a rank, and return what it returns."""
-    session = RankSession(task, info.rank, to_driver)
-    seat = worker_session.WorkerSession(
-        info, _refuse, questions.Inquiry(_refuse), _refuse, classic=session
-    )  # adapters of frameworks look for their rank there
-    try:
-        with worker_session.open_session(seat):
-            return task.function(*task.args)
-    finally:
-        to_driver.end()
-
-
-def _refuse(_: object) -> None:
-    raise AssertionError("report() serves the session of 2022 first")
-
-
-# --- what the driver calls in a rank's process ------------------------------------------------------------------------
-
-
-def begin() -> None:
-    """Make ready for a run."""
-    global _exchange  # noqa: PLW0603 (the calls of a run come separately)
-    _exchange = exchange.Exchange()
-
-
-def run(task: Task, info: worker_session.RankInfo) -> Any:
-    """Run the training function."""
-    assert _exchange is not None, "begin comes first"
-    return perform(task, info, _exchange)
-
-
-def take() -> exchange.Event:
-    """Wait for what the training function hands over next."""
-    assert _exchange is not None, "begin comes first"
-    return _exchange.take()
-
-
-def ignore() -> None:
-    """Let the training function run to its end."""
-    assert _exchange is not None, "begin comes first"
-    _exchange.ignore()

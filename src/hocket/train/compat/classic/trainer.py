@@ -5,17 +5,22 @@ from __future__ import annotations
 import datetime as dt
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from hocket import addresses
-from hocket.train import configs
+from hocket.train import configs, refusals
+from hocket.train.checkpoints import storage
 from hocket.train.compat.classic import checkpoints, iterator, ranks, session, tf_config, training_callbacks
 from hocket.train.run import backend as backend_module
 
 BACKENDS = ("torch", "tensorflow", "horovod", "none")
 """What `Trainer` knows by name."""
+
+DETAILS_SWITCH = "TRAIN_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS"
+"""The environment variable of the driver that asks for what only a few want in each report."""
 
 
 @final
@@ -87,7 +92,7 @@ class Trainer:
         self._hook: ranks.Hook | None = None
         self._is_active = False
         self._ranks: ranks.Ranks | None = None
-        self._keeper: checkpoints.Keeper | None = None
+        self._store: checkpoints.CheckpointStore | None = None
         self._running: iterator.TrainingIterator | None = None
 
     def create_logdir(self, log_dir: str | Path | None) -> Path:
@@ -191,11 +196,7 @@ class Trainer:
         """
         self._check_active()
         args = _build_args(train_func, config)
-        if dataset is not None:
-            raise NotImplementedError(
-                "dataset is not supported by this trainer. Pass datasets={'train': dataset} to TorchTrainer or DataParallelTrainer, and call "
-                "get_dataset_shard('train') in the training function; or load the data there."
-            )
+        refusals.check("Trainer", dataset=dataset)
         strategy = checkpoint_strategy if checkpoint_strategy is not None else checkpoints.CheckpointStrategy()
         if not isinstance(strategy, checkpoints.CheckpointStrategy):
             raise TypeError(
@@ -205,7 +206,7 @@ class Trainer:
         if self._running is not None:
             self._running.close()
         run_dir = self._make_run_dir()
-        self._keeper = keeper = checkpoints.Keeper(run_dir / "checkpoints", strategy, start_blob)
+        self._store = store = checkpoints.CheckpointStore(run_dir / "checkpoints", strategy, start_blob)
 
         def begin(blob: bytes | None, is_again: bool) -> ranks.Ranks:
             if is_again:
@@ -213,14 +214,11 @@ class Trainer:
             if self._ranks is None:
                 self._ranks = ranks.start(self._scaling, self._backend, self._hook)
             task = session.Task(
-                function=train_func,
-                args=args,
                 checkpoint_blob=blob,
-                score_attribute=strategy.checkpoint_score_attribute,
-                persists=strategy.num_to_keep != 0,
-                is_detailed=ranks.asks_for_details(),
+                score_attribute=None if strategy.num_to_keep == 0 else strategy.checkpoint_score_attribute,
+                is_detailed=os.environ.get(DETAILS_SWITCH, "0") == "1",
             )
-            self._ranks.begin(task, ranks.build_storage(run_dir))
+            self._ranks.begin(task, train_func, args, storage.Storage(str(run_dir.parent), run_dir.name))
             return self._ranks
 
         def end(is_good: bool) -> None:
@@ -228,7 +226,7 @@ class Trainer:
             if not is_good:
                 self._drop_ranks()
 
-        self._running = iterator.TrainingIterator(begin, keeper, self._max_retries, end)
+        self._running = iterator.TrainingIterator(begin, store, self._max_retries, end)
         return self._running
 
     def shutdown(self) -> None:
@@ -248,17 +246,17 @@ class Trainer:
     @property
     def latest_checkpoint_dir(self) -> Path | None:
         """The folder of the last run's checkpoints; None before the first run."""
-        return None if self._keeper is None else self._keeper.folder
+        return None if self._store is None else self._store.folder
 
     @property
     def latest_checkpoint(self) -> dict[str, Any] | None:
         """What the last run saved last, also if it is kept in no file; None if it saved nothing."""
-        return None if self._keeper is None else self._keeper.latest
+        return None if self._store is None else self._store.latest
 
     @property
     def best_checkpoint_path(self) -> Path | None:
         """The file of the last run with the best score; None if there is no file."""
-        return None if self._keeper is None else self._keeper.best_path
+        return None if self._store is None else self._store.best_path
 
     @property
     def best_checkpoint(self) -> dict[str, Any] | None:

@@ -103,7 +103,7 @@ def _join(
     timeout_s: float,
     rank: int,
     world_size: int,
-    place: rank_placement.Place,
+    place: rank_placement.RankPlacement,
     address: str,
     num_threads: int,
     use_gpu: bool,

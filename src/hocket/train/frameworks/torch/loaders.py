@@ -21,7 +21,7 @@ from hocket.data import cursor as cursor_module
 from hocket.data import ledger
 from hocket.data import loader as loader_module
 from hocket.train.frameworks.torch import devices, samplers
-from hocket.train.rank import worker_session
+from hocket.train.rank import rank_info, worker_session
 
 
 def prepare_data_loader(
@@ -134,7 +134,7 @@ def _refuse_sampler(loader: data.DataLoader[Any], batching: samplers.Batching | 
 
 
 def _build_cursor(
-    loader: data.DataLoader[Any], batching: samplers.Batching, plan: samplers.Plan, info: worker_session.RankInfo
+    loader: data.DataLoader[Any], batching: samplers.Batching, plan: samplers.Plan, info: rank_info.RankInfo
 ) -> cursor_module.Cursor:
     if not getattr(loader, "in_order", True):  # new in torch 2.6
         raise ValueError(

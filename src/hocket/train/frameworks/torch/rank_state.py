@@ -16,7 +16,7 @@ from hocket.train import strategies
 from hocket.train.frameworks import rank_states
 from hocket.train.frameworks.torch import precision
 from hocket.train.frameworks.torch import strategies as torch_strategies
-from hocket.train.rank import worker_session
+from hocket.train.rank import rank_info, worker_session
 
 
 @final
@@ -28,7 +28,7 @@ class RankState:
         strategy: How updates travel.
     """
 
-    def __init__(self, info: worker_session.RankInfo, strategy: strategies.Strategy) -> None:
+    def __init__(self, info: rank_info.RankInfo, strategy: strategies.Strategy) -> None:
         self.strategy = strategy
         self.exchange = torch_strategies.open_exchange(strategy, strategies.Ranks(info.rank, info.world_size))
         self.precision: precision.Precision | None = None

@@ -1,4 +1,4 @@
-"""Folders cut into parcels and put together again: equal, or an error."""
+"""Folders cut into chunks and put together again: equal, or an error."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def make_folder(path: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
-def pack(source: Path, parcel_bytes: int) -> list[file_chunks.Parcel]:
-    return list(file_chunks.pack(str(source), *storage.list_contents(str(source)), {}, parcel_bytes=parcel_bytes))
+def pack(source: Path, chunk_bytes: int) -> list[file_chunks.FileChunk]:
+    return list(file_chunks.pack(str(source), *storage.list_contents(str(source)), {}, chunk_bytes=chunk_bytes))
 
 
-def unpack(target: Path, given: list[file_chunks.Parcel]) -> storage.Staged:
+def unpack(target: Path, given: list[file_chunks.FileChunk]) -> storage.Staged:
     unpacker = file_chunks.Unpacker(target, WHAT, is_durable=False)
     try:
-        for parcel in given:
-            unpacker.take(parcel)
+        for chunk in given:
+            unpacker.take(chunk)
         return unpacker.finish()
     finally:
         unpacker.close()
@@ -46,14 +46,14 @@ def read(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@hypothesis.given(files=FOLDERS, parcel_bytes=st.integers(1, 50))
+@hypothesis.given(files=FOLDERS, chunk_bytes=st.integers(1, 50))
 @hypothesis.settings(deadline=None)
-def test_what_is_packed_is_what_is_unpacked(files: dict[str, bytes], parcel_bytes: int) -> None:
+def test_what_is_packed_is_what_is_unpacked(files: dict[str, bytes], chunk_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = make_folder(Path(folder, "source"), files)
         Path(source, "an/empty/folder").mkdir(parents=True)
-        given = pack(source, parcel_bytes)
-        assert all(sum(len(piece.data) for piece in parcel.pieces) <= parcel_bytes for parcel in given)
+        given = pack(source, chunk_bytes)
+        assert all(sum(len(piece.data) for piece in chunk.pieces) <= chunk_bytes for chunk in given)
         staged = unpack(Path(folder, "target"), given)
         assert read(Path(staged.path)) == files
         assert Path(staged.path, "an/empty/folder").is_dir()
@@ -65,15 +65,15 @@ def test_what_is_packed_is_what_is_unpacked(files: dict[str, bytes], parcel_byte
         assert storage.find_damage(source, manifest) is None
 
 
-def lose(given: list[file_chunks.Parcel], place: int) -> list[file_chunks.Parcel]:
+def lose(given: list[file_chunks.FileChunk], place: int) -> list[file_chunks.FileChunk]:
     return given[:place] + given[place + 1 :]
 
 
-def repeat(given: list[file_chunks.Parcel], place: int) -> list[file_chunks.Parcel]:
+def repeat(given: list[file_chunks.FileChunk], place: int) -> list[file_chunks.FileChunk]:
     return given[: place + 1] + given[place:]
 
 
-def swap(given: list[file_chunks.Parcel], place: int) -> list[file_chunks.Parcel]:
+def swap(given: list[file_chunks.FileChunk], place: int) -> list[file_chunks.FileChunk]:
     other = (place + 1) % len(given)
     changed = list(given)
     changed[place], changed[other] = changed[other], changed[place]
@@ -82,20 +82,20 @@ def swap(given: list[file_chunks.Parcel], place: int) -> list[file_chunks.Parcel
 
 @hypothesis.given(
     files=st.dictionaries(NAMES, st.binary(min_size=1, max_size=40), min_size=1, max_size=6),
-    parcel_bytes=st.integers(1, 10),
+    chunk_bytes=st.integers(1, 10),
     change=st.sampled_from([lose, repeat, swap]),
     place=st.integers(0, 1000),
 )
 @hypothesis.settings(deadline=None)
-def test_parcels_that_are_lost_repeated_or_swapped_never_make_another_folder(
+def test_chunks_that_are_lost_repeated_or_swapped_never_make_another_folder(
     files: dict[str, bytes],
-    parcel_bytes: int,
-    change: Callable[[list[file_chunks.Parcel], int], list[file_chunks.Parcel]],
+    chunk_bytes: int,
+    change: Callable[[list[file_chunks.FileChunk], int], list[file_chunks.FileChunk]],
     place: int,
 ) -> None:
-    """Two equal parcels may change places; then nothing has changed."""
+    """Two equal chunks may change places; then nothing has changed."""
     with tempfile.TemporaryDirectory() as folder:
-        given = pack(make_folder(Path(folder, "source"), files), parcel_bytes)
+        given = pack(make_folder(Path(folder, "source"), files), chunk_bytes)
         changed = change(given, place % len(given))
         try:
             staged = unpack(Path(folder, "target"), changed)
@@ -112,7 +112,7 @@ def test_a_stream_that_is_torn_says_where(tmp_path: Path) -> None:
     with pytest.raises(train.TransferError, match="file 'b' began before the end of 'a'"):
         unpack(tmp_path / "other", [given[0], given[2]])
     with pytest.raises(train.TransferError, match="1 of 2 files are whole"):
-        unpack(tmp_path / "third", [*given[:2], file_chunks.Parcel((), (), 2)])
+        unpack(tmp_path / "third", [*given[:2], file_chunks.FileChunk((), (), 2)])
 
 
 def test_a_commits_digest_is_what_counts(tmp_path: Path) -> None:

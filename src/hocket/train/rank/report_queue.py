@@ -1,0 +1,54 @@
+"""What a rank sends to the controller, on its way there."""
+
+from __future__ import annotations
+
+import queue
+
+from hocket.train.checkpoints import cache
+from hocket.train.rank import preemption_signals, questions, reports
+
+Item = reports.Report | cache.Request | questions.Question | preemption_signals.PreemptionSignal
+"""What a rank sends to the controller."""
+
+
+class ReportQueue:
+    """Reports, requests and questions of a rank on their way to the controller, which takes them in batches from another thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Item | Exception | None] = queue.SimpleQueue()
+        self._failure: Exception | None = None
+
+    def put(self, item: Item) -> None:
+        """Send something."""
+        self._queue.put(item)
+
+    def fail(self, error: Exception) -> None:
+        """Say that something has failed, and nothing more will come: `take_batch` raises it after what was put before."""
+        self._queue.put(error)
+
+    def end(self) -> None:
+        """Say that no more will come."""
+        self._queue.put(None)
+
+    def take_batch(self) -> tuple[list[Item], bool]:
+        """Wait for the next one; return all that are there, and whether there will be no more.
+
+        Raises:
+            Exception: What `fail` was given.
+        """
+        if self._failure is not None:
+            raise self._failure
+        batch: list[Item] = []
+        item = self._queue.get()
+        while item is not None:
+            if isinstance(item, Exception):
+                if not batch:
+                    raise item
+                self._failure = item
+                return batch, False
+            batch.append(item)
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return batch, False
+        return batch, True

@@ -1,0 +1,96 @@
+"""One attempt of a run: a group of ranks from its start to its end, and what the driver knows of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, final
+
+from hocket.engine import contract
+from hocket.train.checkpoints import storage
+from hocket.train.rank import rank_info
+from hocket.train.run import (
+    preemption_policy,
+    question_resolver,
+    roles,
+    training_run,
+    validation_queue,
+    worker_group,
+)
+
+ALWAYS_SENDS = os.environ.get("HOCKET_TRAIN_SEND_FILES", "0") == "1"
+"""Whether files travel through the driver even between ranks and a folder that they see: for file systems that many nodes see but that are
+slower, or less to be trusted, than the way to the driver. Default: no."""
+
+
+@final
+class Attempt:
+    """One life of a run's ranks. Used by one thread.
+
+    Args:
+        run: The run.
+        number: How often its group had been started before.
+        group: The ranks.
+        work: The training function and its arguments.
+        validations: The run's validations; None if the trainer was not told how to validate.
+    """
+
+    def __init__(
+        self,
+        run: training_run.Run,
+        number: int,
+        group: worker_group.WorkerGroup,
+        work: contract.ObjectRef[Any],
+        validations: validation_queue.ValidationQueue | None,
+    ) -> None:
+        self.run = run
+        self.number = number
+        self.group = group
+        self.validations = validations
+        self._work = work
+        self.num_reporting = roles.count_reporting(group.roles, len(group))
+        run.book.begin_attempt(self.num_reporting)
+        self.token = storage.leave_token(run.run_storage)
+        """What the attempt's nodes name their folders by."""
+        held = roles.sum_bundles([role.bundle for role in group.roles]) or run.scaling.multiply(len(group))
+        obstacle = validations.find_obstacle(held) if validations else ""
+        grace = run.config.failure_config.preemption_grace_s
+        self.preemption = preemption_policy.PreemptionPolicy(run.book, group.places, grace)
+        self.questions = question_resolver.QuestionResolver(
+            run.manager, run.book, self.num_reporting, obstacle, self.preemption
+        )
+
+    def begin(self, rank: int) -> contract.ObjectRef[Any] | None:
+        """Call the training function in a rank; return the call, or None if it does not run there."""
+        group, scaling = self.group, self.run.scaling
+        role = group.roles[rank] if group.roles else None
+        if role is not None and not role.runs:
+            return None
+        shared = self.run.describe_attempt(
+            self.num_reporting, attempt=self.number, token="" if ALWAYS_SENDS else self.token, mark=self.token
+        )
+        bundle = scaling.bundle if role is None else role.bundle
+        info = rank_info.build(
+            shared,
+            rank,
+            group.places[rank],
+            use_gpu=scaling.use_gpu and bundle.get("GPU", 0.0) > 0,
+            bystander="" if role is None or role.reports else role.name,
+        )
+        ref: contract.ObjectRef[Any] = group.actors[rank].run.remote(self._work, info)
+        return ref
+
+    def replace(self, rank: int) -> contract.ObjectRef[Any] | None:
+        """Give a rank that died a new process, and call the training function there."""
+        self.group.replace(rank)
+        self.run.backend_config.on_replace(self.group, rank)
+        return self.begin(rank)
+
+    def acknowledge_all(self, index: int, committed: Any) -> None:
+        """Tell all ranks that a checkpoint was committed with the report of that index."""
+        for handle in self.group.actors:
+            handle.acknowledge.remote(index, committed)
+
+    def answer(self) -> None:
+        """Answer the questions that can be answered by now."""
+        for rank, answer in self.questions.settle():
+            self.group.actors[rank].answer.remote(answer)

@@ -1,0 +1,113 @@
+"""Sends committed checkpoints to nodes that do not share the run's folder: the driver's side of `hocket.train.checkpoints.cache`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import final
+
+from hocket.train.checkpoints import cache, file_chunks, storage
+from hocket.train.run import attempt as attempt_module
+from hocket.train.run import poll_loop
+
+
+class _Delivery:
+    """A committed checkpoint on its way to a node, or there.
+
+    Args:
+        origin: The checkpoint's folder.
+        folder: The node's, which the copy is put into.
+        chunks_left: What is still to be sent.
+    """
+
+    def __init__(self, origin: str, folder: str, chunks_left: Iterator[file_chunks.FileChunk]) -> None:
+        self.origin = origin
+        self.folder = folder
+        self.is_there = False
+        self.waiting: list[tuple[int, cache.Request]] = []
+        """Ranks of the node that have asked for it, and were not answered; the first one receives it."""
+        self._chunks_left = chunks_left
+
+    @property
+    def target(self) -> str:
+        """Where the copy is, or will be."""
+        return str(Path(self.folder, Path(self.origin).name))
+
+    def read(self) -> file_chunks.FileChunk | Exception | None:
+        """Return the next chunk, or None after the last; or why it cannot be read."""
+        try:
+            return next(self._chunks_left, None)
+        except OSError as error:
+            return error
+
+
+@final
+class CheckpointSender:
+    """Sends each checkpoint that ranks of an attempt ask for, once to a node.
+
+    Args:
+        attempt: The attempt.
+        loop: Waits for what ranks say to chunks.
+    """
+
+    def __init__(self, attempt: attempt_module.Attempt, loop: poll_loop.PollLoop) -> None:
+        self._attempt = attempt
+        self._group = attempt.group
+        self._storage = attempt.run.run_storage
+        self._loop = loop
+        self._deliveries: dict[tuple[str, str, str], _Delivery] = {}
+
+    def take(self, rank: int, request: cache.Request) -> None:
+        """See to it that a rank gets the path of a copy on its node."""
+        folder = self._group.claim_folder(rank, self._attempt.token)
+        key = (request.origin, folder, self._group.places[rank].node_id)
+        delivery = self._deliveries.get(key)
+        if delivery is None:
+            delivery = self._deliveries[key] = _Delivery(request.origin, folder, self._pack(request.origin))
+            delivery.waiting.append((rank, request))
+            self._send(delivery, delivery.read())
+        elif delivery.is_there:
+            self._group.actors[rank].settle.remote(request, delivery.target)
+        else:
+            delivery.waiting.append((rank, request))
+
+    def _pack(self, origin: str) -> Iterator[file_chunks.FileChunk]:
+        """Give the files of a committed checkpoint, with what its manifest says of them."""
+        path = Path(origin)
+        manifest = storage.get_optional_manifest(path) if path.parent == self._storage.path else None
+        if manifest is None:
+            raise FileNotFoundError(
+                f"The checkpoint {origin!r} is not there any more, so it cannot be sent to a rank that asks for it. Read it before "
+                "report() commits newer ones, or keep more of them: CheckpointConfig(num_to_keep=...)."
+            )
+        records = storage.read_records(manifest)
+        folders, names = storage.list_contents(origin)
+        missing = sorted(records.keys() - set(names))
+        if missing:
+            raise FileNotFoundError(f"The checkpoint {origin!r} has lost files since its commit: {missing}.")
+        yield from file_chunks.pack(origin, folders, [*names, storage.MANIFEST_NAME], records)
+
+    def _send(self, delivery: _Delivery, chunk: file_chunks.FileChunk | Exception | None) -> None:
+        """Send a chunk, and read the one after it while it is under way. At an error, or when there is none, end the delivery."""
+        if isinstance(chunk, file_chunks.FileChunk):
+            rank, request = delivery.waiting[0]
+            ref = self._group.actors[rank].receive.remote(request, delivery.folder, chunk)
+            following = delivery.read()
+            self._loop.add(ref, lambda ref: self._send(delivery, self._group.get(rank, ref).error or following))
+        elif chunk is None:
+            delivery.is_there = True
+            for rank, request in delivery.waiting:
+                self._group.actors[rank].settle.remote(request, delivery.target)
+        else:
+            self._fail(delivery, chunk)
+
+    def _fail(self, delivery: _Delivery, error: Exception) -> None:
+        """End a delivery that has failed. The rank that received it has the error; each other one gets a try of its own.
+
+        The first of them may be the same rank, which had the error before we did, and has asked again.
+        """
+        self._deliveries = {key: other for key, other in self._deliveries.items() if other is not delivery}
+        (rank, request), *others = delivery.waiting
+        self._group.actors[rank].settle.remote(request, error)
+        for other, asked in others:
+            self.take(other, asked)

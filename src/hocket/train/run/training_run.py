@@ -1,0 +1,84 @@
+"""The record of a run: what does not change from its start to its end."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hocket import exceptions
+from hocket.core import api
+from hocket.engine import contract
+from hocket.train import configs, validation
+from hocket.train.checkpoints import storage
+from hocket.train.rank import datasets, rank_info
+from hocket.train.run import backend, checkpoint_manager, report_book
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Everything about a run that does not change while it runs, and where it keeps what the ranks report."""
+
+    function: Callable[..., Any]
+    """The training function."""
+    args: tuple[Any, ...]
+    """Its arguments: the configuration, if it takes one."""
+    scaling: configs.ScalingConfig
+    config: configs.RunConfig
+    run_storage: storage.Storage
+    backend_config: backend.BackendConfig
+    validation: validation.ValidationConfig | None
+    """How checkpoints are validated whose report asks for it."""
+    supplies: Mapping[str, datasets.Supply]
+    """The rows that are trained on. They are there until the run is over."""
+    manager: checkpoint_manager.CheckpointManager
+    book: report_book.ReportBook
+
+    def describe_attempt(
+        self, world_size: int, *, attempt: int = 0, token: str = "", mark: str = ""
+    ) -> rank_info.AttemptInfo:
+        """Return what all ranks are told that begin now.
+
+        Args:
+            world_size: How many ranks report.
+            attempt: How often the group had been started before.
+            token: See `rank_info.AttemptInfo`.
+            mark: What tells the names of this attempt from those of others; made up if it is empty.
+        """
+        return rank_info.AttemptInfo(
+            world_size=world_size,
+            run_storage=self.run_storage,
+            attempt=attempt,
+            token=token,
+            start_checkpoint=self.manager.latest,
+            start_positions=self.manager.latest_positions,
+            name_prefix=f"checkpoint_{self.manager.next_number:06d}_{(mark or secrets.token_hex(3))[:6]}",
+            validates=self.validation is not None,
+            datasets=self.supplies,
+        )
+
+
+Work = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A training function and its arguments."""
+
+
+def put_work(work: Work, config: backend.BackendConfig, names: Mapping[str, str]) -> contract.ObjectRef[Any]:
+    """Pickle a training function and its arguments, once for all ranks, and before anything is started.
+
+    Args:
+        work: Both.
+        config: What looks at them first.
+        names: What the user calls the parts that messages name, such as ``"value[0]"``, the longest first.
+
+    Raises:
+        SerializationError: They cannot be pickled.
+    """
+    config.check_work(work)
+    try:
+        return api.put(work)
+    except exceptions.SerializationError as error:
+        message = str(error)
+        for place, name in names.items():
+            message = message.replace(place, name)
+        raise exceptions.SerializationError(message) from error.__cause__
