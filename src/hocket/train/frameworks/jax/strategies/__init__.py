@@ -32,7 +32,8 @@ def open_exchange(settings: strategies.Strategy, ranks: strategies.Ranks) -> Exc
     override = OVERRIDES.get(type(settings))
     if override is not None:
         return override(settings, ranks)
-    opened = settings.open(strategies.Ranks(ranks.rank, ranks.world_size, world.get_world("jax.JaxTrainer")))
+    joined = world.get_world("jax.JaxTrainer") if ranks.world_size > 1 else None
+    opened = settings.open(strategies.Ranks(ranks.rank, ranks.world_size, joined))
     if isinstance(opened, Exchange):
         return opened
     if isinstance(opened, strategies.StrategyRuntime):
