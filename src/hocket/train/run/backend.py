@@ -164,9 +164,3 @@ class BackendConfig:
 @final
 class NoBackend(BackendConfig):
     """For training functions that need no communication, or set it up themselves."""
-
-    def on_start(self, group: worker_group.WorkerGroup) -> None:
-        """Do nothing."""
-
-    def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
-        """Do nothing."""

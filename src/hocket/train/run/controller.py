@@ -6,7 +6,6 @@ import logging
 from typing import Any, final
 
 from hocket import exceptions
-from hocket.engine import contract
 from hocket.train import errors
 from hocket.train.rank import preemption_signals, rank_placement
 from hocket.train.run import attempt as attempt_module
@@ -101,7 +100,7 @@ class Controller:
         for callback in self._run.config.callbacks:
             callback.after_exception(self._run.book.run_context, error.worker_failures)
 
-    def _attempt(self, work: contract.ObjectRef[Any]) -> Any:
+    def _attempt(self, work: worker_group.Ref) -> Any:
         run = self._run
         if self._attempts:
             run.manager.pass_over_damaged()
