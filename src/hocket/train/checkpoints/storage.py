@@ -343,10 +343,6 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
 def adopt(folder: Path, extra: Mapping[str, Any]) -> None:
     """Make a folder that lies in the run's folder a committed checkpoint.
 
-    Args:
-        folder: The folder.
-        extra: What the manifest shall say beside its files.
-
     Raises:
         FileExistsError: It is one.
     """

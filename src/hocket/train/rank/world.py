@@ -19,9 +19,6 @@ from hocket.train.rank import worker_session
 def get_world(caller: str) -> World:
     """Return the calling rank's collectives; with one rank, some that have nothing to do.
 
-    Args:
-        caller: The function's name, for the message.
-
     Raises:
         RuntimeError: It is called outside a training function, or by one whose trainer did not join the ranks.
     """

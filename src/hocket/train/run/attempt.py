@@ -23,15 +23,7 @@ slower, or less to be trusted, than the way to the driver. Default: no."""
 
 @final
 class Attempt:
-    """One life of a run's ranks. Used by one thread.
-
-    Args:
-        run: The run.
-        number: How often its group had been started before.
-        group: The ranks.
-        work: The training function and its arguments.
-        validations: The run's validations; None if the trainer was not told how to validate.
-    """
+    """One life of a run's ranks. Used by one thread."""
 
     def __init__(
         self,

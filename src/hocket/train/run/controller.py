@@ -32,11 +32,7 @@ _NAMES = {"value[1][0]": "train_loop_config", "value[0]": "the training function
 
 @final
 class Controller:
-    """Runs the training function in a gang of processes.
-
-    Args:
-        run: What to run.
-    """
+    """Runs the training function in a gang of processes."""
 
     def __init__(self, run: training_run.Run) -> None:
         self._run = run
