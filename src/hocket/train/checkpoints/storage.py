@@ -251,7 +251,7 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
 
 
 def _enter(folder: str, source: str, outer: frozenset[tuple[int, int]]) -> frozenset[tuple[int, int]]:
-    found = os.stat(folder)  # noqa: PTH116 (the walk's folders are texts)
+    found = Path(folder).stat()
     number = (found.st_dev, found.st_ino)
     if number in outer:
         raise ValueError(

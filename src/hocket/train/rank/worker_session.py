@@ -380,12 +380,12 @@ LOCAL: Final = turns.Local(lambda: _current, _set_current)
 @contextlib.contextmanager
 def open_session(session: WorkerSession) -> Iterator[None]:
     """Make it the process's session for the duration of a block."""
-    global _current  # noqa: PLW0603 (see the module's docstring)
-    before, _current = _current, session
+    before = _current
+    _set_current(session)
     try:
         yield
     finally:
-        _current = before
+        _set_current(before)
 
 
 def get_optional_session() -> WorkerSession | None:

@@ -82,14 +82,14 @@ class Controller:
                     raise
                 failure = error
             except exceptions.HocketError as error:
-                if self._is_starting and not isinstance(error, LASTING):
-                    if self._budget.spend("controller_failure_limit", error):
-                        self._attempts += 1
-                        continue
-                    error = self._budget.explain(error)
-                if failure is None or isinstance(error, errors.ControllerError):  # that one has a cause
-                    raise error  # noqa: TRY201 (it may be another one by now)
-                raise error from failure  # there may be too few nodes left because of it
+                may_pass = self._is_starting and not isinstance(error, LASTING)
+                if not (may_pass and self._budget.spend("controller_failure_limit", error)):
+                    told = self._budget.explain(error) if may_pass else error
+                    if told is error and failure is None:
+                        raise
+                    raise told from (
+                        failure if told is error else error
+                    )  # there may be too few nodes left because of it
             self._attempts += 1
 
     def _tell_callbacks(self, error: errors.WorkerGroupError) -> None:

@@ -10,7 +10,6 @@ from typing import Any, final
 
 from hocket.core import api
 from hocket.core import session as core_session
-from hocket.engine import contract
 from hocket.train import configs, errors
 from hocket.train.checkpoints import storage
 from hocket.train.compat.classic import session
@@ -126,8 +125,8 @@ class WorkerRanks(Ranks):
         self._backend = backend_config
         core_session.get_engine().expect_work(backend_config.list_modules(hook or session.perform))
         self._group = worker_group.start(scaling, {})
-        self._runs: list[contract.ObjectRef[Any]] = []
-        self._waiting: dict[contract.ObjectRef[Any], int] = {}
+        self._runs: list[worker_group.Ref] = []
+        self._waiting: dict[worker_group.Ref, int] = {}
         try:
             backend_config.on_start(self._group)
             if hook is not None:
