@@ -41,7 +41,7 @@ CONTRACT = {
     "ProcessActorContract": "Contract: actors in processes",
     "ProcessCallContract": "Contract: calls between processes",
     "ProcessEndsContract": "Contract: ends of processes and of what they hold",
-    "LineContract": "Contract: calls between workers",
+    "DirectCallContract": "Contract: calls between workers",
     "DeathContract": "Contract: deaths",
 }
 """The parts of the contract suite, in the order of the page."""

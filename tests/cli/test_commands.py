@@ -20,7 +20,7 @@ from tests.conftest import RunScript
 
 import hocket
 from hocket.cli import bench, doctor, main, status
-from hocket.engine.local import window
+from hocket.engine.local import endpoint
 from hocket.testing import Leftovers
 from hocket.testing.suites.programs import wait_until
 
@@ -111,7 +111,7 @@ def test_status_is_answered_whatever_the_driver_does(start_script: RunScript, la
     assert driver.stdout is not None
     driver.stdout.readline()
     for _ in range(3):
-        assert window.ask(driver.pid, 10.0)["namespace"] == "kitchen"
+        assert endpoint.ask(driver.pid, 10.0)["namespace"] == "kitchen"
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_many_look_at_once(cook: subprocess.Popen[str]) -> None:
     found: list[str] = []
 
     def look() -> None:
-        found.extend(window.ask(cook.pid, 20.0)["namespace"] for _ in range(20))
+        found.extend(endpoint.ask(cook.pid, 20.0)["namespace"] for _ in range(20))
 
     threads = [threading.Thread(target=look) for _ in range(4)]
     for thread in threads:
@@ -181,17 +181,17 @@ def test_looking_leaves_nothing_behind(session: hocket.SessionContext) -> None:
     hocket.get(hocket.remote(abs).remote(-1))
     during = Leftovers.look()
     for _ in range(5):
-        assert window.ask(os.getpid(), 10.0)["driver_pid"] == os.getpid()
+        assert endpoint.ask(os.getpid(), 10.0)["driver_pid"] == os.getpid()
     assert during.list_new() == []
 
 
 def test_process_without_a_session_has_no_window() -> None:
     with pytest.raises(LookupError, match=f"the process {os.getpid()} shows no session"):
-        window.ask(os.getpid(), 0.1)
+        endpoint.ask(os.getpid(), 0.1)
 
 
 def test_no_session_is_said_in_a_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "list_sessions", list)
+    monkeypatch.setattr(endpoint, "list_sessions", list)
     assert main.main(["status"]) == 0
     assert "No session of yours has workers on this machine." in capsys.readouterr().out
     assert main.main(["status", "--json"]) == 0
@@ -208,9 +208,9 @@ def test_snapshot_that_cannot_be_built_says_why(
         raise RuntimeError("no view")
 
     monkeypatch.setattr(engine, "statistics", fail)
-    assert window.ask(os.getpid(), 10.0) == {"failure": "RuntimeError: no view"}
+    assert endpoint.ask(os.getpid(), 10.0) == {"failure": "RuntimeError: no view"}
     out = console.Console(file=io.StringIO(), width=120)
-    status.show(status.look(next(one for one in window.list_sessions() if one.driver_pid == os.getpid()), 10.0), out)
+    status.show(status.look(next(one for one in endpoint.list_sessions() if one.driver_pid == os.getpid()), 10.0), out)
     assert "it could not describe itself (RuntimeError: no view)" in out.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -279,7 +279,7 @@ def test_an_error_names_the_rank_and_ends_the_others(launch: Launch) -> None:
     assert "Ranks 0, 2: ended by the launcher after that." in err
     assert "--max-restarts N" in err
     assert err.count("Traceback") == 2, "as it came, and in the message"
-    assert "keeper.py" not in err
+    assert "agent.py" not in err
     assert "rank.py" not in err
 
 
@@ -323,7 +323,7 @@ def test_a_crash_shows_the_stack(launch: Launch) -> None:
     _, err = finish(launch(source), 128 + signal.SIGSEGV)
     assert "(SIGSEGV)" in err
     assert "in read_nothing" in err
-    assert "keeper.py" not in err
+    assert "agent.py" not in err
 
 
 @pytest.mark.slow
@@ -657,7 +657,7 @@ def test_a_reader_that_does_not_read_holds_the_ranks_up_and_nothing_else() -> No
 
 def test_a_tail_shows_the_last_state_of_a_progress_bar() -> None:
     source = output.Source(0, 2, b"")
-    source.keep(b"begin\n 1%\r 2%\r 3%\r\nend\r\n")
+    source.tail.keep(b"begin\n 1%\r 2%\r 3%\r\nend\r\n")
     assert source.read_tail() == "begin\n 3%\nend"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import hocket
 from hocket import collective
-from hocket.collective import api
+from hocket.collective import rendezvous
 
 pytestmark = [
     pytest.mark.about_local("memory that the processes of one machine share"),
@@ -124,7 +124,7 @@ def test_bad_input() -> None:
         "sends to and receives from another one": (collective.send, np.ones(3), 0, "pair"),
     }.items():
         if "begun" in expected:
-            board = hocket.remote(num_cpus=0, name="hocket-collective/fresh")(api._BoardActor).remote(2)
+            board = hocket.remote(num_cpus=0, name="hocket-collective/fresh")(rendezvous.RendezvousActor).remote(2)
             hocket.get(board.get_size.remote())
         assert expected in hocket.get(members[0].run.remote(fail, *call))
     with pytest.raises(ValueError, match=r"received 2 actors and ranks \[0, 0\]"):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.collective import ReduceOp, errors, host_group, lookout, meeting, segment, stacks
+from hocket.collective import ReduceOp, errors, host_group, peer_monitor, rendezvous, segment, stacks
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -27,7 +27,7 @@ Body = Callable[[Group], Any]
 
 
 class Folder:
-    """A folder as a board."""
+    """A folder as a store."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class Folder:
 
 
 def run_rank(body: Body, path: Path, rank: int, size: int, timeout_s: float) -> Any:
-    group = meeting.join(Folder(path), rank, range(size), timeout_s=timeout_s)
+    group = rendezvous.join(Folder(path), rank, range(size), timeout_s=timeout_s)
     try:
         return body(group)
     finally:
@@ -110,13 +110,13 @@ def test_nobody_burns_a_core_while_waiting(tmp_path: Path) -> None:
         if group.rank == 1:
             sender = group.find_sender(0)  # waits in the same way
             mine = np.empty(1, np.uint8)
-            group.finish(group.boxes.receive(mine, sender, 0), sender)
+            group.finish(group.messages.receive(mine, sender, 0), sender)
         before = time.process_time()
         if group.rank == 0:
             deadline = time.monotonic() + 1.0
             while time.monotonic() < deadline:
                 time.sleep(0.01)
-            group.finish(group.boxes.send(np.zeros(1, np.uint8), 1, 0), 1)
+            group.finish(group.messages.send(np.zeros(1, np.uint8), 1, 0), 1)
         group.barrier()
         return time.process_time() - before
 
@@ -145,7 +145,7 @@ def test_killed_rank_is_named(tmp_path: Path) -> None:
 
 def test_stopped_rank_is_told_of(tmp_path: Path) -> None:
     def body(group: Group) -> str:
-        pid = group._memory.words[segment.find_desk(1) + segment.PID]
+        pid = group._rounds.memory.words[segment.find_header(1) + segment.PID]
         group.barrier()
         if group.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -201,7 +201,7 @@ def test_a_stall_is_reported_and_waited_through(tmp_path: Path) -> None:
     def body(group: Group) -> list[str]:
         import logging
 
-        lookout.STALL_SECONDS = 0.3
+        peer_monitor.STALL_SECONDS = 0.3
         told: list[str] = []
 
         class Handler(logging.Handler):
@@ -226,12 +226,12 @@ def test_a_stall_is_reported_and_waited_through(tmp_path: Path) -> None:
 def test_messages_of_another_size_are_refused(tmp_path: Path) -> None:
     def body(group: Group) -> str:
         if group.rank == 0:
-            group.finish(group.boxes.send(np.zeros(8, np.uint8), 1, 3), 1)
+            group.finish(group.messages.send(np.zeros(8, np.uint8), 1, 3), 1)
             group.barrier()
             return ""
         group.find_sender(3)
         with pytest.raises(errors.CollectiveMismatchError) as caught:
-            group.boxes.receive(np.zeros(9, np.uint8), 0, 3)
+            group.messages.receive(np.zeros(9, np.uint8), 0, 3)
         group.barrier()
         return str(caught.value)
 
@@ -242,7 +242,7 @@ def test_messages_of_another_size_are_refused(tmp_path: Path) -> None:
 def test_nobody_sends_to_oneself(tmp_path: Path) -> None:
     def body(group: Group) -> str:
         with pytest.raises(ValueError, match="sends to and receives from another one") as caught:
-            group.boxes.send(np.zeros(8, np.uint8), group.rank, 3)
+            group.messages.send(np.zeros(8, np.uint8), group.rank, 3)
         return str(caught.value)
 
     assert "(this is rank 1)" in run(body, 2, tmp_path)[1]
@@ -333,12 +333,12 @@ def test_a_rank_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
     def body(group: Group) -> str:
         group.barrier()
         if group.rank == 0:
-            group.boxes.send(np.arange(8, dtype=np.uint8), 1, 0)
+            group.messages.send(np.arange(8, dtype=np.uint8), 1, 0)
             host_group.end_all()
             Folder(tmp_path).read("seen")
             return ""
         received = np.zeros(8, np.uint8)
-        group.finish(group.boxes.receive(received, 0, 0), 0)  # what it sent before is there
+        group.finish(group.messages.receive(received, 0, 0), 0)  # what it sent before is there
         assert received.tolist() == list(range(8))
         with pytest.raises(errors.RankDiedError) as caught:
             group.all_reduce(np.ones(3))

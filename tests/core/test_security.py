@@ -18,7 +18,7 @@ import pytest
 
 import hocket
 from hocket.cli import status
-from hocket.engine.local import channel, window
+from hocket.engine.local import channel, endpoint
 from tests.conftest import RunScript
 
 pytestmark = pytest.mark.about_local("its processes and their sockets")
@@ -198,16 +198,16 @@ sys.stdin.readline()
 LOOK = """
 import json, os, sys
 from hocket.cli import main, status
-from hocket.engine.local import window
+from hocket.engine.local import endpoint
 refused = []
 for pid in map(int, sys.argv[1:]):
     try:
-        window.ask(pid, 2.0)
+        endpoint.ask(pid, 2.0)
         refused.append(False)
     except PermissionError:
         refused.append(True)
 print(json.dumps({"refused": refused, "sessions": [
-    [found.driver_pid, status.look(found, 5.0)["snapshot"] is not None] for found in window.list_sessions()
+    [found.driver_pid, status.look(found, 5.0)["snapshot"] is not None] for found in endpoint.list_sessions()
 ]}))
 """
 
@@ -252,9 +252,9 @@ def test_fork_of_the_driver_is_no_session_of_its_own(session: hocket.SessionCont
     try:
         os.close(ready_write)
         os.read(ready_read, 1)
-        assert window.ask(os.getpid(), 5.0)["driver_pid"] == os.getpid()
+        assert endpoint.ask(os.getpid(), 5.0)["driver_pid"] == os.getpid()
         with pytest.raises(LookupError, match=f"the process {pid} shows no session"):
-            window.ask(pid, 1.0)
+            endpoint.ask(pid, 1.0)
     finally:
         os.close(ready_read)
         os.kill(pid, 9)
@@ -267,7 +267,7 @@ def test_driver_that_does_not_answer_is_said_to_be_silent(start_script: RunScrip
     )
     assert driver.stdout is not None
     driver.stdout.readline()
-    found = next(found for found in window.list_sessions() if found.driver_pid == driver.pid)
+    found = next(found for found in endpoint.list_sessions() if found.driver_pid == driver.pid)
     driver.send_signal(signal.SIGSTOP)
     try:
         seen = status.look(found, 0.05)

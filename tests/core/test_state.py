@@ -59,7 +59,7 @@ def wait_until(is_true: Any, limit_s: float = 20.0) -> None:
 
 def find_kernel() -> Any:
     engine: Any = hocket.core.session.get_engine()
-    return engine._kernel if hasattr(engine, "_kernel") else engine.kernel
+    return engine.kernel
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the hub looks after from time to time: idle workers, and requests that wait for long."""
+"""What the driver looks after from time to time: idle workers, and requests that wait for long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import hocket
 from hocket.core import session as sessions
-from hocket.engine.local import watch
+from hocket.engine.local.driver import watch
 
 pytestmark = pytest.mark.about_local("how it looks after its workers")
 

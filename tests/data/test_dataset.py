@@ -96,7 +96,7 @@ def stream_counted(options: data.ExecutionOptions, count: int, num_rows: int) ->
         return batch
 
     step = data.range(num_rows * count, override_num_blocks=count).map_batches(read)
-    for _ in execution.stream(step._reads, step._ops, options):
+    for _ in execution.stream(step._plan, options):
         yield Counted.started
 
 

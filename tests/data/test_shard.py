@@ -12,22 +12,22 @@ import pytest
 from hypothesis import strategies as st
 
 from hocket import data
-from hocket.data import blocks, dataset, plan, shard
+from hocket.data import blocks, execution, plan, shard
 
 SETTINGS = hypothesis.settings(max_examples=80, deadline=None)
 
 
-def build_source(sizes: list[int], seed: int | None = None) -> dataset.Source:
+def build_source(sizes: list[int], seed: int | None = None) -> execution.Source:
     """Rows that are numbered, in blocks of these sizes."""
     ends = np.cumsum([0, *sizes])
     held = [
         plan.Held(blocks.build({"row": np.arange(start, stop), "text": [str(row) for row in range(start, stop)]}, "it"))
         for start, stop in itertools.pairwise(ends)
     ]
-    return dataset.Source(held, seed)
+    return execution.Source(held, seed)
 
 
-def open_shards(source: dataset.Source, world_size: int, state: Any = None) -> list[shard.DataIterator]:
+def open_shards(source: execution.Source, world_size: int, state: Any = None) -> list[shard.DataIterator]:
     return [shard.DataIterator(source, "train", rank, world_size, state) for rank in range(world_size)]
 
 
@@ -245,7 +245,7 @@ def test_what_is_no_loop_says_what_is() -> None:
     with pytest.raises(RuntimeError, match="loss_scale is of the latest batch, but no batch was handed out yet"):
         _ = one.loss_scale
     with pytest.raises(ValueError, match="'train' has 0 rows"):
-        read(open_shards(dataset.Source([], None), 1), {})
+        read(open_shards(execution.Source([], None), 1), {})
     assert repr(one) == "DataIterator('train', rank 0 of 1, 6 rows in all)"
     assert one.count() == 6
     assert one.schema() == data.Schema(names=["row", "text"], types=["int64", "string"])

@@ -1,4 +1,4 @@
-"""Whatever bytes arrive on a socket of ours: the hub lives, nothing is executed, the sender ends, the session goes on."""
+"""Whatever bytes arrive on a socket of ours: the driver lives, nothing is executed, the sender ends, the session goes on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ plain = st.recursive(
 numbers = st.sampled_from([value for name, value in vars(messages).items() if name.isupper() and value < 100])
 
 small_ids = st.integers(0, 12) | st.sampled_from([-1, 1 << 40, (1 << 40) + 1, 2**63])
-"""Ids that are likely to mean something to the hub."""
+"""Ids that are likely to mean something to the driver."""
 
 payloads = st.one_of(
     st.none(),
@@ -171,7 +171,7 @@ def test_short_junk_is_refused(pair: tuple[socket.socket, channel.Channel], junk
 
 @hocket.remote(max_retries=0)
 def send_to_hub(data: bytes) -> str:
-    """Speak on this worker's own socket, as a worker gone mad would, and be at work when the hub has heard it."""
+    """Speak on this worker's own socket, as a worker gone mad would, and be at work when the driver has heard it."""
     from hocket.engine import contract
 
     engine: Any = contract.get_current_engine()
@@ -252,7 +252,7 @@ def test_junk_to_a_worker_ends_the_worker(data: bytes) -> None:
 
 
 def _fork_worker() -> tuple[int, socket.socket]:
-    """Start a worker process without a guardian; return its pid and the hub's end of its socket."""
+    """Start a worker process without a guardian; return its pid and the driver's end of its socket."""
     ours, theirs = socket.socketpair()
     program = f"""
 import os
@@ -334,7 +334,7 @@ LIES: dict[str, Any] = {
     "block with what is no list": lambda own, new: [(messages.BLOCK, 5)],
     "a question that is no pickle": lambda own, new: [(messages.ASK, new, "statistics", b"junk"), (99,)],
     "a question for a private method": lambda own, new: [(messages.ASK, new, "_fail_all", b"junk"), (99,)],
-    "a hub's own message": lambda own, new: [(messages.RUN, own)],
+    "a driver's own message": lambda own, new: [(messages.RUN, own)],
     "a guardian's message": lambda own, new: [(messages.DIED, 1, 2, 3, 4, 5, 6, 7, 8)],
 }
 """What a worker might say in a frame that is well formed, made from its task's id and a new one."""

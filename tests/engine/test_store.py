@@ -25,7 +25,7 @@ import pytest
 
 import hocket
 from hocket.engine import node
-from hocket.engine.local import hub_store, segments, spill
+from hocket.engine.local import driver_store, segments, spill
 from hocket.testing import Leftovers
 from tests.conftest import RunScript
 
@@ -41,9 +41,9 @@ def is_right(array: Any, number: int, mebibytes: int = 20) -> bool:
     return bool(array.nbytes == mebibytes * MIB and (array == number).all())
 
 
-def get_store() -> hub_store.HubStore:
+def get_store() -> driver_store.DriverStore:
     found = hocket.core.session.get_engine().store  # type: ignore[attr-defined]
-    assert isinstance(found, hub_store.HubStore)
+    assert isinstance(found, driver_store.DriverStore)
     return found
 
 

@@ -14,14 +14,14 @@ import pytest
 
 import hocket
 from hocket import exceptions, ps
-from hocket.ps import closures, desk, errors
+from hocket.ps import closures, dispatcher, errors
 from tests.conftest import ENGINE
 from tests.ps.conftest import Files
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def list_lanes() -> list[str]:
+def list_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("hocket-ps")]
 
 
@@ -94,7 +94,7 @@ def test_a_faster_worker_runs_more(coordinator, files: Files):
 def test_a_worker_has_its_next_closure_before_it_asks(coordinator, files: Files):
     """A2 #16: two batches are with each worker, one that runs and one that waits there."""
     coordinator.fetch([coordinator.schedule(abs, (-n,)) for n in range(100)])
-    with coordinator._desk.condition:  # the workers find all of them at once
+    with coordinator._scheduler.condition:  # the workers find all of them at once
         waiting = [
             coordinator.schedule(files.wait_for, ("go",)) for _ in range(10)
         ]  # however they are put into batches
@@ -115,7 +115,7 @@ def test_join_waits_for_what_was_there(coordinator, files: Files):
 
     thread = threading.Thread(target=join)
     thread.start()
-    files.wait_until(lambda: len(coordinator._desk.condition._waiters) > 0)
+    files.wait_until(lambda: len(coordinator._scheduler.condition._waiters) > 0)
     second = coordinator.schedule(files.wait_for, ("second",))
     files.write("first")
     assert joined.wait(30)
@@ -248,12 +248,12 @@ def test_nothing_is_kept_of_what_nobody_holds(coordinator):
     before = run(1000)
     few = 8 << 20 if ENGINE == "local" else 40 << 20  # Ray's driver takes some KB for each function, and keeps them
     assert run(2000) - before < few
-    desk_ = coordinator._desk
-    assert not desk_._open
-    assert not desk_._blocked
-    assert len(desk_._queue) == 0
+    scheduler = coordinator._scheduler
+    assert not scheduler._open
+    assert not scheduler._blocked
+    assert len(scheduler._queue) == 0
     assert len(coordinator._functions) <= 2
-    assert all(len(lane._known) <= desk.MAX_FUNCTIONS for lane in desk_.lanes.values())
+    assert all(len(one._process.known) <= dispatcher.MAX_FUNCTIONS for one in coordinator._workers.dispatchers.values())
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------

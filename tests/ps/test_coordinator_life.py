@@ -22,7 +22,7 @@ from tests.ps.conftest import Files
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def list_lanes() -> list[str]:
+def list_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("hocket-ps")]
 
 
@@ -61,7 +61,7 @@ def test_one_coordinator_for_a_strategy(session):
     assert ps.Coordinator(strategy) is coordinator
     with pytest.raises(ValueError, match=r"has a coordinator already; it cannot be given \['max_queued'\]"):
         ps.Coordinator(strategy, max_queued=5)
-    assert len(list_lanes()) == 2
+    assert len(list_threads()) == 2
 
     def add() -> None:
         counter.assign_add(1)
@@ -71,14 +71,14 @@ def test_one_coordinator_for_a_strategy(session):
     coordinator.join()
     del coordinator
     gc.collect()
-    assert list_lanes() == []
+    assert list_threads() == []
     again = ps.Coordinator(strategy)  # its pushes are none of the first one's
     for _ in range(10):
         again.schedule(add)
     assert again.join() == 10
     assert counter.numpy() == 20
     again.close()
-    assert list_lanes() == []
+    assert list_threads() == []
     with pytest.raises(RuntimeError, match=r"The coordinator is closed.*ps\.Coordinator\(strategy\)"):
         again.schedule(add)
     with pytest.raises(RuntimeError, match=r"The coordinator is closed"):
@@ -108,7 +108,7 @@ def test_closing_while_closures_run(strategy, files: Files):
     for value in (*running, waiting[-1]):
         with pytest.raises(errors.CancelledClosureError, match=r"the coordinator was closed, or the session has ended"):
             value.fetch()
-    assert list_lanes() == []
+    assert list_threads() == []
 
 
 @pytest.mark.skipif(ENGINE == "ray", reason="The session of the suite's shared Ray is not this test's to end.")
@@ -123,7 +123,7 @@ def test_a_session_that_ends_leaves_nothing():
     stream = iter(coordinator.create_per_worker_dataset(range(1000)))
     values = [coordinator.schedule(_draw, (stream, counter)) for _ in range(500)]
     hocket.shutdown()
-    assert list_lanes() == []
+    assert list_threads() == []
     assert all(value.is_ready for value in values)
     with pytest.raises(RuntimeError, match="its session has ended"):
         coordinator.schedule(abs, (1,))

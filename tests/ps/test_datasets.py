@@ -69,10 +69,10 @@ def test_a_pass_after_a_pass(coordinator):
 
     def have_let_go() -> bool:  # each worker hears of it with its next closures, and one may get none
         coordinator.fetch([coordinator.schedule(abs, (1,)) for _ in range(4)])
-        return all(len(lane._opened) <= 1 for lane in coordinator._desk.lanes.values())
+        return all(len(one._process.opened) <= 1 for one in coordinator._workers.dispatchers.values())
 
     wait_until(have_let_go)
-    assert len(coordinator._desk.sources) <= 1
+    assert len(coordinator._scheduler.inputs.sources) <= 1
 
 
 def test_a_closure_that_finds_too_few_puts_them_back(coordinator):

@@ -10,7 +10,7 @@ import pytest
 
 import hocket
 from hocket import ps
-from hocket.ps import place
+from hocket.ps import closure_context
 
 
 @pytest.fixture(scope="module")
@@ -130,13 +130,13 @@ def test_a_stale_push_takes_a_smaller_step(strategy: ps.ParameterServerStrategy)
     scaled = ps.ParameterServerStrategy({"worker": 2, "server": 1}, optimizer=ps.SGD(lr=1.0), scale_by_staleness=True)
     with scaled.scope():
         weight = ps.Variable(0.0)
-    workers = [place.Place(index, 2) for index in range(2)]
+    workers = [closure_context.ClosureContext(index, 2) for index in range(2)]
     for worker in workers:
-        with place.entered(worker):
+        with closure_context.entered(worker):
             scaled.pull([weight])
     staleness = []
     for worker in workers:
-        with place.entered(worker):
+        with closure_context.entered(worker):
             staleness.append(scaled.push([(-1.0, weight)]).staleness)
     assert staleness == [0, 1]
     assert weight.numpy() == 1.5  # one whole step, and half of one

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hocket import ps
-from hocket.ps import desk, errors
+from hocket.ps import dispatcher, errors
 from tests.ps.conftest import Files
 
 pytestmark = [pytest.mark.needs("processes"), pytest.mark.needs("parallelism")]
@@ -243,7 +243,7 @@ def test_a_server_that_is_paused_is_no_failure(coordinator, shared_strategy, cou
 
 def test_a_closure_that_kills_its_workers_is_given_up(coordinator, counter, monkeypatch):
     """A5 #57. What was sent with it is not concerned."""
-    monkeypatch.setattr(desk, "MAX_DEATHS", 3)
+    monkeypatch.setattr(dispatcher, "MAX_DEATHS", 3)
     good = [coordinator.schedule(add, (counter,)) for _ in range(20)]
     bad = coordinator.schedule(os._exit, (3,))
     with pytest.raises(errors.ClosureFailures) as caught:

@@ -8,7 +8,9 @@ import signal
 import numpy as np
 import pytest
 
+import hocket
 from hocket import ps
+from hocket.ps import links
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -59,3 +61,31 @@ def test_servers_asked_give_the_bits_of_memory_shared() -> None:
 @pytest.mark.needs("processes")
 def test_asked_servers_and_workers_that_are_killed_cost_nothing() -> None:
     assert _train(share_memory=False, kills=True) == _train(share_memory=True)
+
+
+def test_only_what_is_on_a_list_can_be_asked_for() -> None:
+    strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1}, share_memory=False)
+    handle = strategy.address.servers[0].handle
+    for method, name in ((handle.call_store, "add"), (handle.call_gate, "held"), (handle.call_store, "__reduce__")):
+        with pytest.raises(AttributeError, match=f"Another process may not ask for '{name}' of "):
+            hocket.get(method.remote(name))
+    link = links.open_link(strategy.address)
+    with pytest.raises(AttributeError, match=r"Store\.add cannot be asked for from another process"):
+        _ = link.stores[0].add
+    assert link.stores[0].get_statistics() == {"version": 0, "recoveries": 0}
+    assert (link.gate.version, link.gate.get_histogram()) == (0, {})
+    strategy.close()
+
+
+def test_a_closure_takes_a_snapshot_of_servers_that_are_asked() -> None:
+    strategy = ps.ParameterServerStrategy({"worker": 1, "server": 1}, share_memory=False)
+    with strategy.scope():
+        ps.Variable([1.0, 2.0], name="weights")
+    coordinator = ps.Coordinator(strategy)
+
+    def read() -> list[float]:
+        found: list[float] = strategy.snapshot()["weights"].tolist()
+        return found
+
+    assert coordinator.schedule(read).fetch() == [1.0, 2.0]
+    strategy.close()

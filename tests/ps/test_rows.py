@@ -156,8 +156,8 @@ def test_ids_that_want_the_same_place_find_each_other():
     """All ids of one place of the index, as many as there is room for: each is found behind the others, over the index's end."""
     table = Table(50, ps.SGD(lr=1.0), is_hashed=True)
     many = np.arange(200_000)
-    places = table.shard._hash(many)
-    ids = many[places == len(table.shard._index) - 1][:50]
+    places = table.shard._index._hash(many)
+    ids = many[places == len(table.shard._index._places) - 1][:50]
     assert len(ids) == 50
     found = np.concatenate([table.read(ids[::-1][:7]), table.read(ids)])
     want = np.empty((50, DIM), np.float32)

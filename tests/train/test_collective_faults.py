@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from hocket import train
-from hocket.collective import lookout
+from hocket.collective import peer_monitor
 from hocket.train import torch as hocket_torch
 from tests.conftest import wait_until_cpus_are_free
 
@@ -100,7 +100,7 @@ class Tell(logging.Filter):
 
 def come_when_it_was_told(config: dict[str, Any]) -> None:
     told = Path(config["folder"], "told")
-    lookout.STALL_SECONDS = 0.6
+    peer_monitor.STALL_SECONDS = 0.6
     logging.getLogger("hocket.collective").addFilter(Tell(told))
     while train.get_context().get_world_rank() == 1 and not told.exists():
         os.sched_yield()

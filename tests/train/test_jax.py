@@ -18,7 +18,7 @@ import pytest
 from hocket import train
 from hocket.train import jax as hocket_jax
 from hocket.train.frameworks.jax import host_calls
-from hocket.train.rank import world
+from hocket.train.run import joining
 from tests import conftest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -258,7 +258,7 @@ def call_everything_as_on_a_gpu() -> dict[str, Any]:
 def test_averages_in_and_out_of_compiled_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any, hosts: list[list[int]]
 ) -> None:
-    monkeypatch.setattr(world, "_list_hosts", lambda found: hosts)
+    monkeypatch.setattr(joining, "_list_hosts", lambda found: hosts)
     found = fit(function, tmp_path).return_value
     means = {
         "big": ([1.5], "float32"),

@@ -21,7 +21,7 @@ import hocket
 from hocket import train
 from hocket.train import keras as hocket_keras
 from hocket.train.frameworks import report_callback, weights
-from hocket.train.frameworks.keras import bridges, strategies
+from hocket.train.frameworks.keras import bridges, variables
 from hocket.train.rank.world import get_world
 from tests.train.ranks import be_rank
 
@@ -305,7 +305,7 @@ def test_an_average_counts_rows_also_in_halves(compression: str | None) -> None:
             else:
                 array[:] = (array + 0.5) / 2
 
-    exchange = strategies.open_exchange(hocket_keras.AllReduce(compression=compression), Twice())  # type: ignore[arg-type]
+    exchange: Any = hocket_keras.AllReduce(compression=compression).open(train.strategies.Ranks(0, 2, Twice()))  # type: ignore[arg-type]
     flat = np.array([5.0, 9.0, 0.0], np.float32)
     exchange.average(flat, 3.0)
     assert flat[:2].tolist() == [4.0, 7.0]
@@ -315,20 +315,16 @@ def test_an_average_counts_rows_also_in_halves(compression: str | None) -> None:
 
 
 def test_the_outer_step_is_nesterovs() -> None:
-    class Alone:
-        rank, size = 0, 1
-
-        def all_reduce(self, array: Any, op: Any = None) -> None: ...
-
     settings = hocket_keras.LocalSGD(1, outer=hocket_keras.Nesterov(lr=0.5, momentum=0.5))
-    exchange = strategies.open_exchange(settings, Alone())  # type: ignore[arg-type]
+    exchange: Any = settings.open(train.strategies.Ranks(0, 1))
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.set_weights([np.array([[4.0]])])
-    exchange.begin(model)
+    arrays = variables.ModelVariables(model)
+    exchange.begin(arrays)
     found = []
     for inner in (2.0, 1.0):
         model.set_weights([np.array([[inner]])])
-        exchange.after_steps(model, 1)
+        exchange.after_steps(arrays, 1)
         found.append(float(model.get_weights()[0][0, 0]))
     # anchor 4, gradient 2: 4 - .5 * (2 + .5 * 2); then gradient 1.5, momentum 2.5: 2.5 - .5 * (1.5 + .5 * 2.5)
     assert found == [2.5, 1.125]
@@ -351,13 +347,19 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match="seed must lie between 0 and"):
         hocket_keras.enable_reproducibility(-1)
     for settings, message in [
-        (hocket_keras.AllReduce(bucket_mb=1), "does not have bucket_mb=1: a step's gradients travel in one buffer"),
-        (hocket_keras.AllReduce(compression=train.strategies.PowerSGD()), "does not have compression=PowerSGD"),
-        (hocket_keras.LocalSGD(2, outer=len), "does not have outer=<built-in function len>"),
-        (train.strategies.Strategy(), "does not have the strategy"),
+        (
+            hocket_keras.AllReduce(bucket_mb=1),
+            "bucket_mb=1 has no meaning here: this framework's gradients travel as one array",
+        ),
+        (
+            hocket_keras.AllReduce(compression=train.strategies.PowerSGD()),
+            "compression=PowerSGD.* is computed by PyTorch",
+        ),
+        (hocket_keras.LocalSGD(2, outer=len), "must be a Nesterov, but received outer=<built-in function len>"),
+        (train.strategies.Strategy(), r"has no open\(\)"),
     ]:
         with pytest.raises((TypeError, ValueError), match=message):
-            strategies.open_exchange(settings, None)  # type: ignore[arg-type]
+            settings.open(train.strategies.Ranks(0, 1))
     with be_rank(0, 2), pytest.raises(RuntimeError, match=r"keras\.prepare_model\(\) needs ranks that are joined"):
         hocket_keras.prepare_model(build_model())
     with be_rank():

@@ -150,25 +150,21 @@ def read_memory_limit() -> int | None:
 def check_kernel_features() -> Iterator[Check]:
     """Try the system calls that the engine stands on."""
 
-    def try_memfd() -> None:
-        os.close(os.memfd_create("hocket-doctor", os.MFD_CLOEXEC))
-
-    def try_pidfd() -> None:
-        os.close(os.pidfd_open(os.getpid()))
-
     yield _try(
         "memfd_create",
-        try_memfd,
+        lambda: os.memfd_create("hocket-doctor", os.MFD_CLOEXEC),
         "Large values live in memfds: Linux 3.17 is needed, and a sandbox that allows the call.",
     )
     yield _try(
-        "pidfd_open", try_pidfd, "Linux 5.3 is needed; without it a driver that forked and died may be noticed late."
+        "pidfd_open",
+        lambda: os.pidfd_open(os.getpid()),
+        "Linux 5.3 is needed; without it a driver that forked and died may be noticed late.",
     )
 
 
-def _try(name: str, action: Callable[[], object], remedy: str) -> Check:
+def _try(name: str, open_one: Callable[[], int], remedy: str) -> Check:
     try:
-        action()
+        os.close(open_one())
     except (OSError, AttributeError) as error:
         return Check(name=name, detail=str(error), is_ok=False, remedy=remedy)
     return Check(name=name, detail="available")

@@ -8,7 +8,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hocket import exceptions, version
@@ -60,7 +60,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="show what runs, and where the memory is",
         description="Show every session of yours on this machine: tasks, actors, workers, memory, errors. Disturbs nothing.",
     )
-    status.add_argument("--json", action="store_true", help="for programs")
     status.add_argument(
         "--timeout",
         type=float,
@@ -68,22 +67,22 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long a driver may take to answer (default: 2)",
     )
-    status.set_defaults(run=_run_status)
+    status.set_defaults(run=_run_module("status", as_json="json", timeout_s="timeout"))
     bench = commands.add_parser(
         "bench",
         help="measure this machine",
         description="Measure the core operations on this machine; takes half a minute.",
     )
-    bench.add_argument("--json", action="store_true", help="for programs")
     bench.add_argument("--quick", action="store_true", help="a second in all: does it work, not how fast")
-    bench.set_defaults(run=_run_bench)
+    bench.set_defaults(run=_run_module("bench", as_json="json", is_quick="quick"))
     doctor = commands.add_parser(
         "doctor",
         help="check this machine; what a bug report needs",
         description="Tell versions and limits, run a small session, and say what is wrong and what to do.",
     )
-    doctor.add_argument("--json", action="store_true", help="for programs")
-    doctor.set_defaults(run=_run_doctor)
+    doctor.set_defaults(run=_run_module("doctor", as_json="json"))
+    for reporting in (status, bench, doctor):
+        reporting.add_argument("--json", action="store_true", help="for programs")
     return parser
 
 
@@ -223,20 +222,16 @@ def _run_demo(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 1
-    # Loaded here so that `hocket --version` does not wait for torch.
-    command = importlib.import_module("hocket.cli.demo.command")
-    command.run(
-        num_workers=arguments.workers,
-        num_epochs=arguments.epochs,
-        seed=arguments.seed,
-        engine=arguments.engine,
-        output=arguments.output,
-        is_quiet=arguments.quiet,
+    run = _run_module(
+        "demo.command",
+        num_workers="workers",
+        num_epochs="epochs",
+        seed="seed",
+        engine="engine",
+        output="output",
+        is_quiet="quiet",
     )
-    return 0
-
-
-# What each command needs is loaded when it is asked for, so that `hocket --version` waits for none of it.
+    return run(arguments)
 
 
 def _run_run(arguments: argparse.Namespace) -> int:
@@ -245,29 +240,32 @@ def _run_run(arguments: argparse.Namespace) -> int:
             "hocket run: the ranks' output goes to the terminal, and no file. --prefix marks each line with its rank.",
             file=sys.stderr,
         )
-    code: int = importlib.import_module("hocket.cli.launch.command").run(
-        arguments.script,
-        arguments.arguments,
-        is_module=arguments.module,
-        workers=arguments.workers,
-        threads=arguments.threads,
-        max_restarts=arguments.max_restarts,
-        grace_s=arguments.grace,
-        is_prefixed=arguments.prefix,
+    run = _run_module(
+        "launch.command",
+        target="script",
+        args="arguments",
+        is_module="module",
+        workers="workers",
+        threads="threads",
+        max_restarts="max_restarts",
+        grace_s="grace",
+        is_prefixed="prefix",
     )
-    return code
+    return run(arguments)
 
 
-def _run_status(arguments: argparse.Namespace) -> int:
-    code: int = importlib.import_module("hocket.cli.status").run(as_json=arguments.json, timeout_s=arguments.timeout)
-    return code
+def _run_module(module: str, **names: str) -> Callable[[argparse.Namespace], int]:
+    """Return what runs a command: the function `run` of a module.
 
+    The module is loaded when the command runs, so that `hocket --version` waits for none of them.
 
-def _run_bench(arguments: argparse.Namespace) -> int:
-    code: int = importlib.import_module("hocket.cli.bench").run(as_json=arguments.json, is_quick=arguments.quick)
-    return code
+    Args:
+        module: The module's name in `hocket.cli`.
+        **names: Which of the command's arguments `run` gets, by its own names for them.
+    """
 
+    def run(arguments: argparse.Namespace) -> int:
+        given = {own: getattr(arguments, name) for own, name in names.items()}
+        return importlib.import_module(f"hocket.cli.{module}").run(**given) or 0
 
-def _run_doctor(arguments: argparse.Namespace) -> int:
-    code: int = importlib.import_module("hocket.cli.doctor").run(as_json=arguments.json)
-    return code
+    return run

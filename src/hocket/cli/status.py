@@ -1,6 +1,6 @@
 """`hocket status`: what runs, and where the memory is, in every session of this user on this machine.
 
-It finds guardians by their process name, and asks each driver through its window (see `engine.local.window`). A driver that
+It finds guardians by their process name, and asks each driver through its inspection endpoint (see `engine.local.endpoint`). A driver that
 does not answer, because a library holds the interpreter or somebody stopped it, is shown by what /proc tells alone.
 """
 
@@ -16,7 +16,7 @@ from rich import box, console, table, text
 
 from hocket import texts
 from hocket.engine import node
-from hocket.engine.local import window
+from hocket.engine.local import endpoint
 
 TIMEOUT_SECONDS = 2.0
 """How long a driver may take to answer. It takes milliseconds unless it is stuck. A guess at a person's patience."""
@@ -32,7 +32,7 @@ Session = dict[str, Any]
 
 def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
     """Print all sessions; return the exit code."""
-    sessions = [look(found, timeout_s) for found in window.list_sessions()]
+    sessions = [look(found, timeout_s) for found in endpoint.list_sessions()]
     if as_json:
         print(json.dumps(sessions, indent=2))
         return 0
@@ -50,7 +50,7 @@ def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
     return 0
 
 
-def look(found: window.Found, timeout_s: float) -> Session:
+def look(found: endpoint.Found, timeout_s: float) -> Session:
     """Return one session: what its driver says, if it answers, and what the kernel says of its processes."""
     session: Session = {
         "driver_pid": found.driver_pid,
@@ -59,7 +59,7 @@ def look(found: window.Found, timeout_s: float) -> Session:
         "problem": None,
     }
     try:
-        session["snapshot"] = window.ask(found.driver_pid, timeout_s)
+        session["snapshot"] = endpoint.ask(found.driver_pid, timeout_s)
     except (TimeoutError, LookupError) as error:
         session["problem"] = str(error)
     except OSError as error:
@@ -68,7 +68,7 @@ def look(found: window.Found, timeout_s: float) -> Session:
     return session
 
 
-def _list_processes(found: window.Found) -> Iterable[dict[str, Any]]:
+def _list_processes(found: endpoint.Found) -> Iterable[dict[str, Any]]:
     yield from _describe_process(found.driver_pid, "driver")
     yield from _describe_process(found.guardian_pid, "guardian")
     try:

@@ -6,16 +6,12 @@ place. For several machines, and for dtypes that numpy lacks, use torch.distribu
 
 from __future__ import annotations
 
-import asyncio
-import collections
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from hocket import exceptions
-from hocket.collective import errors, futex, host_group, meeting
+from hocket.collective import errors, futex, host_group, rendezvous
 from hocket.collective.arithmetic import ReduceOp
 from hocket.core import actor, api
 
@@ -30,62 +26,10 @@ TIMEOUT_SECONDS = 1800.0
 
 _BACKENDS = ("hocket", "gloo")
 
-_MAX_WAITING = 10_000
-"""How many ranks may wait at the board at once."""
 
-
-@dataclass(frozen=True)
-class _Membership:
-    group: host_group.HostGroup
-    board: actor.ActorHandle
-    """Held as long as the group is: it ends with its last handle."""
-
-
-_groups: dict[str, _Membership] = {}
-
-
-class _BoardActor:
-    """Where the ranks of one group leave words for each other."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._texts: dict[str, asyncio.Future[str]] = collections.defaultdict(asyncio.Future)
-
-    async def get_size(self) -> int:
-        """Return how many ranks the group has."""
-        return self.size
-
-    async def write(self, key: str, text: str) -> bool:
-        """Leave a text; False if there is one."""
-        if self._texts[key].done():
-            return False
-        self._texts[key].set_result(text)
-        return True
-
-    async def read(self, key: str) -> str:
-        """Return a text, when it is there."""
-        return await asyncio.shield(self._texts[key])
-
-
-class _Board:
-    def __init__(self, handle: actor.ActorHandle) -> None:
-        self._handle = handle
-
-    def write(self, key: str, text: str) -> None:
-        if not api.get(self._handle.write.remote(key, text)):
-            raise ValueError(
-                f"{key.partition('/')[2]} is taken: another process has this rank. Give each rank of a group another number."
-            )
-
-    def read(self, key: str) -> str:
-        try:
-            text: str = api.get(self._handle.read.remote(key), timeout=JOIN_SECONDS)
-        except exceptions.GetTimeoutError as error:
-            raise errors.CollectiveTimeoutError(
-                f"Rank {key.partition('/')[2]} has not joined after {JOIN_SECONDS:.0f} s. All ranks must call init_collective_group with the same "
-                "group_name and world_size."
-            ) from error
-        return text
+_groups: dict[str, tuple[host_group.HostGroup, rendezvous.ActorStore]] = {}
+"""The groups of this process by name, each with its store. The store's actor ends with the last store of the group, so
+the store is held as long as the group is."""
 
 
 def init_collective_group(
@@ -136,27 +80,25 @@ def init_collective_group(
         raise errors.CollectiveError(
             "Shared-memory collectives need Linux. Use torch.distributed with the backend 'gloo' on this system."
         )
-    options = {
-        "name": f"hocket-collective/{group_name}",
-        "get_if_exists": True,
-        "num_cpus": 0,
-        "max_concurrency": _MAX_WAITING,
-    }
-    handle = actor.ActorClass(_BoardActor, options).remote(world_size)
-    found = api.get(handle.get_size.remote())
+    store = rendezvous.ActorStore(
+        f"hocket-collective/{group_name}",
+        world_size,
+        timeout_s=JOIN_SECONDS,
+        remedy="All ranks must call init_collective_group with the same group_name and world_size.",
+    )
+    found = store.get_size()
     if found != world_size:
         raise ValueError(
             f"world_size={world_size}, but the group {group_name!r} was begun with {found} by another rank. All ranks must give the same."
         )
-    board = _Board(handle)
-    hosts = meeting.list_hosts(board, rank, world_size)
+    hosts = rendezvous.list_hosts(store, rank, world_size)
     if len(hosts) > 1:
         raise errors.CollectiveError(
             f"The ranks of {group_name!r} are on {len(hosts)} machines: {hosts}. Across machines use torch.distributed with the backend 'hocket', as "
             "TorchTrainer sets it up."
         )
-    group = meeting.join(board, rank, range(world_size), timeout_s=TIMEOUT_SECONDS)
-    _groups[group_name] = _Membership(group, handle)
+    group = rendezvous.join(store, rank, range(world_size), timeout_s=TIMEOUT_SECONDS)
+    _groups[group_name] = group, store
 
 
 def create_collective_group(
@@ -241,7 +183,7 @@ def get_rank(group_name: str = DEFAULT) -> int:
         >>> collective.get_rank("nobody's")
         -1
     """
-    return _groups[group_name].group.rank if group_name in _groups else -1
+    return _groups[group_name][0].rank if group_name in _groups else -1
 
 
 def get_collective_group_size(group_name: str = DEFAULT) -> int:
@@ -252,7 +194,7 @@ def get_collective_group_size(group_name: str = DEFAULT) -> int:
         >>> collective.get_collective_group_size("nobody's")
         -1
     """
-    return _groups[group_name].group.size if group_name in _groups else -1
+    return _groups[group_name][0].size if group_name in _groups else -1
 
 
 def allreduce(tensor: Any, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
@@ -350,7 +292,7 @@ def send(tensor: Any, dst_rank: int, group_name: str = DEFAULT) -> None:
     """
     group = _find(group_name)
     _check_rank("dst_rank", dst_rank, group)
-    group.finish(group.boxes.send(_as_array(tensor).view(np.uint8), dst_rank, 0), dst_rank)
+    group.finish(group.messages.send(_as_array(tensor).view(np.uint8), dst_rank, 0), dst_rank)
 
 
 def recv(tensor: Any, src_rank: int, group_name: str = DEFAULT) -> None:
@@ -361,7 +303,7 @@ def recv(tensor: Any, src_rank: int, group_name: str = DEFAULT) -> None:
     """
     group = _find(group_name)
     _check_rank("src_rank", src_rank, group)
-    group.finish(group.boxes.receive(_as_array(tensor).view(np.uint8), src_rank, 0), src_rank)
+    group.finish(group.messages.receive(_as_array(tensor).view(np.uint8), src_rank, 0), src_rank)
 
 
 def barrier(group_name: str = DEFAULT) -> None:
@@ -382,7 +324,7 @@ def _find(group_name: str) -> host_group.HostGroup:
             f"This process is not in a group {group_name!r}; it is in {sorted(_groups)}. Call init_collective_group(world_size, rank, "
             f"group_name={group_name!r}) in each rank first."
         )
-    return member.group
+    return member[0]
 
 
 def _check_rank(name: str, rank: int, group: host_group.HostGroup) -> None:

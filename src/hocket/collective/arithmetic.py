@@ -48,13 +48,9 @@ class Arithmetic:
     """Whether a dtype has a mean: whole numbers have none."""
 
 
-def _view(buffer: Any, dtype: Any, count: int, offset: int) -> Any:
-    return np.frombuffer(buffer, dtype, count, offset)
-
-
 NUMPY: Final = Arithmetic(
     name="numpy",
-    view=_view,
+    view=np.frombuffer,
     copy=np.copyto,
     combine={
         ReduceOp.SUM: np.add,

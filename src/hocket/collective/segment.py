@@ -5,10 +5,10 @@ It is a memfd of the first rank, which the others open below ``/proc``: it has n
 ======== ======================================= ===============================================================================================
 what     how much                                for
 ======== ======================================= ===============================================================================================
-desks    a cache line for each rank              who it is, whether it sleeps, what it is doing
+headers  a cache line for each rank              who it is, whether it sleeps, what it is doing
 marks    `ROUNDS` cache lines for each rank      how far it is
 slots    `ROUNDS` chunks for each rank           what it gives to the others
-boxes    a small ring for each pair              what one rank sends to another
+rings    a small ring for each pair              what one rank sends to another
 ======== ======================================= ===============================================================================================
 
 Memory that nobody has touched costs nothing, so a group that only ever adds small tensors stays small.
@@ -28,21 +28,21 @@ LINE = 64
 WORDS = LINE // 8
 
 ROUNDS = 4
-"""How many slots a rank has, used in turn. See `host_group` for why four are enough."""
+"""How many slots a rank has, used in turn. See `rounds` for why four are enough."""
 
 CHUNK_BYTES = 1024 * 1024
 """How much is exchanged at once. Measured between two ranks, for 25 MB in three runs: 5.3 to 5.9 ms with 256 KiB, 4.3 to 4.8 with 1 MiB, 4.3 to 5.5
 with 2 MiB. What another core has in its cache is slower to get than what has left it."""
 
-BOX_BYTES = 64 * 1024
+RING_BYTES = 64 * 1024
 """How much of a message between two ranks is on its way at once."""
 
-BOX_LINES = 2
+RING_LINES = 2
 """The lines in front of a ring: how much was put into it, and how much was taken."""
 
 _PAGE = 4096
 
-# Words on a desk.
+# Words of a rank header.
 PID, ASLEEP, BELL, DOING, AMOUNT, STATE, REPORT, ASK = range(8)
 
 
@@ -136,8 +136,8 @@ def identify_host() -> str:
 # --- where things are ------------------------------------------------------------------------------------------------
 
 
-def find_desk(rank: int) -> int:
-    """Return the first word of a rank's desk."""
+def find_header(rank: int) -> int:
+    """Return the first word of a rank's header."""
     return rank * WORDS
 
 
@@ -151,15 +151,15 @@ def find_slot(size: int, turn: int, rank: int) -> int:
     return _count_header(size) + (turn * size + rank) * CHUNK_BYTES
 
 
-def find_box(size: int, source: int, target: int) -> int:
+def find_ring(size: int, source: int, target: int) -> int:
     """Return the byte where the ring from one rank to another begins, with its two lines."""
     start = _count_header(size) + ROUNDS * size * CHUNK_BYTES
-    return start + (source * size + target) * (BOX_LINES * LINE + BOX_BYTES)
+    return start + (source * size + target) * (RING_LINES * LINE + RING_BYTES)
 
 
 def count_bytes(size: int) -> int:
     """Return how long the memory for so many ranks is."""
-    return _round_up(find_box(size, size, 0))
+    return _round_up(find_ring(size, size, 0))
 
 
 def _count_header(size: int) -> int:

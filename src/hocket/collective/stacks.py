@@ -25,7 +25,7 @@ _SIGNAL: Final = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 7
 
 @final
 @dataclass(frozen=True, slots=True)
-class Desk:
+class StackProbe:
     """Where a process can be asked: two of its descriptors."""
 
     report: int
@@ -68,17 +68,17 @@ _stacks: _Stacks | None = None
 _lock = threading.Lock()
 
 
-def open_desk() -> Desk:
-    """Answer those who ask, until `close_desk` was called as often."""
+def open_probe() -> StackProbe:
+    """Answer those who ask, until `close_probe` was called as often."""
     global _stacks  # noqa: PLW0603 (a process has one handler for a signal)
     with _lock:
         if _stacks is None:
             _stacks = _Stacks()
         _stacks.users += 1
-        return Desk(_stacks.file.fileno(), _stacks.ask)
+        return StackProbe(_stacks.file.fileno(), _stacks.ask)
 
 
-def close_desk() -> None:
+def close_probe() -> None:
     """Answer no more."""
     global _stacks  # noqa: PLW0603 (the same)
     with _lock:
@@ -98,23 +98,23 @@ def is_stopped(pid: int) -> bool:
     return text.rpartition(b")")[2].split()[0] in (b"T", b"t")
 
 
-def fetch(pid: int, desk: Desk, process: int | None = None) -> str:
+def fetch(pid: int, probe: StackProbe, process: int | None = None) -> str:
     """Ask a process for its stacks; it must not be stopped.
 
     Args:
         pid: Which. It may be the calling one.
-        desk: What it got from `open_desk`.
+        probe: What it got from `open_probe`.
         process: A pidfd of it, to be sure which one is told by a signal. Default: it is told by its number.
     """
     descriptors = Path(f"/proc/{pid}/fd")
-    file = descriptors / str(desk.report)
+    file = descriptors / str(probe.report)
     try:
         before = file.stat().st_size
         if pid == os.getpid():
-            assert _stacks is not None, "it has a desk"
+            assert _stacks is not None, "it has a probe"
             _stacks.write()
         else:
-            (descriptors / str(desk.ask)).write_bytes(b"?")
+            (descriptors / str(probe.ask)).write_bytes(b"?")
             if not _grows(file, before):
                 if process is not None:
                     signal.pidfd_send_signal(process, _SIGNAL)

@@ -1,8 +1,8 @@
 """All ranks of a run, as a framework sees them that has no process group of its own: numpy arrays in, numpy arrays out.
 
-Inside a machine they share memory (`hocket.collective.host_group`). Between machines the first rank of each gives what it has to an `Exchange`, and gets
-what all of them gave: `through_actor` makes one of an actor, so that what travels are the engine's own objects. That is for frameworks without
-a transport; torch has gloo and NCCL (`hocket.collective.torch`).
+Inside a machine they share memory (`hocket.collective.host_group`). Between machines the first rank of each gives what it
+has to a `HostAllGather`, and gets what all of them gave: `through_actor` makes one of an actor, so that what travels are
+the engine's own objects. That is for frameworks without a transport; torch has gloo and NCCL (`hocket.collective.torch`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hocket.core import actor, api
 
 Array: TypeAlias = npt.NDArray[Any]
 
-Exchange: TypeAlias = Callable[[Any], list[Any]]
-"""Gives a value to the other machines; returns those of all, in the machines' order."""
+HostAllGather: TypeAlias = Callable[[Any], list[Any]]
+"""Gives a value to the other machines; returns the values of all, in the machines' order."""
 
 _COMBINE: Final = NUMPY.combine
 
@@ -36,7 +36,7 @@ class World:
         rank: This rank.
         hosts: The ranks of each machine.
         local: The group of this machine's ranks; None if this rank is alone there.
-        exchange: Between the machines, in the first rank of each.
+        all_gather_hosts: Between the machines, in the first rank of each.
 
     Example:
         >>> import numpy as np
@@ -53,14 +53,13 @@ class World:
         rank: int,
         hosts: Sequence[Sequence[int]],
         local: host_group.HostGroup | None = None,
-        exchange: Exchange | None = None,
+        all_gather_hosts: HostAllGather | None = None,
     ) -> None:
         self.rank: Final = rank
         self.size: Final = sum(len(host) for host in hosts)
         self._hosts = [list(host) for host in hosts]
-        self._home = next(number for number, host in enumerate(self._hosts) if rank in host)
         self._local = local
-        self._exchange = exchange
+        self._all_gather_hosts = all_gather_hosts
         self._is_apart = len(self._hosts) > 1
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM) -> None:
@@ -86,8 +85,8 @@ class World:
         inner = ReduceOp.SUM if op is ReduceOp.MEAN else op
         if self._local is not None:
             self._local.reduce(flat, 0, inner)
-        if self._exchange is not None:
-            first, *others = self._exchange(flat)
+        if self._all_gather_hosts is not None:
+            first, *others = self._all_gather_hosts(flat)
             np.copyto(flat, first)
             for other in others:
                 _COMBINE[inner](flat, other, out=flat)
@@ -115,8 +114,8 @@ class World:
             self._local.broadcast(data, home.index(root), str(flat.dtype))
         if not self._is_apart:
             return
-        if self._exchange is not None:
-            given = self._exchange(data if self.rank in home else None)
+        if self._all_gather_hosts is not None:
+            given = self._all_gather_hosts(data if self.rank in home else None)
             if self.rank not in home:
                 np.copyto(data, next(value for value in given if value is not None))
         if self.rank not in home:
@@ -137,9 +136,9 @@ class World:
         if not self._is_apart:
             return [pickle.loads(data) for data in here]
         packed = b""
-        if self._exchange is not None:
+        if self._all_gather_hosts is not None:
             found: dict[int, bytes] = {}
-            for host, given in zip(self._hosts, self._exchange(here), strict=True):
+            for host, given in zip(self._hosts, self._all_gather_hosts(here), strict=True):
                 found.update(zip(host, given, strict=True))
             packed = pickle.dumps([found[rank] for rank in range(self.size)])
         all_of_them: list[bytes] = pickle.loads(self._gather_here(packed)[0])
@@ -205,7 +204,7 @@ def _check_op(flat: Array, op: ReduceOp) -> None:
 # --- between machines ------------------------------------------------------------------------------------------------
 
 
-class ExchangeActor:
+class HostAllGatherActor:
     """Collects a value of each machine, and gives all of them to each.
 
     Args:
@@ -216,7 +215,7 @@ class ExchangeActor:
         self._size = size
         self._rounds: dict[int, tuple[dict[int, Any], asyncio.Event]] = {}
 
-    async def swap(self, turn: int, host: int, value: Any) -> list[Any]:
+    async def gather(self, turn: int, host: int, value: Any) -> list[Any]:
         """Give this machine's value of a turn; return those of all."""
         values, is_full = self._rounds.setdefault(turn, ({}, asyncio.Event()))
         values[host] = value
@@ -228,12 +227,12 @@ class ExchangeActor:
 
 
 def start_actor(num_hosts: int) -> actor.ActorHandle:
-    """Start what the machines exchange values through. It ends with its last handle."""
-    return actor.ActorClass(ExchangeActor, {"num_cpus": 0, "max_concurrency": 2 * num_hosts}).remote(num_hosts)
+    """Start the actor through which the machines gather values. It ends with its last handle."""
+    return actor.ActorClass(HostAllGatherActor, {"num_cpus": 0, "max_concurrency": 2 * num_hosts}).remote(num_hosts)
 
 
-def through_actor(handle: actor.ActorHandle, host: int, timeout_s: float) -> Exchange:
-    """Return the exchange of one machine.
+def through_actor(handle: actor.ActorHandle, host: int, timeout_s: float) -> HostAllGather:
+    """Return one machine's way to gather values through an actor.
 
     Args:
         handle: What `start_actor` returned.
@@ -242,15 +241,15 @@ def through_actor(handle: actor.ActorHandle, host: int, timeout_s: float) -> Exc
     """
     turn = 0
 
-    def swap(value: Any) -> list[Any]:
+    def gather(value: Any) -> list[Any]:
         nonlocal turn
         turn += 1
         try:
-            values: list[Any] = api.get(handle.swap.remote(turn, host, value), timeout=timeout_s)
+            values: list[Any] = api.get(handle.gather.remote(turn, host, value), timeout=timeout_s)
         except exceptions.GetTimeoutError as error:
             raise errors.CollectiveTimeoutError(
                 f"Another machine's ranks have not come to the same operation after {timeout_s:.0f} s. All ranks must call the same operations."
             ) from error
         return values
 
-    return swap
+    return gather

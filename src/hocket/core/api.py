@@ -123,7 +123,7 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     if isinstance(refs, generators.ObjectRefGenerator):  # as Ray does
         return refs
     if not isinstance(refs, list):
-        raise ValueError(  # noqa: TRY004 (Ray's class)
+        raise ValueError(
             f"hocket.get() takes an ObjectRef or a list of them, but received a {type(refs).__name__}: {texts.safe_repr(refs)}. Write "
             "hocket.get(list(refs)) for other containers."
         )
@@ -255,7 +255,7 @@ def kill(handle: actor.ActorHandle, *, no_restart: bool = True) -> None:
         ValueError: It is no actor handle.
     """
     if not isinstance(handle, actor.ActorHandle):
-        raise ValueError(  # noqa: TRY004 (Ray's class)
+        raise ValueError(
             f"hocket.kill() takes an actor handle, but received {handle!r}. To stop a task, use hocket.cancel(ref)."
         )
     engine = session.get_open_engine()

@@ -207,7 +207,7 @@ class ClassNode(DAGNode):
         self._latest: ClassMethodNode | None = None
         for node in self._list_needed():
             if isinstance(node, InputNode):
-                raise ValueError(  # noqa: TRY004 (Ray's class)
+                raise ValueError(
                     "InputNode handles user dynamic input the DAG, and cannot be used as args, kwargs, or "
                     f"other_args_to_resolve in ClassNode constructor: what `{actor_class.__name__}` is built with is fixed when "
                     "the graph is. Give the input to a method: actor.method.bind(input_node)."
@@ -346,7 +346,7 @@ class InputNode(DAGNode):
 
     def __getitem__(self, key: int | str) -> InputAttributeNode:
         if not isinstance(key, int | str):
-            raise AssertionError(  # noqa: TRY004 (Ray's class)
+            raise AssertionError(
                 f"Please only use int index or str as first-level key to access fields of dag input, but received {key!r}."
             )
         return InputAttributeNode(self, key, is_attribute=False)
@@ -401,7 +401,7 @@ class MultiOutputNode(DAGNode):
 
     def __init__(self, args: list[DAGNode] | tuple[DAGNode, ...]) -> None:
         if not isinstance(args, list | tuple):
-            raise ValueError(  # noqa: TRY004 (Ray's class)
+            raise ValueError(
                 f"Invalid input type for `args`, {type(args)}: MultiOutputNode takes a list or tuple of nodes. Write "
                 "MultiOutputNode([node])."
             )

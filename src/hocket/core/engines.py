@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hocket.engine import contract
-from hocket.engine.local import hub
+from hocket.engine.local import driver
 from hocket.kernel import resources
 
 NAMES = ("local", "inprocess", "ray")
@@ -28,7 +28,9 @@ def open_engine(
     if kind == "inprocess":
         engine: contract.Engine = _load("inprocess").InProcessEngine(node, namespace=namespace, labels=labels)
         return engine
-    return hub.Hub(node, namespace=namespace, labels=labels, memory_limit=memory_limit, spill_folder=spill_folder)
+    return driver.DriverEngine(
+        node, namespace=namespace, labels=labels, memory_limit=memory_limit, spill_folder=spill_folder
+    )
 
 
 def open_ray(**request: Any) -> contract.Engine:
@@ -52,7 +54,7 @@ def open_ray(**request: Any) -> contract.Engine:
 def get_limits(kind: str) -> Mapping[str, str]:
     """Return what an engine cannot do, by the name of the ability, without opening it."""
     if kind == "local":
-        return hub.Hub.limits
+        return driver.DriverEngine.limits
     loaded = _load(kind)
     limits: Mapping[str, str] = (loaded.RayEngine if kind == "ray" else loaded.InProcessEngine).limits
     return limits

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hocket.core import amounts, environments, placement
+from hocket.core import amounts, environments, labels, placement
 from hocket.engine import contract
 from hocket.kernel import records, resources
 
@@ -25,28 +25,26 @@ class Option(NamedTuple):
     check: Check | None = None
 
 
-def _at_least_zero(name: str, value: Any) -> str | None:
-    if value < 0:
-        return f"The keyword {name!r} must be 0 or more, but received {value!r}. Leave it out for the default."
-    return None
+def _rule(is_met: Callable[[Any], bool], text: str, remedy: str = "") -> Check:
+    """Return the check of a rule on a value.
+
+    Args:
+        is_met: Tells whether a value meets it.
+        text: The rule, as what the value must be.
+        remedy: What to do instead.
+    """
+
+    def check(name: str, value: Any) -> str | None:
+        return None if is_met(value) else f"The keyword {name!r} must {text}, but received {value!r}.{remedy}"
+
+    return check
 
 
-def _retry_count(name: str, value: Any) -> str | None:
-    if value < -1:
-        return f"The keyword {name!r} must be -1 (without end), 0 or more, but received {value!r}."
-    return None
-
-
-def _positive(name: str, value: Any) -> str | None:
-    if value < 1:
-        return f"The keyword {name!r} must be 1 or more, but received {value!r}. Leave it out for 1."
-    return None
-
-
-def _limit(name: str, value: Any) -> str | None:
-    if value < 1 and value != -1:
-        return f"The keyword {name!r} must be -1 (without limit), 1 or more, but received {value!r}."
-    return None
+_at_least_zero = _rule(lambda value: value >= 0, "be 0 or more", " Leave it out for the default.")
+_retry_count = _rule(lambda value: value >= -1, "be -1 (without end), 0 or more")
+_positive = _rule(lambda value: value >= 1, "be 1 or more", " Leave it out for 1.")
+_limit = _rule(lambda value: value >= 1 or value == -1, "be -1 (without limit), 1 or more")
+_check_lifetime = _rule(lambda value: value in ("detached", "non_detached"), "be 'detached', 'non_detached' or None")
 
 
 def _check_returns(name: str, value: Any) -> str | None:
@@ -78,12 +76,6 @@ def _check_amount(name: str, value: float) -> str | None:
 def _non_empty(name: str, value: str) -> str | None:
     if not value:
         return f"The keyword {name!r} must not be empty. Leave it out for none."
-    return None
-
-
-def _check_lifetime(name: str, value: str) -> str | None:
-    if value not in ("detached", "non_detached"):
-        return f"The keyword 'lifetime' must be 'detached', 'non_detached' or None, but received {value!r}."
     return None
 
 
@@ -138,7 +130,7 @@ _PLACING = {
     "placement_group": Option((placement.PlacementGroup, str), placement.check_group),
     "placement_group_bundle_index": Option((int,)),
     "placement_group_capture_child_tasks": Option((bool,)),
-    "label_selector": Option((dict,), placement.check_selector),
+    "label_selector": Option((dict,), labels.explain_selector),
     "fallback_strategy": Option((list,), placement.check_fallback),
     "runtime_env": Option((dict,), environments.check_environment),
     "name": Option((str,), _non_empty),

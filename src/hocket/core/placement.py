@@ -177,7 +177,7 @@ class NodeLabelSchedulingStrategy:
             raise ValueError("NodeLabelSchedulingStrategy needs conditions: write hard={'disk': In('ssd')}.")
         for name, condition in {**(hard or {}), **(soft or {})}.items():
             if not isinstance(condition, Condition):
-                raise ValueError(  # noqa: TRY004 (Ray's class)
+                raise ValueError(
                     f"The condition on label {name!r} must be In, NotIn, Exists or DoesNotExist, but received {condition!r}. Write "
                     f"{{{name!r}: In({condition!r})}}."
                 )
@@ -204,11 +204,6 @@ def check_group(name: str, value: object) -> str | None:
     return None
 
 
-def check_selector(name: str, value: Mapping[Any, Any]) -> str | None:
-    """Return what is wrong with a label selector, or None."""
-    return labels.explain_selector(name, value)
-
-
 def check_fallback(name: str, value: list[Any]) -> str | None:
     """Return what is wrong with a list of fallbacks, or None."""
     for part in value:
@@ -216,7 +211,7 @@ def check_fallback(name: str, value: list[Any]) -> str | None:
             return (
                 f"{name!r} must be a list of dicts such as {{'label_selector': {{'disk': 'ssd'}}}}, but holds {part!r}."
             )
-        problem = check_selector("label_selector", part["label_selector"])
+        problem = labels.explain_selector("label_selector", part["label_selector"])
         if problem is not None:
             return problem
     return None
@@ -278,7 +273,7 @@ def describe_choice(given: Mapping[str, Any]) -> str:
     elif isinstance(strategy, NodeLabelSchedulingStrategy):
         sides = {"hard": strategy.hard, "soft": strategy.soft}
         choice = {"kind": "labels"} | {
-            side: {label: _describe_condition(condition) for label, condition in conditions.items()}
+            side: {name: [type(one).__name__, *getattr(one, "values", ())] for name, one in conditions.items()}
             for side, conditions in sides.items()
         }
     elif given.get("label_selector"):
@@ -288,10 +283,6 @@ def describe_choice(given: Mapping[str, Any]) -> str:
     elif strategy == "SPREAD":
         choice = {"kind": "strategy", "name": strategy}
     return json.dumps(choice, sort_keys=True) if choice else ""
-
-
-def _describe_condition(condition: Condition) -> list[str]:
-    return [type(condition).__name__, *getattr(condition, "values", ())]
 
 
 def check_nodes(given: Mapping[str, Any], what: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hocket import exceptions
+from hocket.data import extras
 
 
 def load(caller: str, module: str = "pyarrow") -> Any:
@@ -23,13 +23,8 @@ def load(caller: str, module: str = "pyarrow") -> Any:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise exceptions.MissingExtraError(
-            f"{caller} needs pyarrow, and {error.name!r} cannot be imported. Run pip install 'hocket[data]'; from_items(), from_numpy() and range() do "
-            "without it."
-        ) from error
+    remedy = "Run pip install 'hocket[data]'; from_items(), from_numpy() and range() do without it."
+    return extras.load(module, caller, "pyarrow", remedy)
 
 
 def get_optional() -> Any:

@@ -220,7 +220,9 @@ def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Ca
         return fetch(0).cut(0, 0)
     where = np.searchsorted(starts, rows, side="right") - 1
     if rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
-        return join([_cut_run(fetch(at), rows, int(starts[at])) for at in range(int(where[0]), int(where[-1]) + 1)])
+        first, last = int(rows[0]), int(rows[-1])
+        spans = [(at, int(starts[at])) for at in range(int(where[0]), int(where[-1]) + 1)]
+        return join([fetch(at).cut(max(0, first - start), last + 1 - start) for at, start in spans])
     if where[0] == where[-1] and (where == where[0]).all():
         return fetch(int(where[0])).pick(rows - starts[where[0]])
     by_block = np.argsort(where, kind="stable")
@@ -232,10 +234,6 @@ def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Ca
     back = np.empty(len(rows), np.int64)
     back[by_block] = np.arange(len(rows))
     return join(parts).pick(back)
-
-
-def _cut_run(block: Block, rows: npt.NDArray[np.int64], start: int) -> Block:
-    return block.cut(max(0, int(rows[0]) - start), int(rows[-1]) + 1 - start)
 
 
 def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:

@@ -52,12 +52,8 @@ def build_from_values(values: Sequence[Any]) -> Column:
         found = np.array(values)
         if found.dtype.kind in "biuf":  # whole numbers of more than 64 bits are objects
             return found
-    packed = arrow.get_optional_array(values) if not _has_arrays(values) else None
+    packed = None if any(isinstance(value, np.ndarray) for value in values) else arrow.get_optional_array(values)
     return _hold(values) if packed is None else packed
-
-
-def _has_arrays(values: Sequence[Any]) -> bool:
-    return any(isinstance(value, np.ndarray) for value in values)
 
 
 def _hold(values: Sequence[Any]) -> npt.NDArray[Any]:

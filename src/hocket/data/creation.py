@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,20 @@ from hocket.data import arrow, blocks, dataset, files, frames, plan, reading, se
 def _build(block: blocks.Block, num_blocks: int | None) -> dataset.Dataset:
     reading.check_count("override_num_blocks", num_blocks, 1)
     return dataset.Dataset(plan.cut_block(block, settings.DataContext.get_current().target_max_block_size, num_blocks))
+
+
+def _build_joined(
+    given: Any, is_one: Callable[[Any], bool], words: tuple[str, str, str], num_blocks: int | None
+) -> dataset.Dataset:
+    """Return a data set of a table, or a list of them. The words are the caller, what it takes, and what to write."""
+    caller, kind, remedy = words
+    parts = given if isinstance(given, list | tuple) else [given]
+    for part in parts:
+        if not is_one(part):
+            raise TypeError(
+                f"{caller} takes {kind} or a list of them, but received a {type(part).__name__}: {part!r:.80}. Write {remedy}."
+            )
+    return _build(blocks.join([blocks.build_from_batch(part, caller) for part in parts]), num_blocks)
 
 
 def from_items(items: Sequence[Any], *, override_num_blocks: int | None = None) -> dataset.Dataset:
@@ -84,14 +98,8 @@ def from_pandas(dfs: Any, *, override_num_blocks: int | None = None) -> dataset.
         TypeError: It is no DataFrame.
         ValueError: Two have different columns.
     """
-    given = dfs if isinstance(dfs, list | tuple) else [dfs]
-    for frame in given:
-        if not frames.is_frame(frame):
-            raise TypeError(
-                f"from_pandas() takes a DataFrame or a list of them, but received a {type(frame).__name__}: {frame!r:.80}. Write from_pandas(pd.DataFrame(...))."
-            )
-    return _build(
-        blocks.join([blocks.build_from_batch(frame, "from_pandas()") for frame in given]), override_num_blocks
+    return _build_joined(
+        dfs, frames.is_frame, ("from_pandas()", "a DataFrame", "from_pandas(pd.DataFrame(...))"), override_num_blocks
     )
 
 
@@ -103,13 +111,8 @@ def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> datase
         ValueError: Two have different columns.
     """
     pa = arrow.load("from_arrow()")
-    given = tables if isinstance(tables, list | tuple) else [tables]
-    for table in given:
-        if not isinstance(table, pa.Table):
-            raise TypeError(
-                f"from_arrow() takes an Arrow table or a list of them, but received a {type(table).__name__}: {table!r:.80}. Write from_arrow(pa.table(...))."
-            )
-    return _build(blocks.join([blocks.build_from_batch(table, "from_arrow()") for table in given]), override_num_blocks)
+    words = ("from_arrow()", "an Arrow table", "from_arrow(pa.table(...))")
+    return _build_joined(tables, lambda table: isinstance(table, pa.Table), words, override_num_blocks)
 
 
 def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:  # noqa: A001 (Ray's name)
@@ -123,9 +126,7 @@ def range(n: int, *, override_num_blocks: int | None = None) -> dataset.Dataset:
         >>> data.range(3).take_all()
         [{'id': 0}, {'id': 1}, {'id': 2}]
     """
-    if n is None:
-        raise ValueError("n must be a whole number from 0, but received None. Write range(1000).")
-    reading.check_count("n", n, 0)
+    reading.check_count("n", n, 0, "range(1000)")
     reading.check_count("override_num_blocks", override_num_blocks, 1)
     most = settings.DataContext.get_current().target_max_block_size
     count = override_num_blocks or max(1, -(-8 * n // most), min(8, n >> 12))

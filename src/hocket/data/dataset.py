@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
-import numpy as np
-
-from hocket.data import blocks, execution, feed, order, plan, reading, settings
+from hocket.data import blocks, execution, feed, operations, order, plan, reading, settings
 
 T = TypeVar("T")
 
 
 @final
-class Dataset(feed.Feed):
+class Dataset(operations.RowOperations, feed.Feed):
     """Rows in blocks, and what shall be done to them. Made by `from_items`, `read_parquet` and their like.
 
     A data set is a plan. It never changes: each method returns another one, and nothing is done before rows are asked for. Then blocks stream
@@ -36,148 +34,19 @@ class Dataset(feed.Feed):
     """
 
     def __init__(self, reads: Sequence[plan.Read], ops: Sequence[plan.Op] = ()) -> None:
-        self._reads = tuple(reads)
-        self._ops = tuple(ops)
+        self._plan = plan.Plan(tuple(reads), tuple(ops))
 
     def __repr__(self) -> str:
-        steps = "".join(
-            f" -> {op.name if isinstance(op, plan.Step) else type(op).__name__.lower()}" for op in self._ops
-        )
-        count = self._get_optional_count()
-        return f"Dataset({len(self._reads)} blocks, {'?' if count is None else count} rows{steps})"
+        names = [op.name if isinstance(op, plan.Step) else type(op).__name__.lower() for op in self._plan.ops]
+        steps = "".join(f" -> {name}" for name in names)
+        count = self._plan.get_optional_count()
+        return f"Dataset({self.num_blocks()} blocks, {'?' if count is None else count} rows{steps})"
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("A Dataset has rows and batches, so say which: write iter_rows() or iter_batches().")
 
     def _then(self, op: plan.Op) -> Dataset:
-        return Dataset(self._reads, (*self._ops, op))
-
-    # --- what is done to rows -----------------------------------------------------------------------------------------
-
-    def map_batches(
-        self,
-        fn: Callable[..., blocks.Batch | Iterator[blocks.Batch]],
-        *,
-        batch_size: int | None = None,
-        batch_format: str | None = "default",
-        zero_copy_batch: bool = True,
-        fn_args: Iterable[Any] = (),
-        fn_kwargs: Mapping[str, Any] | None = None,
-        num_cpus: float = 1,
-    ) -> Dataset:
-        """Call a function with batches; what it returns are the rows.
-
-        Args:
-            fn: Takes a batch and returns one, in any format and of any length; or yields several.
-            batch_size: How many rows a batch has at most: blocks are cut, not joined. Default: whole blocks.
-            batch_format: What `fn` is given: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"`` or ``"pyarrow"``.
-            zero_copy_batch: Whether arrays are read-only, because they look into shared memory. False gives copies.
-            fn_args: More arguments for `fn`.
-            fn_kwargs: The same, by name.
-            num_cpus: How many CPUs a task holds.
-
-        Raises:
-            TypeError: `fn` is no function.
-            ValueError: The batch size is less than 1, or there is no such format.
-
-        Example:
-            >>> import hocket
-            >>> from hocket import data
-            >>> context = hocket.init(num_cpus=2, engine="inprocess")
-            >>> data.range(3).map_batches(lambda batch, by: {"id": batch["id"] * by}, fn_kwargs={"by": 10}).take_all()
-            [{'id': 0}, {'id': 10}, {'id': 20}]
-            >>> hocket.shutdown()
-        """
-        _check_function("map_batches", fn)
-        reading.check_batch_size(batch_size, may_be_none=True)
-        step = plan.MapBatches(
-            function=fn,
-            batch_size=batch_size,
-            batch_format=blocks.check_format(batch_format),
-            is_shared=zero_copy_batch,
-            args=tuple(fn_args),
-            kwargs=dict(fn_kwargs or {}),
-        )
-        return self._then(_build_step("map_batches", step, fn, num_cpus=num_cpus))
-
-    def map(self, fn: Callable[[blocks.Row], blocks.Row], *, num_cpus: float = 1) -> Dataset:
-        """Call a function with each row, a dict of Python values; what it returns is the row. `map_batches` is many times faster.
-
-        Raises:
-            TypeError: `fn` is no function.
-        """
-        _check_function("map", fn)
-        return self._then(_build_step("map", plan.MapRows(fn), fn, keeps_rows=True, num_cpus=num_cpus))
-
-    def flat_map(self, fn: Callable[[blocks.Row], list[blocks.Row]], *, num_cpus: float = 1) -> Dataset:
-        """Call a function with each row; what it returns is a list of rows.
-
-        Raises:
-            TypeError: `fn` is no function.
-        """
-        _check_function("flat_map", fn)
-        return self._then(_build_step("flat_map", plan.FlatMapRows(fn), fn, num_cpus=num_cpus))
-
-    def filter(self, fn: Callable[[blocks.Row], bool], *, num_cpus: float = 1) -> Dataset:
-        """Keep the rows of which a function says True.
-
-        Raises:
-            TypeError: `fn` is no function.
-        """
-        _check_function("filter", fn)
-        return self._then(_build_step("filter", plan.FilterRows(fn), fn, num_cpus=num_cpus))
-
-    def select_columns(self, cols: str | Sequence[str]) -> Dataset:
-        """Keep some columns, in the order in which they are named.
-
-        Raises:
-            KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
-            ValueError: No column is named, or one twice.
-        """
-        names = _check_names("select_columns", cols)
-        step = plan.SelectColumns(names)
-        return self._try(plan.Step(apply=step, name="select_columns", keeps_rows=True))
-
-    def drop_columns(self, cols: str | Sequence[str]) -> Dataset:
-        """Leave some columns out.
-
-        Raises:
-            KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
-            ValueError: No column is named, or one twice, or none is left.
-        """
-        names = _check_names("drop_columns", cols)
-        return self._try(plan.Step(apply=plan.DropColumns(names), name="drop_columns", keeps_rows=True))
-
-    def rename_columns(self, names: Mapping[str, str]) -> Dataset:
-        """Give columns other names.
-
-        Raises:
-            KeyError: There is no such column. Raised here if the columns are known, and else when rows are asked for.
-            ValueError: Two columns would have one name.
-        """
-        return self._try(plan.Step(apply=plan.RenameColumns(dict(names)), name="rename_columns", keeps_rows=True))
-
-    def add_column(self, col: str, fn: Callable[[Any], Any], *, batch_format: str | None = "pandas") -> Dataset:
-        """Add a column, or replace it: what a function makes of each block.
-
-        Args:
-            col: Its name.
-            fn: Takes a block, and returns a value for each of its rows.
-            batch_format: What it is given; see `map_batches`.
-
-        Raises:
-            TypeError: `fn` is no function.
-            ValueError: There is no such format.
-        """
-        _check_function("add_column", fn)
-        step = plan.AddColumn(name=col, function=fn, batch_format=blocks.check_format(batch_format))
-        return self._then(plan.Step(apply=step, name=f"add_column({col})", keeps_rows=True))
-
-    def _try(self, step: plan.Step) -> Dataset:
-        """Add a step that looks at columns only; take it once, if that costs nothing, so that a mistake is found where it is made."""
-        if not self._ops and self._reads and isinstance(self._reads[0], plan.Held):
-            step.apply(self._reads[0].block.cut(0, 0))
-        return self._then(step)
+        return Dataset(self._plan.reads, (*self._plan.ops, op))
 
     # --- the order and the number of blocks ---------------------------------------------------------------------------
 
@@ -210,9 +79,7 @@ class Dataset(feed.Feed):
         Raises:
             ValueError: The number is less than 1.
         """
-        if num_blocks is None:
-            raise ValueError("num_blocks must be a whole number from 1, but received None. Write repartition(8).")
-        reading.check_count("num_blocks", num_blocks, 1)
+        reading.check_count("num_blocks", num_blocks, 1, "repartition(8)")
         return self._then(plan.Repartition(int(num_blocks)))
 
     def split(self, n: int, *, equal: bool = False) -> list[Dataset]:
@@ -225,14 +92,12 @@ class Dataset(feed.Feed):
         Raises:
             ValueError: The number is less than 1.
         """
-        if n is None:
-            raise ValueError("n must be a whole number from 1, but received None. Write split(2).")
-        reading.check_count("n", n, 1)
-        found = self.materialize()
-        total = found.count()
+        reading.check_count("n", n, 1, "split(2)")
+        source = execution.Source(self._store(), None)
+        total = source.num_rows
         total -= total % n if equal else 0
         ends = [total * number // n for number in range(n + 1)]
-        return [Dataset(cut_reads(found._reads, start, stop)) for start, stop in itertools.pairwise(ends)]
+        return [Dataset(execution.cut_parts(source.parts, start, stop)) for start, stop in itertools.pairwise(ends)]
 
     def materialize(self) -> Dataset:
         """Execute the plan and return its rows as a data set that has them, in the session's memory.
@@ -245,30 +110,25 @@ class Dataset(feed.Feed):
             Dataset(1 blocks, 10 rows)
             >>> hocket.shutdown()
         """
-        return Dataset(execution.store(self._reads, self._ops, settings.DataContext.get_current().execution_options))
+        return Dataset(self._store())
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
     def count(self) -> int:
         """Return how many rows there are. The plan is executed if that cannot be known without."""
-        known = self._get_optional_count()
+        known = self._plan.get_optional_count()
         return sum(found.num_rows for found in self._stream()) if known is None else known
-
-    def _get_optional_count(self) -> int | None:
-        sizes = [read.num_rows for read in self._reads]
-        changes = any(isinstance(op, plan.Step) and not op.keeps_rows for op in self._ops)
-        return None if changes or None in sizes else sum(size or 0 for size in sizes)
 
     def num_blocks(self) -> int:
         """Return how many blocks the source has."""
-        return len(self._reads)
+        return len(self._plan.reads)
 
     def schema(self) -> blocks.Schema | None:
         """Return the names and types of the columns, as the first block with rows has them; None if there are no rows.
 
         Of a plan, that block is made to see.
         """
-        block = self._find_block()
+        block = self._peek()
         return block.read_schema() if block.columns else None
 
     def columns(self) -> list[str] | None:
@@ -276,29 +136,15 @@ class Dataset(feed.Feed):
         schema = self.schema()
         return None if schema is None else schema.names
 
-    def _find_block(self) -> blocks.Block:
-        reads = (
-            self._reads[:1]
-            if self._get_optional_count() and not any(isinstance(op, plan.Shuffle) for op in self._ops)
-            else self._reads
-        )
-        for found in Dataset(reads, self._ops)._stream():
-            if found.num_rows:
-                return execution.fetch(found)
-        return blocks.Block({}, 0)
-
     def take(self, limit: int = 20) -> list[blocks.Row]:
         """Return the first rows.
 
         Raises:
             ValueError: The number is negative.
         """
-        if limit is None:
-            raise ValueError("limit must be a whole number from 0, but received None. Write take_all().")
-        reading.check_count("limit", limit, 0)
+        reading.check_count("limit", limit, 0, "take_all()")
         rows: list[blocks.Row] = []
-        options = settings.DataContext.get_current().execution_options
-        found = execution.stream(self._reads, plan.limit_rows(self._ops, limit), options) if limit else ()
+        found = execution.stream(self._plan.limit_rows(limit), _get_options()) if limit else ()
         for block in map(execution.fetch, found):
             rows += block.cut(0, limit - len(rows)).list_rows()
             if len(rows) >= limit:
@@ -357,110 +203,38 @@ class Dataset(feed.Feed):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _stream(self) -> Iterator[plan.Held | plan.Stored]:
-        return execution.stream(self._reads, self._ops, settings.DataContext.get_current().execution_options)
+        return execution.stream(self._plan, _get_options())
 
     def _stream_blocks(self) -> Iterator[blocks.Block]:
         return map(execution.fetch, self._stream())
 
-    def _peek(self) -> blocks.Block:
-        return self._find_block()
+    def _store(self) -> list[plan.Stored]:
+        return execution.store(self._plan, _get_options())
 
-    def _loop(
-        self,
-        convert: Callable[[blocks.Block], T],
-        *,
-        batch_size: int | None,
-        drop_last: bool,
-        shuffle_buffer: int | None,
-        shuffle_seed: int | None,
-        prefetch_batches: int,
-    ) -> Iterable[T]:
+    def _peek(self) -> blocks.Block:
+        return execution.find_block(self._plan, _get_options())
+
+    def _loop(self, convert: Callable[[blocks.Block], T], batching: feed.Batching) -> Iterable[T]:
         def begin() -> Iterator[T]:
             stream = self._stream_blocks()
-            if shuffle_buffer is not None:
-                stream = reading.mix(stream, max(shuffle_buffer, 1), shuffle_seed or 0)
-            cut = reading.cut_batches(stream, batch_size, drop_last=drop_last)
-            return reading.read_ahead((convert(blocks.join([block])) for block in cut), prefetch_batches)
+            if batching.shuffle_buffer is not None:
+                stream = reading.mix(stream, batching.shuffle_buffer, batching.shuffle_seed or 0)
+            cut = reading.cut_batches(stream, batching.batch_size, drop_last=batching.drop_last)
+            return reading.read_ahead((convert(blocks.join([block])) for block in cut), batching.prefetch_batches)
 
         return reading.Restartable(begin)
 
-    def build_source(self, options: settings.ExecutionOptions | None = None, *, stays_here: bool = False) -> Source:
+    def build_source(
+        self, options: settings.ExecutionOptions | None = None, *, stays_here: bool = False
+    ) -> execution.Source:
         """Execute the plan, and return its rows so that ranks can read them in any order. For trainers.
 
         Args:
             options: How much is worked on at a time.
             stays_here: Whether only this process will read them, so that blocks which it holds need not go to the engine.
         """
-        options = options or settings.DataContext.get_current().execution_options
-        ops = self._ops
-        seed = None
-        if ops and isinstance(ops[-1], plan.Shuffle):
-            seed, ops = ops[-1].seed, ops[:-1]
-        if stays_here:
-            return Source([found for found in execution.stream(self._reads, ops, options) if found.num_rows], seed)
-        return Source(execution.store(self._reads, ops, options), seed)
+        return execution.build_source(self._plan, options or _get_options(), stays_here=stays_here)
 
 
-@final
-class Source:
-    """Rows that are there, in blocks that can be read in any order.
-
-    Args:
-        parts: The blocks.
-        shuffle_seed: Which orders the epochs have; None: that of the blocks.
-    """
-
-    def __init__(self, parts: Sequence[plan.Held | plan.Stored], shuffle_seed: int | None) -> None:
-        self.parts = tuple(parts)
-        self.shuffle_seed = shuffle_seed
-        ends = np.cumsum([0, *(part.num_rows for part in parts)])
-        self.starts = ends[:-1]
-        self.num_rows = int(ends[-1])
-
-
-def _build_step(
-    verb: str,
-    apply: Callable[[blocks.Block], blocks.Block],
-    fn: Callable[..., Any],
-    *,
-    keeps_rows: bool = False,
-    num_cpus: Any,
-) -> plan.Step:
-    if isinstance(num_cpus, bool) or not isinstance(num_cpus, int | float) or num_cpus < 0:
-        raise ValueError(f"num_cpus must be a number from 0, but received {num_cpus!r}. Leave it out for 1.")
-    return plan.Step(apply=apply, name=f"{verb}({plan.name_function(fn)})", keeps_rows=keeps_rows, num_cpus=num_cpus)
-
-
-def _check_function(verb: str, fn: object) -> None:
-    if isinstance(fn, type):
-        raise TypeError(
-            f"{verb}() takes a function, but received the class {fn.__name__}. Make what it needs in a function, with functools.cache to make it once in each worker."
-        )
-    if not callable(fn):
-        raise TypeError(f"{verb}() takes a function, but received {fn!r}. Write {verb}(function), without calling it.")
-
-
-def _check_names(verb: str, given: str | Sequence[str]) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
-    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
-        raise ValueError(
-            f"{verb}() takes the names of columns, each once, but received {given!r}. Write {verb}(['x', 'y'])."
-        )
-    return names
-
-
-def cut_reads(reads: Sequence[plan.Read], start: int, stop: int) -> list[plan.Held | plan.Stored]:
-    """Return the part of materialised blocks that begins and ends at rows."""
-    found: list[plan.Held | plan.Stored] = []
-    at = 0
-    for read in reads:
-        assert isinstance(read, plan.Held | plan.Stored), read
-        low, high = max(start - at, 0), min(stop - at, read.num_rows)
-        if high > low and isinstance(read, plan.Held):
-            found.append(plan.Held(read.block.cut(low, high)))
-        elif high > low:
-            assert isinstance(read, plan.Stored), read
-            num_bytes = read.num_bytes * (high - low) // read.num_rows
-            found.append(plan.Stored(read.ref, num_bytes, read.start + low, read.start + high))
-        at += read.num_rows
-    return found
+def _get_options() -> settings.ExecutionOptions:
+    return settings.DataContext.get_current().execution_options

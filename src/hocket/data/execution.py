@@ -58,32 +58,28 @@ def _gather(rows: plan.Rows, parts: Sequence[tuple[int, int]], *whole: blocks.Bl
     return block, Size(block.num_rows, block.count_bytes())
 
 
-def stream(
-    reads: Sequence[plan.Read], ops: Sequence[plan.Op], options: settings.ExecutionOptions
-) -> Iterator[plan.Held | plan.Stored]:
+def stream(whole: plan.Plan, options: settings.ExecutionOptions) -> Iterator[plan.Held | plan.Stored]:
     """Give the blocks of a plan, one by one, while later ones are worked on.
 
     Raises:
         TaskError: A step failed. It is also an instance of what was raised.
     """
-    last = max((at for at, op in enumerate(ops) if not isinstance(op, plan.Step)), default=-1)
-    if last >= 0:
-        barrier = ops[last]
-        assert not isinstance(barrier, plan.Step), barrier
-        rearranged = _rearrange(store(reads, ops[:last], options), barrier, options)
-        return _take_steps(rearranged, ops[last + 1 :], options)
-    return _take_steps(iter(reads), ops, options)
+    for last, barrier in reversed(list(enumerate(whole.ops))):
+        if not isinstance(barrier, plan.Step):
+            before = plan.Plan(whole.reads, whole.ops[:last])
+            return _take_steps(_rearrange(store(before, options), barrier, options), whole.ops[last + 1 :], options)
+    return _take_steps(iter(whole.reads), whole.ops, options)
 
 
-def store(reads: Sequence[plan.Read], ops: Sequence[plan.Op], options: settings.ExecutionOptions) -> list[plan.Stored]:
+def store(whole: plan.Plan, options: settings.ExecutionOptions) -> list[plan.Stored]:
     """Execute a plan, keep its blocks in the engine, and return what stands for them. Empty ones are left out."""
-    return [_put(found) for found in stream(reads, ops, options) if found.num_rows]
-
-
-def _put(found: plan.Held | plan.Stored) -> plan.Stored:
-    if isinstance(found, plan.Stored):
-        return found
-    return plan.Stored(api.put(found.block), found.num_bytes, 0, found.num_rows)
+    return [
+        found
+        if isinstance(found, plan.Stored)
+        else plan.Stored(api.put(found.block), found.num_bytes, 0, found.num_rows)
+        for found in stream(whole, options)
+        if found.num_rows
+    ]
 
 
 def fetch(found: plan.Held | plan.Stored) -> blocks.Block:
@@ -94,6 +90,58 @@ def fetch(found: plan.Held | plan.Stored) -> blocks.Block:
     return block.cut(found.start, found.stop)
 
 
+def find_block(whole: plan.Plan, options: settings.ExecutionOptions) -> blocks.Block:
+    """Return the first block of a plan that has rows; one without columns if none has."""
+    if whole.get_optional_count() and not any(isinstance(op, plan.Shuffle) for op in whole.ops):
+        whole = plan.Plan(whole.reads[:1], whole.ops)
+    for found in stream(whole, options):
+        if found.num_rows:
+            return fetch(found)
+    return blocks.Block({}, 0)
+
+
+@final
+class Source:
+    """Rows that are there, in blocks that can be read in any order.
+
+    Args:
+        parts: The blocks.
+        shuffle_seed: Which orders the epochs have; None: that of the blocks.
+    """
+
+    def __init__(self, parts: Sequence[plan.Held | plan.Stored], shuffle_seed: int | None) -> None:
+        self.parts = tuple(parts)
+        self.shuffle_seed = shuffle_seed
+        ends = np.cumsum([0, *(part.num_rows for part in parts)])
+        self.starts = ends[:-1]
+        self.num_rows = int(ends[-1])
+
+
+def build_source(whole: plan.Plan, options: settings.ExecutionOptions, *, stays_here: bool) -> Source:
+    """Execute a plan; see `Dataset.build_source`."""
+    seed = None
+    if whole.ops and isinstance(whole.ops[-1], plan.Shuffle):
+        seed, whole = whole.ops[-1].seed, plan.Plan(whole.reads, whole.ops[:-1])
+    if stays_here:
+        return Source([found for found in stream(whole, options) if found.num_rows], seed)
+    return Source(store(whole, options), seed)
+
+
+def cut_parts(parts: Sequence[plan.Held | plan.Stored], start: int, stop: int) -> list[plan.Held | plan.Stored]:
+    """Return the part of some blocks that begins and ends at rows."""
+    found: list[plan.Held | plan.Stored] = []
+    at = 0
+    for part in parts:
+        low, high = max(start - at, 0), min(stop - at, part.num_rows)
+        if high > low and isinstance(part, plan.Held):
+            found.append(plan.Held(part.block.cut(low, high)))
+        elif high > low and isinstance(part, plan.Stored):
+            num_bytes = part.num_bytes * (high - low) // part.num_rows
+            found.append(plan.Stored(part.ref, num_bytes, part.start + low, part.start + high))
+        at += part.num_rows
+    return found
+
+
 def _take_steps(
     reads: Iterator[plan.Read], ops: Sequence[plan.Op], options: settings.ExecutionOptions
 ) -> Iterator[plan.Held | plan.Stored]:
@@ -102,19 +150,14 @@ def _take_steps(
         first = next(reads, None)
         if first is None:
             return
-        reads = _prepend(first, reads)
+        reads = itertools.chain((first,), reads)
         if isinstance(first, plan.Held | plan.Stored):  # a source is of one kind
-            yield from reads  # type: ignore[misc]  # see above
+            yield from reads
             return
     num_cpus = max([step.num_cpus for step in steps], default=1.0)
     task = _make_task(_run, " -> ".join(step.name for step in steps) or "read", num_cpus)
     shared = api.put(steps)
     yield from _pump((_submit(task, read, shared) for read in reads), options)
-
-
-def _prepend(first: plan.Read, rest: Iterator[plan.Read]) -> Iterator[plan.Read]:
-    yield first
-    yield from rest
 
 
 def _make_task(
@@ -134,10 +177,8 @@ def _submit(
     refs: list[Any]
     if isinstance(read, plan.Stored):
         refs = task.remote(read.ref, (read.start, read.stop), steps)
-    elif isinstance(read, plan.Held):
-        refs = task.remote(read.block, None, steps)
     else:
-        refs = task.remote(read, None, steps)
+        refs = task.remote(read.block if isinstance(read, plan.Held) else read, None, steps)
     return refs
 
 

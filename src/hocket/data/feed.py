@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
 
 from hocket.data import blocks, reading, to_jax, to_tensorflow, to_torch
 
@@ -15,6 +16,18 @@ PREFETCH_BATCHES = 1
 """Ray's default."""
 
 
+@final
+@dataclass(frozen=True)
+class Batching:
+    """How rows become batches: the arguments of `Feed.iter_batches` that all forms of batches have."""
+
+    batch_size: int | None
+    drop_last: bool
+    shuffle_buffer: int | None
+    shuffle_seed: int | None
+    prefetch_batches: int
+
+
 class Feed(abc.ABC):
     """Rows that come in batches.
 
@@ -22,51 +35,28 @@ class Feed(abc.ABC):
     """
 
     @abc.abstractmethod
-    def _loop(
-        self,
-        convert: Callable[[blocks.Block], T],
-        *,
-        batch_size: int | None,
-        drop_last: bool,
-        shuffle_buffer: int | None,
-        shuffle_seed: int | None,
-        prefetch_batches: int,
-    ) -> Iterable[T]:
-        """Return what gives the batches, converted, each time that it is looped over. The arguments are checked."""
+    def _loop(self, convert: Callable[[blocks.Block], T], batching: Batching) -> Iterable[T]:
+        """Return what gives the batches, converted, each time that it is looped over. What is asked for is checked."""
 
     @abc.abstractmethod
     def _peek(self) -> blocks.Block:
         """Return a block, for the types of its columns."""
 
-    @property
-    def _use_gpu(self) -> bool:
-        """Whether tensors go to a GPU unless the user says where."""
-        return False
+    _use_gpu = False
+    """Whether tensors go to a GPU unless the user says where."""
 
     _may_lack_size = True
     """Whether batches may be of any size."""
 
-    def _begin(
-        self,
-        convert: Callable[[blocks.Block], T],
-        batch_size: int | None,
-        drop_last: bool,
-        shuffle_buffer: int | None,
-        shuffle_seed: int | None,
-        prefetch_batches: int,
-    ) -> Iterable[T]:
-        reading.check_batch_size(batch_size, may_be_none=self._may_lack_size)
-        reading.check_count("local_shuffle_buffer_size", shuffle_buffer, 1)
-        reading.check_count("local_shuffle_seed", shuffle_seed, 0)
-        reading.check_count("prefetch_batches", prefetch_batches, 0)
-        return self._loop(
-            convert,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            shuffle_buffer=shuffle_buffer,
-            shuffle_seed=shuffle_seed,
-            prefetch_batches=prefetch_batches,
-        )
+    _row_batch_size: int | None = None
+    """In batches of which size rows are read."""
+
+    def _begin(self, convert: Callable[[blocks.Block], T], batching: Batching) -> Iterable[T]:
+        reading.check_batch_size(batching.batch_size, may_be_none=self._may_lack_size)
+        reading.check_count("local_shuffle_buffer_size", batching.shuffle_buffer, 1)
+        reading.check_count("local_shuffle_seed", batching.shuffle_seed, 0)
+        reading.check_count("prefetch_batches", batching.prefetch_batches, 0)
+        return self._loop(convert, batching)
 
     def iter_batches(
         self,
@@ -99,11 +89,7 @@ class Feed(abc.ABC):
         form = blocks.check_format(batch_format)
         return self._begin(
             lambda block: block.to_batch(form, is_owned=True),
-            batch_size,
-            drop_last,
-            local_shuffle_buffer_size,
-            local_shuffle_seed,
-            prefetch_batches,
+            Batching(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_batches),
         )
 
     def iter_torch_batches(
@@ -123,13 +109,9 @@ class Feed(abc.ABC):
 
         Args:
             prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
-            batch_size: See `iter_batches`.
             dtypes: What the tensors are made: one dtype for all columns, or a dict of them by column. Default: as the columns are.
             device: Where they go. Default: the rank's GPU if it has one, else the CPU.
             collate_fn: Makes the batch of a dict of arrays, in place of this method. It runs in the thread that makes batches.
-            drop_last: See `iter_batches`.
-            local_shuffle_buffer_size: See `iter_batches`.
-            local_shuffle_seed: See `iter_batches`.
             pin_memory: Whether they go through pinned memory to the GPU.
 
         Raises:
@@ -149,7 +131,7 @@ class Feed(abc.ABC):
             dtypes, to_torch.find_device(device, use_gpu=self._use_gpu), collate_fn, pin_memory=pin_memory
         )
         return self._begin(
-            convert, batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_batches
+            convert, Batching(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_batches)
         )
 
     def iter_jax_batches(
@@ -165,13 +147,9 @@ class Feed(abc.ABC):
         """Return something to loop over, any number of times: batches as a dict of JAX arrays, on JAX's default device.
 
         Args:
-            prefetch_batches: See `iter_batches`, as for all others but `dtypes`.
-            batch_size: See `iter_batches`.
+            prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
             dtypes: What the arrays are made: one dtype for all columns, or a dict of them by column. Default: as JAX converts them, which
                 makes 64 bits 32.
-            drop_last: See `iter_batches`.
-            local_shuffle_buffer_size: See `iter_batches`.
-            local_shuffle_seed: See `iter_batches`.
 
         Raises:
             TypeError: A column holds no numbers. Raised by the loop.
@@ -179,11 +157,7 @@ class Feed(abc.ABC):
         """
         return self._begin(
             to_jax.build_converter(dtypes),
-            batch_size,
-            drop_last,
-            local_shuffle_buffer_size,
-            local_shuffle_seed,
-            prefetch_batches,
+            Batching(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_batches),
         )
 
     def to_tf(
@@ -210,11 +184,7 @@ class Feed(abc.ABC):
             feature_columns: One column, which gives a tensor, or several, which give a dict of tensors. A dict gives the tensors other names.
             label_columns: The same, for the labels.
             additional_columns: The same, for what Keras takes third: weights.
-            prefetch_batches: See `iter_batches`.
-            batch_size: See `iter_batches`.
-            drop_last: See `iter_batches`.
-            local_shuffle_buffer_size: See `iter_batches`.
-            local_shuffle_seed: See `iter_batches`.
+            prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
             feature_type_spec: Types and shapes of the features. Default: as the columns are.
             label_type_spec: The same, for the labels.
             additional_type_spec: The same, for the additional columns.
@@ -225,7 +195,8 @@ class Feed(abc.ABC):
             MissingExtraError: TensorFlow is not installed.
         """
         tf_blocks: Iterable[blocks.Block] = self._begin(
-            _keep, batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_batches
+            lambda block: block,
+            Batching(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_batches),
         )
         return to_tensorflow.build_dataset(
             lambda: iter(tf_blocks),
@@ -244,17 +215,7 @@ class Feed(abc.ABC):
             >>> list(data.range(2).iter_rows())
             [{'id': 0}, {'id': 1}]
         """
-        found: Iterable[list[blocks.Row]] = self._begin(_list_rows, *self._row_batches(), None, None, 0)
+        found: Iterable[list[blocks.Row]] = self._begin(
+            lambda block: list(block.list_rows()), Batching(self._row_batch_size, False, None, None, 0)
+        )
         return itertools.chain.from_iterable(found)
-
-    def _row_batches(self) -> tuple[int | None, bool]:
-        """Return the batch size in which rows are read, and whether the last ones are dropped."""
-        return None, False
-
-
-def _keep(block: blocks.Block) -> blocks.Block:
-    return block
-
-
-def _list_rows(block: blocks.Block) -> list[blocks.Row]:
-    return list(block.list_rows())

@@ -47,13 +47,8 @@ class TextRead:
     function: tuple[str, str]
     options: Mapping[str, Any]
 
-    @property
-    def num_rows(self) -> None:
-        return None
-
-    @property
-    def num_bytes(self) -> None:
-        return None
+    num_rows: None = None
+    num_bytes: None = None
 
     def __call__(self) -> blocks.Block:
         module, name = self.function
@@ -93,10 +88,9 @@ def plan_parquet(paths: str | Sequence[str], columns: Sequence[str] | None) -> l
                 blocks.check_columns(list(columns), names)
             except KeyError as error:
                 raise KeyError(f"{path!r}: {error.args[0]}") from None
-        for groups in _join_groups(
-            [metadata.row_group(at).total_byte_size for at in range(metadata.num_row_groups)], most
-        ):
-            found = [metadata.row_group(at) for at in groups]
+        every = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+        for groups in _join_groups([group.total_byte_size for group in every], most):
+            found = [every[at] for at in groups]
             reads.append(
                 ParquetRead(
                     path=path,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hocket import exceptions
+from hocket.data import extras
 
 
 def load(caller: str) -> Any:
@@ -19,12 +18,7 @@ def load(caller: str) -> Any:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
-        return importlib.import_module("pandas")
-    except ImportError as error:
-        raise exceptions.MissingExtraError(
-            f"{caller} needs pandas, and {error.name!r} cannot be imported. Run pip install pandas, or use batch_format='numpy'."
-        ) from error
+    return extras.load("pandas", caller, "pandas", "Run pip install pandas, or use batch_format='numpy'.")
 
 
 def is_frame(value: object) -> bool:

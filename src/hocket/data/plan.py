@@ -9,6 +9,7 @@ Everything here is pickled and sent to tasks.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,159 +115,112 @@ def name_function(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function)).replace("<locals>.", "")
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class MapBatches:
-    """Calls a user's function with batches of a block."""
-
-    function: Callable[..., Any]
-    batch_size: int | None
-    batch_format: str
-    is_shared: bool
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    def __call__(self, block: blocks.Block) -> blocks.Block:
-        size = self.batch_size or max(1, block.num_rows)
-        parts = [
-            part for start in range(0, block.num_rows, size) for part in self._call(block.cut(start, start + size))
-        ]
-        return blocks.join(parts) if len(parts) > 1 else parts[0] if parts else blocks.Block({}, 0)
-
-    def _call(self, part: blocks.Block) -> Iterator[blocks.Block]:
-        if not self.is_shared:
+def map_batches(
+    block: blocks.Block,
+    *,
+    function: Callable[..., Any],
+    batch_size: int | None,
+    batch_format: str,
+    is_shared: bool,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> blocks.Block:
+    """Call a user's function with batches of a block."""
+    size = batch_size or max(1, block.num_rows)
+    what = f"What map_batches(`{name_function(function)}`) returns"
+    made: list[blocks.Block] = []
+    for start in range(0, block.num_rows, size):
+        part = block.cut(start, start + size)
+        if not is_shared:
             part = blocks.join([part])
-        name = name_function(self.function)
-        result = self.function(part.to_batch(self.batch_format, is_owned=not self.is_shared), *self.args, **self.kwargs)
-        what = f"What map_batches(`{name}`) returns"
-        if isinstance(result, Iterator):
-            for one in result:
-                yield blocks.build_from_batch(one, what)
-        else:
-            yield blocks.build_from_batch(result, what)
+        result = function(part.to_batch(batch_format, is_owned=not is_shared), *args, **kwargs)
+        results = result if isinstance(result, Iterator) else (result,)
+        made += [blocks.build_from_batch(one, what) for one in results]
+    return blocks.join(made) if len(made) > 1 else made[0] if made else blocks.Block({}, 0)
 
 
-@final
-@dataclass(frozen=True)
-class MapRows:
-    """Calls a user's function with each row."""
-
-    function: Callable[..., Any]
-
-    def __call__(self, block: blocks.Block) -> blocks.Block:
-        rows = [self.function(row) for row in block.list_rows()]
-        return blocks.build_from_rows(rows, f"What map(`{name_function(self.function)}`) returns")
+def map_rows(function: Callable[..., Any], block: blocks.Block) -> blocks.Block:
+    """Call a user's function with each row."""
+    rows = [function(row) for row in block.list_rows()]
+    return blocks.build_from_rows(rows, f"What map(`{name_function(function)}`) returns")
 
 
-@final
-@dataclass(frozen=True)
-class FlatMapRows:
-    """Calls a user's function with each row, and takes all rows that it returns."""
-
-    function: Callable[..., Any]
-
-    def __call__(self, block: blocks.Block) -> blocks.Block:
-        what = f"What flat_map(`{name_function(self.function)}`) returns"
-        rows: list[Any] = []
-        for row in block.list_rows():
-            result = self.function(row)
-            if not isinstance(result, Sequence) or isinstance(result, str):
-                raise TypeError(
-                    f"{what} must be a list of rows, but is a {type(result).__name__}: {result!r:.80}. Write return [row]."
-                )
-            rows += result
-        return blocks.build_from_rows(rows, what)
-
-
-@final
-@dataclass(frozen=True)
-class FilterRows:
-    """Keeps the rows of which a user's function says so."""
-
-    function: Callable[..., Any]
-
-    def __call__(self, block: blocks.Block) -> blocks.Block:
-        kept = [at for at, row in enumerate(block.list_rows()) if self._asks(row)]
-        return block.pick(np.array(kept, np.int64))
-
-    def _asks(self, row: blocks.Row) -> bool:
-        answer = self.function(row)
-        if not isinstance(answer, bool | np.bool_):
+def flat_map_rows(function: Callable[..., Any], block: blocks.Block) -> blocks.Block:
+    """Call a user's function with each row, and take all rows that it returns."""
+    what = f"What flat_map(`{name_function(function)}`) returns"
+    rows: list[Any] = []
+    for row in block.list_rows():
+        result = function(row)
+        if not isinstance(result, Sequence) or isinstance(result, str):
             raise TypeError(
-                f"What filter(`{name_function(self.function)}`) returns must be True or False, but is a {type(answer).__name__}: {answer!r:.80}. Write for "
-                "example return row['x'] > 0."
+                f"{what} must be a list of rows, but is a {type(result).__name__}: {result!r:.80}. Write return [row]."
             )
-        return bool(answer)
+        rows += result
+    return blocks.build_from_rows(rows, what)
 
 
-@final
-@dataclass(frozen=True)
-class SelectColumns:
-    """Keeps some columns."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, block: blocks.Block) -> blocks.Block:
-        return block.select(self.names) if block.columns else block
+def filter_rows(function: Callable[..., Any], block: blocks.Block) -> blocks.Block:
+    """Keep the rows of which a user's function says so."""
+    kept = [at for at, row in enumerate(block.list_rows()) if _says_yes(function, row)]
+    return block.pick(np.array(kept, np.int64))
 
 
-@final
-@dataclass(frozen=True)
-class DropColumns:
-    """Leaves some columns out."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, block: blocks.Block) -> blocks.Block:
-        if not block.columns:
-            return block
-        blocks.check_columns(self.names, list(block.columns))
-        kept = [name for name in block.columns if name not in self.names]
-        if not kept:
-            raise ValueError(
-                f"drop_columns({list(self.names)!r}) leaves no column, and rows cannot be counted without one. Keep at least one."
-            )
-        return block.select(kept)
+def _says_yes(function: Callable[..., Any], row: blocks.Row) -> bool:
+    answer = function(row)
+    if not isinstance(answer, bool | np.bool_):
+        raise TypeError(
+            f"What filter(`{name_function(function)}`) returns must be True or False, but is a {type(answer).__name__}: {answer!r:.80}. Write for "
+            "example return row['x'] > 0."
+        )
+    return bool(answer)
 
 
-@final
-@dataclass(frozen=True)
-class RenameColumns:
-    """Gives columns other names."""
-
-    names: Mapping[str, str]
-
-    def __call__(self, block: blocks.Block) -> blocks.Block:
-        if not block.columns:
-            return block
-        blocks.check_columns(list(self.names), list(block.columns))
-        renamed = [self.names.get(name, name) for name in block.columns]
-        if len(set(renamed)) < len(renamed):
-            raise ValueError(
-                f"rename_columns({dict(self.names)!r}) gives two columns one name: {renamed}. Choose other names."
-            )
-        return blocks.Block(dict(zip(renamed, block.columns.values(), strict=True)), block.num_rows)
+def select_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:
+    """Keep some columns."""
+    return block.select(names) if block.columns else block
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class AddColumn:
-    """Adds what a user's function makes of each block."""
+def drop_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:
+    """Leave some columns out."""
+    if not block.columns:
+        return block
+    blocks.check_columns(names, list(block.columns))
+    kept = [name for name in block.columns if name not in names]
+    if not kept:
+        raise ValueError(
+            f"drop_columns({list(names)!r}) leaves no column, and rows cannot be counted without one. Keep at least one."
+        )
+    return block.select(kept)
 
-    name: str
-    function: Callable[..., Any]
-    batch_format: str
 
-    def __call__(self, block: blocks.Block) -> blocks.Block:
-        if not block.columns:
-            return block
-        what = f"add_column({self.name!r}, `{name_function(self.function)}`)"
-        added = blocks.build({self.name: self.function(block.to_batch(self.batch_format))}, what)
-        if added.num_rows != block.num_rows:
-            raise ValueError(
-                f"{what} returned {added.num_rows} values for {block.num_rows} rows. Return one for each row."
-            )
-        return blocks.Block({**block.columns, **added.columns}, block.num_rows)
+def rename_columns(names: Mapping[str, str], block: blocks.Block) -> blocks.Block:
+    """Give columns other names."""
+    if not block.columns:
+        return block
+    blocks.check_columns(list(names), list(block.columns))
+    renamed = [names.get(name, name) for name in block.columns]
+    if len(set(renamed)) < len(renamed):
+        raise ValueError(f"rename_columns({dict(names)!r}) gives two columns one name: {renamed}. Choose other names.")
+    return blocks.Block(dict(zip(renamed, block.columns.values(), strict=True)), block.num_rows)
+
+
+def add_column(block: blocks.Block, *, name: str, function: Callable[..., Any], batch_format: str) -> blocks.Block:
+    """Add what a user's function makes of a block."""
+    if not block.columns:
+        return block
+    what = f"add_column({name!r}, `{name_function(function)}`)"
+    added = blocks.build({name: function(block.to_batch(batch_format))}, what)
+    if added.num_rows != block.num_rows:
+        raise ValueError(f"{what} returned {added.num_rows} values for {block.num_rows} rows. Return one for each row.")
+    return blocks.Block({**block.columns, **added.columns}, block.num_rows)
+
+
+def cut_rows(limit: int, block: blocks.Block) -> blocks.Block:
+    """Leave the first rows of a block."""
+    return block.cut(0, limit)
+
+
+_ROW_BY_ROW = (map_rows, select_columns, drop_columns, rename_columns)
 
 
 # --- rearrangements ---------------------------------------------------------------------------------------------------
@@ -307,6 +261,38 @@ class Repartition:
 Op: TypeAlias = Step | Shuffle | Repartition
 
 
+@final
+@dataclass(frozen=True)
+class Plan:
+    """Where the blocks of a data set come from, and what is done to them."""
+
+    reads: tuple[Read, ...]
+    ops: tuple[Op, ...]
+
+    def get_optional_count(self) -> int | None:
+        """Return how many rows there will be; None if that is known only when it is executed."""
+        sizes = [read.num_rows for read in self.reads]
+        changes = any(isinstance(op, Step) and not op.keeps_rows for op in self.ops)
+        return None if changes or None in sizes else sum(size or 0 for size in sizes)
+
+    def limit_rows(self, limit: int) -> Plan:
+        """Return a plan that has the same first rows, up to `limit`, without work on rows of a block that come later.
+
+        Only the steps at the end that make each row from one row, in order, can do with fewer.
+        """
+        at = len(self.ops)
+        while at and _is_row_by_row(self.ops[at - 1]):
+            at -= 1
+        if at == len(self.ops):
+            return self
+        step = Step(apply=functools.partial(cut_rows, limit), name="take", keeps_rows=False)
+        return Plan(self.reads, (*self.ops[:at], step, *self.ops[at:]))
+
+
+def _is_row_by_row(op: Op) -> bool:
+    return isinstance(op, Step) and isinstance(op.apply, functools.partial) and op.apply.func in _ROW_BY_ROW
+
+
 def cut_evenly(num_rows: int, count: int) -> list[tuple[int, int]]:
     """Return where parts begin and end that differ by a row at most. Empty ones are left out."""
     ends = [num_rows * number // count for number in range(count + 1)]
@@ -325,30 +311,3 @@ def cut_block(block: blocks.Block, most_bytes: int, num_blocks: int | None = Non
         size = block.count_bytes()
         num_blocks = max(1, -(-size // most_bytes), min(8, max(size >> 20, block.num_rows >> 12)))
     return [Held(block.cut(start, stop)) for start, stop in cut_evenly(block.num_rows, num_blocks)] or [Held(block)]
-
-
-_ROW_BY_ROW = (MapRows, SelectColumns, DropColumns, RenameColumns)
-
-
-@final
-@dataclass(frozen=True)
-class Cut:
-    """Leaves the first rows of each block."""
-
-    limit: int
-
-    def __call__(self, block: blocks.Block) -> blocks.Block:
-        return block.cut(0, self.limit)
-
-
-def limit_rows(ops: Sequence[Op], limit: int) -> list[Op]:
-    """Return operations whose first rows, up to `limit`, are those of the given ones, without work on rows of a block that come later.
-
-    Only the steps at the end that make each row from one row, in order, can do with fewer.
-    """
-    at = len(ops)
-    while at and isinstance(ops[at - 1], Step) and isinstance(ops[at - 1].apply, _ROW_BY_ROW):  # type: ignore[union-attr]
-        at -= 1
-    if at == len(ops):
-        return list(ops)
-    return [*ops[:at], Step(apply=Cut(limit), name="take", keeps_rows=False), *ops[at:]]

@@ -102,12 +102,20 @@ def check_batch_size(batch_size: Any, *, may_be_none: bool) -> None:
         )
 
 
-def check_count(name: str, value: Any, least: int) -> None:
+def check_count(name: str, value: Any, least: int, instead_of_none: str = "") -> None:
     """Raise if it is no whole number, or less than allowed.
+
+    Args:
+        name: What the argument is called.
+        value: What was given.
+        least: The least that is allowed.
+        instead_of_none: What to write where None was given; empty where None is the default.
 
     Raises:
         ValueError: It is so.
     """
+    if value is None and instead_of_none:
+        raise ValueError(f"{name} must be a whole number from {least}, but received None. Write {instead_of_none}.")
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least):
         raise ValueError(
             f"{name} must be a whole number from {least}, but received {value!r}. Leave it out for the default."

@@ -113,7 +113,7 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
 
     def __init__(
         self,
-        source: dataset.Source,
+        source: execution.Source,
         name: str,
         rank: int,
         world_size: int,
@@ -126,7 +126,7 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         self._name = name
         self._rank = rank
         self._world_size = world_size
-        self._gpu = use_gpu
+        self._use_gpu = use_gpu
         self._announce = announce
         #: What the next loop goes on from, as long as no loop has begun.
         self._start: dict[str, Any] = dict(start or {})
@@ -144,12 +144,9 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
             "A shard has rows and batches, so say which: write iter_batches(), iter_torch_batches() or iter_rows()."
         )
 
-    @property
-    def _use_gpu(self) -> bool:
-        return self._gpu
-
     _may_lack_size = False
     _described = "shard"
+    _row_batch_size = 1
 
     # --- where it is --------------------------------------------------------------------------------------------------
 
@@ -176,27 +173,17 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
 
     # --- loops --------------------------------------------------------------------------------------------------------
 
-    def _loop(
-        self,
-        convert: Callable[[blocks.Block], T],
-        *,
-        batch_size: int | None,
-        drop_last: bool,
-        shuffle_buffer: int | None,
-        shuffle_seed: int | None,
-        prefetch_batches: int,
-    ) -> Iterable[T]:
-        assert batch_size is not None, "checked"
+    def _loop(self, convert: Callable[[blocks.Block], T], batching: feed.Batching) -> Iterable[T]:
+        assert batching.batch_size is not None, "checked"
+        window = seed = 0
         # Who shuffles everything need not shuffle windows.
-        window = (
-            0
-            if shuffle_buffer is None or self._source.shuffle_seed is not None
-            else min(shuffle_buffer, self._source.num_rows)
-        )
-        key = (int(batch_size), bool(drop_last), int(window), int(shuffle_seed or 0) if window else 0)
+        if batching.shuffle_buffer is not None and self._source.shuffle_seed is None:
+            window = min(int(batching.shuffle_buffer), self._source.num_rows)
+            seed = int(batching.shuffle_seed or 0) if window else 0
+        key = (int(batching.batch_size), bool(batching.drop_last), window, seed)
 
         def begin() -> loader.Loop[T]:
-            return self._begin_loop(key, convert, prefetch_batches)
+            return self._begin_loop(key, convert, batching.prefetch_batches)
 
         return reading.Restartable(lambda: self._hand_out(begin))
 
@@ -300,9 +287,6 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
     def _peek(self) -> blocks.Block:
         return self._fetch(0) if self._source.parts else blocks.Block({}, 0)
 
-    def _row_batches(self) -> tuple[int | None, bool]:
-        return 1, False
-
     def count(self) -> int:
         """Return how many rows there are, on all ranks together."""
         return self._source.num_rows
@@ -317,4 +301,4 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         The ranks' parts have all rows together, each once, and differ by a row at most.
         """
         start, stop = ledger.cut(self._source.num_rows, self._rank, self._world_size)
-        return dataset.Dataset(dataset.cut_reads(self._source.parts, start, stop))
+        return dataset.Dataset(execution.cut_parts(self._source.parts, start, stop))

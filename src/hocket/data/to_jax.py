@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hocket import exceptions
-from hocket.data import blocks, columns
+from hocket.data import blocks, columns, extras
 
 
 def load() -> Any:
@@ -16,12 +14,8 @@ def load() -> Any:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
-        return importlib.import_module("jax")
-    except ImportError as error:
-        raise exceptions.MissingExtraError(
-            f"iter_jax_batches() needs JAX, and {error.name!r} cannot be imported. Run pip install 'hocket[jax]', or use iter_batches()."
-        ) from error
+    remedy = "Run pip install 'hocket[jax]', or use iter_batches()."
+    return extras.load("jax", "iter_jax_batches()", "JAX", remedy)
 
 
 def build_converter(dtypes: Any) -> Callable[[blocks.Block], dict[str, Any]]:

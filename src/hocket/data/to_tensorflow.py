@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from hocket import exceptions
-from hocket.data import blocks, columns
+from hocket.data import blocks, columns, extras
 
 Names: TypeAlias = str | Sequence[str] | Mapping[str, str]
 """One column, a list of them, or, as Keras models with several inputs take it, columns by the name of the input."""
@@ -22,12 +20,8 @@ def load() -> Any:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
-        return importlib.import_module("tensorflow")
-    except ImportError as error:
-        raise exceptions.MissingExtraError(
-            f"to_tf() needs TensorFlow, and {error.name!r} cannot be imported. Run pip install 'hocket[tensorflow]', or use iter_batches()."
-        ) from error
+    remedy = "Run pip install 'hocket[tensorflow]', or use iter_batches()."
+    return extras.load("tensorflow", "to_tf()", "TensorFlow", remedy)
 
 
 def build_dataset(

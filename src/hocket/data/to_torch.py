@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy.typing as npt
 
-from hocket import exceptions
-from hocket.data import blocks, columns
+from hocket.data import blocks, columns, extras
 
 
 def load() -> Any:
@@ -19,12 +17,8 @@ def load() -> Any:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
-        return importlib.import_module("torch")
-    except ImportError as error:
-        raise exceptions.MissingExtraError(
-            f"iter_torch_batches() needs PyTorch, and {error.name!r} cannot be imported. Run pip install 'hocket[torch]', or use iter_batches()."
-        ) from error
+    remedy = "Run pip install 'hocket[torch]', or use iter_batches()."
+    return extras.load("torch", "iter_torch_batches()", "PyTorch", remedy)
 
 
 def find_device(device: Any, *, use_gpu: bool) -> Any:

@@ -10,8 +10,11 @@ import functools
 import os
 import signal
 import sys
+import time
 import warnings
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 _OOM_SCORE = 500
 """Added to a worker's score: it counts as if it used half of the machine's memory more than it does."""
@@ -64,6 +67,109 @@ def draw_new_random_numbers() -> None:
         module: Any = sys.modules.get(name)
         if module is not None:
             (getattr(module, attribute) if attribute else module).seed()
+
+
+# --- a child, as its parent sees it -----------------------------------------------------------------------------------
+
+TAIL_BYTES = 16 * 1024
+"""Bytes kept of what a child has written."""
+
+TAIL_LINES = 20
+"""Lines of them that an error shows."""
+
+
+class Tail:
+    """The last of what a child has written."""
+
+    __slots__ = ("_parts", "_size")
+
+    def __init__(self) -> None:
+        self._parts: deque[bytes] = deque()
+        self._size = 0
+
+    def keep(self, data: bytes) -> None:
+        """Remember this, and forget what is too long ago."""
+        self._parts.append(data)
+        self._size += len(data)
+        while self._size - len(self._parts[0]) > TAIL_BYTES:
+            self._size -= len(self._parts.popleft())
+
+    def read(self) -> str:
+        """Return it as text."""
+        return b"".join(self._parts).decode(errors="replace")
+
+
+def read_stack(fd: int, ours: Iterable[str]) -> str:
+    """Return what faulthandler wrote to a file, without the lines that have one of these parts."""
+    lines = os.pread(fd, TAIL_BYTES, 0).decode(errors="replace").splitlines()
+    return "\n".join(line for line in lines if not any(part in line for part in ours)).strip()
+
+
+class Ended(NamedTuple):
+    """How a child ended."""
+
+    pid: int
+    signal_number: int | None
+    exit_code: int | None
+    peak_rss_bytes: int
+
+
+def open_wake_pipe() -> tuple[int, int]:
+    """Return the two ends of a pipe in which a byte comes with each signal, SIGCHLD among them."""
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    return wake_read, wake_write
+
+
+def begin_child(name: str, parent_pid: int) -> None:
+    """In a fork: form a group, die with the parent, and forget how the parent hears of signals."""
+    os.setpgid(0, 0)
+    offer_to_oom_killer()
+    die_with_parent()
+    if os.getppid() != parent_pid:  # it has died before the line above
+        os._exit(1)
+    set_name(name)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def reap() -> Iterator[Ended]:
+    """Yield the children that have ended, adopted ones included."""
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+        yield Ended(pid, signal_number, exit_code, usage.ru_maxrss * 1024)
+
+
+def reap_orphans() -> bool:
+    """Forget those that have ended; False if there is no child left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def end_all(seconds: float = 5.0) -> None:
+    """Kill every descendant: what a dying process has just started is found in the next round."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for pid in list_descendants(os.getpid()):
+            kill(pid)
+        if not reap_orphans():
+            return
+        time.sleep(0.001)
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
 
 
 def list_descendants(root: int) -> list[int]:

@@ -70,6 +70,10 @@ _NUMBERS = tuple(_signal.valid_signals())
 class Lock(Protocol):
     """What the guard needs of an engine's lock."""
 
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: object) -> object: ...
+
     def _is_owned(self) -> bool: ...
 
 

@@ -94,3 +94,22 @@ def _complete(taken: list[Any], count: int, name: str, raised: Exception | None)
             raise error
         taken += [Failure(error)] * missing
     return taken[0] if count == 1 else tuple(taken)
+
+
+def iterate(found: Any) -> Generator[Any, None, None]:
+    """Go through a generator in an ordinary thread, also through an asynchronous one."""
+    if not hasattr(found, "__aiter__"):
+        yield from found
+        return
+    import asyncio  # here, because most programs need none of it (24 ms)
+
+    loop = asyncio.new_event_loop()
+    try:
+        while True:
+            try:
+                yield loop.run_until_complete(anext(found))
+            except StopAsyncIteration:
+                return
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

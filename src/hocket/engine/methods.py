@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
+from hocket import exceptions
+
+
+def _call_function(actor: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(actor, *args, **kwargs)
+
+
+def _terminate(actor: Any) -> None:
+    raise exceptions.ActorExit
+
+
+_OF_ALL: dict[str, Any] = {
+    "__ray_ready__": lambda actor: True,
+    "__ray_call__": _call_function,
+    "__ray_terminate__": _terminate,
+}
+"""Methods that every actor has. The names are Ray's."""
+
 
 def get_method(actor: Any, name: str) -> Any:
-    """Return what the actor's class calls so, bound to the actor.
+    """Return what the actor's class calls so, bound to the actor; or one that every actor has.
 
     As in Ray, whose handles know the class and not the object: an attribute of the actor that has the same name does not hide the method.
     """
+    if name in _OF_ALL:
+        return functools.partial(_OF_ALL[name], actor)
     try:
         if name not in actor.__dict__:
             return getattr(actor, name)

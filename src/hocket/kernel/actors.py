@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hocket import exceptions
-from hocket.kernel import calls, leases, lines, objects, reasons
+from hocket.kernel import calls, direct_calls, leases, objects, reasons
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import ActorRecord, ActorState, TaskKind, TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
@@ -99,7 +99,7 @@ def leave_row(kernel: State, task: TaskRecord) -> None:
         if not row:
             del actor.queues[key]
         if actor.markers:
-            lines.pass_markers(kernel, actor, task.id)
+            direct_calls.pass_markers(kernel, actor, task.id)
         calls.send_row(kernel, actor, key)
         end_if_unreachable(kernel, actor)
 
@@ -257,9 +257,9 @@ def _bury(kernel: State, actor: ActorRecord, death: exceptions.Death, message: s
     _drop_creation(kernel, actor)
     kernel.instructions += [(Op.REFUSE, marker) for marker, _ in actor.markers]
     actor.markers = []
-    if actor.mourned:
-        lines.break_promises(kernel, actor.mourned, reasons.explain_death(actor))
-        actor.mourned = []
+    if actor.orphaned:
+        direct_calls.break_promises(kernel, actor.orphaned, reasons.explain_death(actor))
+        actor.orphaned = []
     worker, actor.worker = actor.worker, None
     actor.inflight = 0
     left = [*(task for row in actor.queues.values() for task in row), *actor.waiting.values()]

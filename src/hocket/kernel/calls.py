@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hocket.kernel import leases, lines, objects, reasons, records
+from hocket.kernel import direct_calls, leases, objects, reasons, records
 from hocket.kernel.records import ActorRecord, ActorState, TaskKind, TaskRecord, TaskState
 from hocket.kernel.state import State
 
@@ -62,7 +62,7 @@ def send_row(kernel: State, actor: ActorRecord, key: records.RowKey) -> None:
             actor.inflight += 1
             leases.run(kernel, worker, task)
         if actor.markers:
-            lines.pass_markers(kernel, actor, task.id)
+            direct_calls.pass_markers(kernel, actor, task.id)
     if not row:
         del actor.queues[key]
 

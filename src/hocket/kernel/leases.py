@@ -110,6 +110,11 @@ def stop(kernel: State, worker: WorkerRecord) -> None:
     kernel.instructions.append((Op.STOP, worker))
 
 
+def expect_end(kernel: State, worker: WorkerRecord) -> None:
+    """The engine ends the process because we asked for it: that will be no crash."""
+    worker.killed = True
+
+
 def count_run(worker: WorkerRecord, function: str, task: TaskRecord) -> bool:
     """Count a run of a function with ``max_calls``; tell whether that was the worker's last."""
     worker.runs[function] = worker.runs.get(function, 0) + 1

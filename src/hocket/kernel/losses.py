@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hocket import exceptions
-from hocket.kernel import actors, leases, lines, objects, placing, reasons, tasks
+from hocket.kernel import actors, direct_calls, leases, objects, placing, reasons, tasks
 from hocket.kernel.records import TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
 
@@ -42,7 +42,7 @@ def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running: 
         del kernel.name_claims[key]
     if worker.promised:
         message = f"The worker (pid {death.pid}) that was to send the value was {death.describe()}"
-        lines.break_promises(kernel, worker.promised, exceptions.OwnerDiedError(message))
+        direct_calls.break_promises(kernel, worker.promised, exceptions.OwnerDiedError(message))
     placing.dispatch(kernel)
 
 
@@ -67,7 +67,7 @@ def _lose_task(kernel: State, task: TaskRecord, death: exceptions.Death, *, was_
         tasks.fail_exception(kernel, task, reasons.explain_crash(task, death))
 
 
-def fail_orphans(kernel: State, death: exceptions.Death) -> None:
+def fail_unfinished(kernel: State, death: exceptions.Death) -> None:
     """Fail what a worker that spoke nonsense left half done. Costs time in proportion to the state; it is rare."""
     for task in list(kernel.tasks.values()):
         if task.state == TaskState.RUNNING and (task.worker is None or task.worker.state == WorkerState.DEAD):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import final
 
-from hocket.kernel import actors, groups, leases, lines, losses, objects, placing, reach, streams, tasks
+from hocket.kernel import actors, direct_calls, groups, leases, losses, objects, placing, reach, streams, tasks
 from hocket.kernel.records import TaskState, WorkerState
 from hocket.kernel.state import State
 
@@ -27,7 +27,10 @@ class Kernel(State):
     # Objects.
     put = objects.put
     retain = objects.retain
+    retain_all = objects.retain_all
     release = objects.release
+    release_dropped = objects.release_dropped
+    drop_values = objects.drop_values
     watch = objects.watch
 
     # Tasks. The last three are for the other parts.
@@ -36,6 +39,7 @@ class Kernel(State):
     fail = tasks.fail
     cancel = tasks.cancel
     cancel_children = tasks.cancel_children
+    note_direct_call = tasks.note_direct_call
     make_ready = tasks.make_ready
     fail_with = tasks.fail_with
     fail_exception = tasks.fail_exception
@@ -46,9 +50,10 @@ class Kernel(State):
     hand_back = leases.hand_back
     find_stalled = leases.find_stalled
     withdraw = leases.withdraw
+    expect_end = leases.expect_end
     trim_idle = leases.trim_idle
     lose = losses.lose
-    fail_orphans = losses.fail_orphans
+    fail_unfinished = losses.fail_unfinished
     dispatch = placing.dispatch
     could_ever_fit = placing.could_ever_fit
 
@@ -64,11 +69,11 @@ class Kernel(State):
     end_unreachable = reach.end_unreachable
 
     # Direct calls.
-    introduce = lines.introduce
-    promise = lines.promise
-    fulfil = lines.fulfil
-    deliver = lines.deliver
-    mourn = lines.mourn
+    introduce = direct_calls.introduce
+    promise = direct_calls.promise
+    fulfil = direct_calls.fulfil
+    deliver = direct_calls.deliver
+    fail_orphaned = direct_calls.fail_orphaned
 
     # Streams.
     yield_item = streams.yield_item

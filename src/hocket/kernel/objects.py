@@ -14,6 +14,9 @@ their last reference ends more than a value.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Container, Iterable
+
 from hocket.kernel import ids, records
 from hocket.kernel.instructions import Op
 from hocket.kernel.records import ObjectRecord, TaskRecord, TaskState
@@ -51,8 +54,8 @@ def retain(kernel: State, object_id: int, holder: int = records.DRIVER) -> None:
         record.holders[holder] = record.holders.get(holder, 0) + 1
 
 
-def retain_all(kernel: State, object_ids: tuple[int, ...]) -> None:
-    """Count one more need for each, of a task or a container; those that are gone already stay so."""
+def retain_all(kernel: State, object_ids: Iterable[int]) -> None:
+    """Count one more need for each, of a task, a container or the driver; those that are gone already stay so."""
     for object_id in object_ids:
         record = kernel.objects.get(object_id)
         if record is not None:
@@ -75,6 +78,35 @@ def release(kernel: State, object_id: int, holder: int = records.DRIVER, count: 
     record.count -= count
     if record.count <= 0:
         _free(kernel, record)
+
+
+def release_dropped(
+    kernel: State, dropped: deque[int], interned: Container[int], forget: Callable[[int], None]
+) -> None:
+    """Count the driver's handles that were garbage-collected as gone, until there are no more.
+
+    Args:
+        kernel: The state.
+        dropped: Their ids; finalizers append while we are at it.
+        interned: Objects whose handle the engine has to `forget` first.
+        forget: Called with the id of each of those.
+    """
+    objects = kernel.objects
+    while dropped:
+        object_id = dropped.popleft()
+        if object_id in interned:
+            forget(object_id)
+        record = objects.get(object_id)
+        if record is not None and record.count > 1:
+            record.count -= 1
+        else:
+            release(kernel, object_id)
+
+
+def drop_values(kernel: State, task_id: int, values: list[tuple[tuple[object, ...], tuple[int, ...]]]) -> None:
+    """Nobody wants these results of a task."""
+    for position, (value, _) in enumerate(values):
+        kernel.instructions.append((Op.FREE, task_id + position, value))
 
 
 def _free(kernel: State, record: ObjectRecord) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hocket.kernel import actors, calls, leases, lines, objects, resources
+from hocket.kernel import actors, calls, direct_calls, leases, objects, resources
 from hocket.kernel.records import TaskKind, TaskRecord, TaskState, WorkerRecord, WorkerState
 from hocket.kernel.state import State
 
@@ -85,7 +85,7 @@ def _start_on_idle(kernel: State, task: TaskRecord, shape: resources.Shape, pool
         actor.worker = worker
         leases.run(kernel, worker, task)
         if actor.markers:
-            lines.pass_markers(kernel, actor)
+            direct_calls.pass_markers(kernel, actor)
         for key in list(actor.queues):
             calls.send_row(kernel, actor, key)
         return

@@ -59,7 +59,7 @@ def _is_at_rest(actor: ActorRecord) -> bool:
     if actor.state != ActorState.ALIVE or actor.worker is None or actor.holds_itself or actor.worker.killed:
         return False
     is_idle = not (actor.inflight or actor.queues or actor.waiting or actor.worker.inflight)
-    return is_idle and not (actor.worker.promised or actor.markers or actor.mourned)
+    return is_idle and not (actor.worker.promised or actor.markers or actor.orphaned)
 
 
 def _list_links(resting: dict[int, ActorRecord], inside: dict[int, ObjectRecord]) -> dict[int, list[int]]:

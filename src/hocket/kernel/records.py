@@ -406,8 +406,8 @@ class ActorRecord:
         "init_error",
         "init_failed",
         "markers",
-        "mourned",
         "options",
+        "orphaned",
         "queues",
         "restarts",
         "state",
@@ -432,8 +432,8 @@ class ActorRecord:
         self.restarts = 0
         #: What is to be passed on to its worker, each with the ids of calls that have to be sent before.
         self.markers: list[tuple[tuple[object, ...], set[int]]] = []
-        #: Objects of direct calls whose line has ended, and that fail with the actor's death.
-        self.mourned: list[int] = []
+        #: Objects of direct calls whose channel has ended, and that fail with the actor's death.
+        self.orphaned: list[int] = []
         #: Calls sent and not yet answered.
         self.inflight = 0
         self.init_failed = False

@@ -5,7 +5,7 @@ imports only those before it in this list:
 
 1. `objects`: values, and the counts that keep them.
 2. `leases`: workers, the resources that they hold, and what they give back.
-3. `lines`: direct calls between workers, as far as the kernel has a hand in them.
+3. `direct_calls`: calls straight between workers, as far as the kernel has a hand in them.
 4. `calls`: the rows of calls that stand before an actor.
 5. `streams`: what generators yield.
 6. `actors`: their life from the constructor to the grave.

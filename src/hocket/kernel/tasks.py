@@ -108,8 +108,7 @@ def finish(
     """The worker returned the values of a task, each with the ids of the objects that it refers to. Some may be errors."""
     task = worker.inflight.pop(task_id, None)
     if task is None:  # its actor was killed meanwhile
-        for position, (value, _) in enumerate(values):
-            kernel.instructions.append((Op.FREE, task_id + position, value))
+        objects.drop_values(kernel, task_id, values)
         return
     function = task.function
     if function is not None:
@@ -199,6 +198,25 @@ def fail_with(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> Non
         record = kernel.objects.get(object_id)
         if record is not None and record.value is None:
             objects.store(kernel, record, error, (), True)
+
+
+def note_direct_call(
+    kernel: State,
+    worker: WorkerRecord,
+    task_id: int,
+    options: records.TaskOptions,
+    started: float,
+    seconds: float,
+    error_type: str | None,
+) -> None:
+    """Remember a call that went from worker to worker, and is over; for those who look."""
+    task = TaskRecord(task_id, None, None, (), (), options, task_id >> 40, 0, TaskKind.CALL)
+    task.state = TaskState.DONE
+    task.actor = worker.actor
+    task.note_run(worker.id, started, seconds)
+    if error_type is not None:
+        task.error_type = error_type
+    kernel.closed_tasks.append(task)
 
 
 def _close_task(kernel: State, task: TaskRecord, is_kept: bool = True) -> None:

@@ -3,11 +3,13 @@
 `cluster` says who takes part. `initializers` say what a variable begins with, and `optimizers` how a gradient changes it. `partitioners` say into how
 many shards it is cut, and `placement` which server holds which. These need numpy alone.
 
-`store` is where it happens: variables lie in memory that all processes of a machine share, and whoever pushes updates them there, in a transaction. `dense` and
-`rows` are the two kinds of variables in that memory, `gate` bounds how far workers run ahead of each other, and `desk` keeps the workers busy.
+`store` is where it happens: variables lie in memory that all processes of a machine share, and whoever pushes updates
+them there, in a transaction. `dense` and `rows` are the two kinds of variables in that memory, `gate` bounds how far
+workers run ahead of each other, and `scheduler` and `dispatcher` keep the workers busy.
 """
 
 from hocket.ps.checkpoints import load_checkpoint as load_checkpoint
+from hocket.ps.closure_context import get_current_worker_index as get_current_worker_index
 from hocket.ps.cluster import Cluster as Cluster
 from hocket.ps.cluster import ClusterTask as ClusterTask
 from hocket.ps.coordinator import Coordinator as Coordinator
@@ -39,7 +41,6 @@ from hocket.ps.partitioners import FixedShards as FixedShards
 from hocket.ps.partitioners import MaxSize as MaxSize
 from hocket.ps.partitioners import MinSize as MinSize
 from hocket.ps.partitioners import Partitioner as Partitioner
-from hocket.ps.place import get_current_worker_index as get_current_worker_index
 from hocket.ps.records import Eviction as Eviction
 from hocket.ps.resolvers import SimpleClusterResolver as SimpleClusterResolver
 from hocket.ps.resolvers import TFConfigClusterResolver as TFConfigClusterResolver

@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from hocket import addresses
-from hocket.ps import errors, initializers, links, placement, records, registry, snapshots
+from hocket.ps import errors, initializers, links, placement, records, snapshots
 from hocket.ps.memory import Array
 
 MANIFEST: Final = "manifest.json"
@@ -36,7 +36,7 @@ _FORMAT: Final = 1
 
 
 def save(
-    address: links.Address, made: list[registry.Made], path: str | os.PathLike[str], extra: Mapping[str, Any]
+    address: links.Address, made: list[records.VariableRecord], path: str | os.PathLike[str], extra: Mapping[str, Any]
 ) -> str:
     """Write a checkpoint; return its path.
 
@@ -129,9 +129,11 @@ def _verify(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
 
 
 def restore(
-    address: links.Address, made: list[registry.Made], path: str | os.PathLike[str], *, strict: bool
+    address: links.Address, made: list[records.VariableRecord], path: str | os.PathLike[str], *, strict: bool
 ) -> dict[str, Any]:
-    """Set variables to what a checkpoint has; return its manifest. Nothing is changed if something does not fit.
+    """Set variables to what a checkpoint has; return what it remembers besides.
+
+    Nothing is changed if something does not fit.
 
     Args:
         address: Where the servers are.
@@ -167,7 +169,8 @@ def restore(
                 start += part.shape[0] if part.shape else 0
             link.stores[part.server].push(None, [records.Operation(part.number, "restore", piece)])
     link.gate.set_version(int(manifest["version"]))
-    return manifest
+    extra: dict[str, Any] = manifest["extra"]
+    return extra
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> snapshots.Snapshot:
@@ -195,7 +198,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> snapshots.Snapshot:
     return snapshots.Snapshot(int(manifest["version"]), values)
 
 
-def _write(folder: Path, made: registry.Made, shards: list[dict[str, Any]]) -> dict[str, Any]:
+def _write(folder: Path, made: records.VariableRecord, shards: list[dict[str, Any]]) -> dict[str, Any]:
     place = folder / _quote(made.name)
     place.mkdir()
     first = made.parts[0]
@@ -217,7 +220,7 @@ def _write(folder: Path, made: registry.Made, shards: list[dict[str, Any]]) -> d
     return kept
 
 
-def _read(folder: Path, made: registry.Made, kept: Mapping[str, Any]) -> dict[str, Any]:
+def _read(folder: Path, made: records.VariableRecord, kept: Mapping[str, Any]) -> dict[str, Any]:
     place = folder / _quote(made.name)
     state: dict[str, Any] = {
         "value": np.load(place / "value.npy"),
@@ -246,7 +249,7 @@ def _pick_rows(state: Mapping[str, Any], part: records.TableSpec) -> dict[str, A
     }
 
 
-def _check(made: list[registry.Made], kept: Mapping[str, Any], path: Any, *, strict: bool) -> None:
+def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: Any, *, strict: bool) -> None:
     names = {one.name for one in made}
     missing, unknown = sorted(names - set(kept)), sorted(set(kept) - names)
     if strict and (missing or unknown):

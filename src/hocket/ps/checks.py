@@ -1,7 +1,8 @@
-"""What numbers that a user gives must be."""
+"""Checks of numbers and arrays that a user gives."""
 
 from __future__ import annotations
 
+import math
 import numbers
 import operator
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 
 def require_number(
-    name: str, value: object, rule: str, remedy: str, *, low: float, high: float, open_low: bool = False
+    name: str, value: object, rule: str, remedy: str, *, low: float = 0, high: float = math.inf, open_low: bool = False
 ) -> float:
     """Return a number as a float, if it lies in a range.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, final
+from dataclasses import dataclass
+from typing import Any, NoReturn, final
 
 from hocket import exceptions
+from hocket.engine import contract
 from hocket.ps import errors
 
 NOT_READY, READY = "NOT_READY", "READY"
@@ -77,63 +79,43 @@ class RemoteValue:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Function:
-    """A function as workers know it: by number. It is forgotten with the last closure that has it, and the user's own.
+    """A function as workers know it: by number.
 
-    Args:
-        number: Which.
-        name: For messages.
-        ref: The function, encoded.
-        inputs: The per-worker iterators and values that it refers to; as long as it is there, so are they.
+    It is forgotten with the last closure that has it, and the user's own.
     """
 
-    __slots__ = ("__weakref__", "inputs", "name", "number", "ref")
-
-    def __init__(self, number: int, name: str, ref: Any, inputs: tuple[Any, ...]) -> None:
-        self.number: Final = number
-        self.name: Final = name
-        self.ref: Final = ref
-        self.inputs: Final = inputs
+    number: int
+    name: str
+    """For messages."""
+    ref: contract.ObjectRef[Callable[..., Any]]
+    """The function, encoded."""
+    inputs: tuple[Any, ...]
+    """The per-worker iterators and values that it refers to; as long as it is there, so are they."""
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Closure:
-    """A function with its arguments, on its way. Belongs to the desk; all fields change with its lock held.
+    """A function with its arguments, on its way. Belongs to the scheduler; all fields change with its lock held."""
 
-    Args:
-        number: In the order of scheduling.
-        function: What it calls.
-        args: As the user gave them.
-        kwargs: The same.
-        streams: The streams that it draws from.
-        result: What the user holds; the closure does not keep it.
-        is_private: Whether it is for one worker, and the coordinator's own: its error is nobody's but who fetches it.
-    """
-
-    __slots__ = ("args", "deaths", "function", "is_private", "kwargs", "missing", "name", "number", "result", "streams")
-
-    def __init__(
-        self,
-        number: int,
-        function: Function,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        streams: frozenset[int],
-        result: RemoteValue,
-        *,
-        is_private: bool = False,
-    ) -> None:
-        self.number: Final = number
-        self.function: Function | None = function
-        self.name: Final = function.name
-        self.args = args
-        self.kwargs = kwargs
-        self.streams: Final = streams
-        self.result = weakref.ref(result)
-        self.missing = 0
-        """How many values that it needs are not there yet."""
-        self.is_private: Final = is_private
-        self.deaths = 0
+    number: int
+    """In the order of scheduling."""
+    name: str
+    function: Function | None
+    """None once it has ended."""
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    streams: frozenset[int]
+    """The streams that it draws from."""
+    result: weakref.ref[RemoteValue]
+    """What the user holds; the closure does not keep it."""
+    is_private: bool = False
+    """Whether it is for one worker, and the coordinator's own: its error is nobody's but who fetches it."""
+    missing: int = 0
+    """How many values that it needs are not there yet."""
+    deaths: int = 0
 
     def watch(self) -> bool:
         """Wait for the values that it needs; return whether all are there. Called once."""

@@ -1,4 +1,4 @@
-"""Who takes part in training with parameter servers, and in which role.
+"""Clusters: which processes take part in training with parameter servers, and in which role.
 
 - The **chief** makes the variables and schedules steps. There is one at most. Where the driver does that, none need be named.
 - **Workers** compute steps.
@@ -291,6 +291,23 @@ class Cluster:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def parse_cluster(given: Any) -> Cluster:
+    """Return the cluster that a strategy is given: one, what `Cluster` takes, or None for what TF_CONFIG says.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if given is None:
+        return Cluster.from_tf_config()
+    if isinstance(given, Cluster):
+        return given
+    if isinstance(given, Mapping) or hasattr(given, "cluster_spec") or hasattr(given, "as_dict"):  # or TensorFlow's
+        return Cluster(given)
+    raise TypeError(
+        f"cluster must be a ps.Cluster or a dict, but received {given!r}. Write ps.Cluster(workers=2, servers=1)."
+    )
 
 
 def _read_foreign(jobs: Any, task: ClusterTask | None) -> tuple[Any, ClusterTask | None]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import itertools
 import os
-import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, final
@@ -14,19 +11,17 @@ from typing import Any, Final, NoReturn, final
 from hocket.core import api, session
 from hocket.ps import (
     checks,
+    closure_context,
     closures,
-    desk,
-    embedding,
     errors,
-    foreign,
+    functions,
     gate,
     links,
-    memory,
-    place,
+    scheduler,
     strategy,
     streams,
-    variable,
     watchdog,
+    workers,
 )
 
 MAX_QUEUED: Final = 256 * 1024
@@ -68,8 +63,6 @@ class Coordinator:
         >>> hocket.shutdown()
     """
 
-    _desk: desk.Desk
-
     def __new__(cls, strategy: strategy.ParameterServerStrategy, **settings: Any) -> Coordinator:
         _check(strategy)
         known = _known.get(strategy)
@@ -90,7 +83,7 @@ class Coordinator:
         modules: Sequence[str] = (),
         watchdog_s: float | None = None,
     ) -> None:
-        if hasattr(self, "_desk"):
+        if hasattr(self, "_scheduler"):
             return
         checks.require_count("max_queued", max_queued, f"Leave it out for {MAX_QUEUED:,} closures.")
         if watchdog_s is not None and not watchdog_s > 0:
@@ -98,39 +91,28 @@ class Coordinator:
                 f"watchdog_s must be more than 0 seconds, but received {watchdog_s!r}. Leave it out for no watchdog."
             )
         self.strategy: Final = strategy
-        options = {"num_cpus": num_cpus, "resources": dict(resources or {})}
         if modules:
             session.get_engine().expect_work(modules)
         self._link = links.open_link(strategy.address)
-        generation = _generations.setdefault(strategy, itertools.count())
-        self._desk = desk.Desk(
-            max_queued,
-            options,
-            self._link.gate,
-            next(generation) * _SEQUENCES,
-            is_synchronous=strategy.address.is_synchronous,
-            is_watched=watchdog_s is not None,
+        self._scheduler = scheduler.ClosureScheduler(max_queued)
+        first_sequence = next(_generations.setdefault(strategy, itertools.count())) * _SEQUENCES
+        options = {"num_cpus": num_cpus, "resources": dict(resources or {})}
+        self._workers = workers.Workers(
+            self._scheduler, self._link, options, first_sequence, is_watched=watchdog_s is not None
         )
-        self._functions: weakref.WeakKeyDictionary[Callable[..., Any], closures.Function] = weakref.WeakKeyDictionary()
-        self._numbers = itertools.count()
-        self._passes: list[int] = []
-        """The passes over datasets, in the order of their beginning."""
-        self._counts: dict[int, int] = {}
-        """How many items each pass over a sequence has."""
-        self._restored: list[Any] = []
-        """Where the passes of the run before were."""
+        self._functions = functions.Functions()
         self._joined = 0
-        self._end = weakref.finalize(self, self._desk.close)
+        self._end = weakref.finalize(self, self._workers.close)
         strategy.on_close(self._end)
         session.at_shutdown(self._end)
         try:
             for _ in range(strategy.cluster.num_workers):
-                self._desk.add_lane()
+                self._workers.add()
         except BaseException:
             self._end()
             raise
         if watchdog_s is not None:
-            watchdog.start(self._desk, watchdog_s)
+            watchdog.start(self._workers, watchdog_s)
         _known[strategy] = weakref.ref(self)
 
     def __reduce__(self) -> NoReturn:
@@ -158,20 +140,13 @@ class Coordinator:
             ClosureFailures: Closures have failed before.
         """
         _refuse_in_closure("schedule")
-        if not callable(fn):
-            raise TypeError(
-                f"Coordinator.schedule takes a function, and its arguments in args=(...), but received {fn!r}."
-            )
-        if isinstance(args, str) or not isinstance(args, Sequence):
-            raise TypeError(f"args must be a tuple of arguments, but received {args!r}. Write args=({args!r},).")
-        self._desk.check_open()
-        foreign.refuse_arguments(fn, args, kwargs or {})
-        if foreign.is_graph(fn):
-            _refuse_served(fn, foreign.list_taken(fn, args, kwargs or {}))
-        function = self._learn(fn)
-        given, named = tuple(args), dict(kwargs or {})
-        drawn = frozenset(one.number for one in (*function.inputs, *_find_inputs((given, named))))
-        return self._desk.schedule(function, given, named, drawn)
+        named = dict(kwargs or {})
+        functions.check_call(fn, args, named)
+        self._scheduler.check_open()
+        given = tuple(args)
+        function = self._functions.learn(fn)
+        drawn = frozenset(one.number for one in (*function.inputs, *functions.find_inputs((given, named))))
+        return self._scheduler.schedule(function, given, named, drawn)
 
     def join(self, timeout: float | None = None) -> int:
         """Wait until all closures that are scheduled now have ended.
@@ -187,12 +162,12 @@ class Coordinator:
             GetTimeoutError: They have not ended by then.
         """
         _refuse_in_closure("join")
-        if not self._desk.join(timeout):
+        if not self._scheduler.join(timeout):
             raise errors.JoinTimeoutError(
                 f"Closures are still running after {timeout} s: {self.statistics()}. They go on; call join() again."
             )
         self._link.flush()
-        before, self._joined = self._joined, self._desk.finished
+        before, self._joined = self._joined, self._scheduler.finished
         return self._joined - before
 
     def done(self) -> bool:
@@ -201,7 +176,7 @@ class Coordinator:
         Raises:
             ClosureFailures: Closures failed, and none runs any more.
         """
-        return self._desk.is_done()
+        return self._scheduler.is_done()
 
     def fetch(self, structure: Any) -> Any:
         """Wait for remote values, also in nested lists, tuples and dicts, and put their values in their places. Other values pass through.
@@ -223,13 +198,13 @@ class Coordinator:
         Raises:
             TypeError: It is neither.
         """
-        self._desk.check_open()
+        self._scheduler.check_open()
         if callable(dataset):
-            made = api.put(streams.FromFunction(dataset, takes_context=_takes_argument(dataset)))
-            return streams.PerWorkerDataset(lambda: self._call(made))
+            made = api.put(streams.FromFunction(dataset))
+            return streams.PerWorkerDataset(lambda: self._scheduler.begin_calls(made))
         if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") and not isinstance(dataset, Mapping):
-            items, count = api.put(dataset), len(dataset)
-            return streams.PerWorkerDataset(lambda: self._deal(items, count))
+            items, count, handle = api.put(dataset), len(dataset), self.strategy.address.servers[0].handle
+            return streams.PerWorkerDataset(lambda: self._scheduler.inputs.begin_deal(items, count, handle))
         raise TypeError(
             f"A per-worker dataset is made of a function that returns something to iterate over, or of a sequence, but received {type(dataset).__name__}. An iterator "
             "cannot be shared; write lambda context: ..., which each worker calls."
@@ -251,8 +226,8 @@ class Coordinator:
             raise TypeError(
                 f"Coordinator.per_worker takes a function that makes the value, but received {fn!r}. Write lambda: {fn!r}."
             )
-        self._desk.check_open()
-        return streams.PerWorkerValue(*self._add_source(api.put(fn)))
+        self._scheduler.check_open()
+        return streams.PerWorkerValue(*self._scheduler.inputs.add(api.put(fn)))
 
     def read_all(self, value: streams.PerWorkerValue) -> list[Any]:
         """Return each worker's own of a value, by worker; made where it is not made yet.
@@ -260,10 +235,9 @@ class Coordinator:
         Raises:
             Exception: What making it has raised.
         """
-        self._desk.check_open()
-        function = self._learn(_identity)
-        asked = [self._desk.ask(lane, function, (value,)) for _, lane in sorted(self._desk.lanes.items())]
-        return [one.fetch() for one in asked]
+        self._scheduler.check_open()
+        function = self._functions.learn(_identity)
+        return [one.fetch() for one in self._scheduler.ask_all(function, (value,))]
 
     # -- checkpoints --
 
@@ -281,9 +255,7 @@ class Coordinator:
             ClosureFailures: Closures failed. Nothing is written.
         """
         self.join()
-        passes = [self._describe_pass(number) for number in self._passes]
-        state = {"finished": self._desk.finished, "passes": passes}
-        return self.strategy.save(path, {"coordinator": state, "extra": dict(extra or {})})
+        return self.strategy.save(path, {"coordinator": self._scheduler.describe(), "extra": dict(extra or {})})
 
     def restore(self, path: str | os.PathLike[str], *, strict: bool = True) -> dict[str, Any]:
         """Go on from what `save` has written; return what it remembers besides. Called before datasets are begun.
@@ -296,7 +268,7 @@ class Coordinator:
             RuntimeError: A dataset was begun already.
             CheckpointMismatchError: A variable does not fit; or it was written by ``strategy.save``, which knows no datasets.
         """
-        if self._passes:
+        if self._scheduler.inputs.has_begun:
             raise RuntimeError(
                 "restore must come before iter(dataset): a dataset that was begun cannot be moved. Call it first."
             )
@@ -305,39 +277,17 @@ class Coordinator:
             raise errors.CheckpointMismatchError(
                 f"{path} was written by strategy.save, and does not know where datasets are. Use strategy.restore(path), or write checkpoints with coordinator.save."
             )
-        self._restored = list(kept["coordinator"]["passes"])
-        self._desk.finished = self._joined = int(kept["coordinator"]["finished"])
+        self._scheduler.restore(kept["coordinator"])
+        self._joined = self._scheduler.finished
         extra: dict[str, Any] = kept["extra"]
         return extra
-
-    def _describe_pass(self, number: int) -> dict[str, Any] | None:
-        """Return where a pass over a dataset is; None if nobody holds it any more."""
-        if number not in self._desk.sources:
-            return None
-        positions = self._desk.get_positions(number)
-        _, kept = self._desk.sources[number]
-        if kept is None:
-            return {"positions": {str(worker): position for worker, position in positions.items()}}
-        count = self._counts[number]
-        return {"left": streams.Deal(kept.ref, count).list_left(positions), "count": count}
-
-    def _take_restored(self, kind: str) -> Any:
-        """Return where the next pass begins; None: at its beginning."""
-        if len(self._passes) >= len(self._restored):
-            return None
-        kept = self._restored[len(self._passes)]
-        if kept is not None and kind not in kept:
-            raise errors.CheckpointMismatchError(
-                f"Dataset {len(self._passes)} was {'a function' if kind == 'left' else 'a sequence'} when the checkpoint was written. Begin the same datasets in the same order."
-            )
-        return kept
 
     # -- workers --
 
     @property
     def num_workers(self) -> int:
         """How many workers there are now."""
-        return len(self._desk.lanes)
+        return len(self._scheduler.workers)
 
     def add_workers(self, count: int = 1) -> list[int]:
         """Start more workers; return their indices. They take closures at once.
@@ -346,11 +296,11 @@ class Coordinator:
             ValueError: `count` is not positive.
         """
         checks.require_count("count", count, "Write 1 for one more worker.")
-        if self._desk.num_workers + count > gate.MAX_WORKERS:
+        if self._scheduler.num_workers + count > gate.MAX_WORKERS:
             raise ValueError(
-                f"A strategy can have {gate.MAX_WORKERS} workers in its time, {self._desk.num_workers} were there, and {count} more were asked for."
+                f"A strategy can have {gate.MAX_WORKERS} workers in its time, {self._scheduler.num_workers} were there, and {count} more were asked for."
             )
-        return [self._desk.add_lane() for _ in range(count)]
+        return [self._workers.add() for _ in range(count)]
 
     def remove_worker(self, index: int) -> None:
         """End a worker, after it has done what it has.
@@ -358,89 +308,27 @@ class Coordinator:
         Raises:
             ValueError: There is no such worker, or it is the last.
         """
-        if index not in self._desk.lanes:
-            raise ValueError(f"There is no worker {index}; there are {sorted(self._desk.lanes)}.")
-        if len(self._desk.lanes) == 1:
+        if index not in self._scheduler.workers:
+            raise ValueError(f"There is no worker {index}; there are {sorted(self._scheduler.workers)}.")
+        if len(self._scheduler.workers) == 1:
             raise ValueError(
                 f"Worker {index} is the last one, and closures need one. Use coordinator.close() to end all."
             )
-        self._desk.remove_lane(index)
+        self._workers.remove(index)
 
     def get_worker_pids(self) -> dict[int, int]:
         """Return the workers' processes, by index. One that has died is replaced when the next closure comes to it, and named until then."""
-        return {index: lane.describe().pid for index, lane in sorted(self._desk.lanes.items())}
+        return {index: one.describe().pid for index, one in sorted(self._workers.dispatchers.items())}
 
     def statistics(self) -> dict[str, int | float]:
         """Return counts: closures queued, in flight, finished and without data, seconds that they ran, and workers replaced. Names follow TensorFlow's metrics."""
-        return self._desk.statistics()
+        return self._scheduler.statistics()
 
     def close(self) -> None:
         """End the workers. Closures that have not ended are cancelled."""
         if _known.get(self.strategy, lambda: None)() is self:
             del _known[self.strategy]
         self._end()
-
-    def _learn(self, fn: Callable[..., Any]) -> closures.Function:
-        """Return a function as workers know it: the same for the same function. What has a state is read anew each time."""
-        is_plain = isinstance(fn, types.FunctionType)
-        function = self._functions.get(fn) if is_plain else None
-        if function is None:
-            foreign.refuse_captured(fn)  # once: what workers know of a function stays
-            with streams.collected() as inputs:
-                ref = api.put(fn)
-            referred = [*inputs, *_find_referred(fn)]
-            function = closures.Function(
-                next(self._numbers), getattr(fn, "__qualname__", repr(fn)), ref, tuple(referred)
-            )
-            if is_plain:
-                self._functions[fn] = function
-        return function
-
-    def _call(self, source: Any) -> streams.PerWorkerIterator:
-        """Begin a pass over what a function returns."""
-        restored = self._take_restored("positions")
-        number, keeper = self._add_source(source)
-        if restored is not None:
-            positions = {int(worker): position for worker, position in restored["positions"].items()}
-            if set(positions) != set(self._desk.lanes):
-                raise errors.CheckpointMismatchError(
-                    f"A dataset of a function was read by the workers {sorted(positions)}, and there are {sorted(self._desk.lanes)}. Start as many workers as before, or "
-                    "make the dataset of a sequence, which is dealt to any number."
-                )
-            self._desk.set_positions(number, positions)
-        self._passes.append(number)
-        return streams.PerWorkerIterator(number, keeper)
-
-    def _deal(self, items: Any, count: int) -> streams.PerWorkerIterator:
-        """Begin a pass over a sequence."""
-        restored = self._take_restored("left")
-        if restored is not None and restored["count"] != count:
-            raise errors.CheckpointMismatchError(
-                f"A dataset had {restored['count']} items when the checkpoint was written, and has {count}. Use the same."
-            )
-        kept = memory.create(streams.count_deal_bytes(count), "deal")
-        streams.build_deal(kept, count, None if restored is None else restored["left"])
-        source = streams.FromSequence(items, count, kept.ref, self.strategy.address.servers[0].handle)
-        number, keeper = self._add_source(api.put(source), kept)
-        self._counts[number] = count
-        self._passes.append(number)
-        return streams.PerWorkerIterator(number, keeper)
-
-    def _add_source(self, source: Any, kept: memory.Memory | None = None) -> tuple[int, Any]:
-        """Note what makes a dataset or a value; return its number, and what ends it when it goes."""
-        number = next(self._numbers)
-        self._desk.sources[number] = source, kept
-        keeper = _Keeper()
-        weakref.finalize(keeper, self._desk.released.append, number).atexit = False
-        if kept is not None:
-            weakref.finalize(keeper, kept.close).atexit = False
-        return number, keeper
-
-
-class _Keeper:
-    """Goes with the last iterator or value that has it."""
-
-    __slots__ = ("__weakref__",)
 
 
 _SEQUENCES: Final = 1 << 40
@@ -462,18 +350,8 @@ def _check(given: Any) -> None:
         )
 
 
-def _takes_argument(function: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(
-        one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters
-    )
-
-
 def _refuse_in_closure(method: str) -> None:
-    if place.get_optional_place() is not None:
+    if closure_context.get_optional_context() is not None:
         raise RuntimeError(
             f"Coordinator.{method} was called in a closure, which would wait for itself. Schedule from the coordinator's process: return what shall be done next."
         )
@@ -481,43 +359,3 @@ def _refuse_in_closure(method: str) -> None:
 
 def _identity(value: Any) -> Any:
     return value
-
-
-_Input = streams.PerWorkerIterator | streams.PerWorkerValue
-
-
-def _find_inputs(structure: Any) -> list[Any]:
-    """Return the per-worker iterators and values in nested lists, tuples and dicts."""
-    found: list[Any] = []
-    closures.map_instances(structure, _Input, found.append)
-    return found
-
-
-_Served = (
-    streams.PerWorkerIterator,
-    streams.PerWorkerValue,
-    variable.BaseVariable,
-    embedding.Embedding,
-    strategy.ParameterServerStrategy,
-    strategy.RemoteStrategy,
-)
-"""What is another thing in each call, and would be a constant in a graph."""
-
-
-def _refuse_served(fn: Any, taken: Sequence[tuple[str, Any]]) -> None:
-    for name, value in taken:
-        found: list[Any] = []
-        closures.map_instances(value, _Served, found.append)
-        if found:
-            foreign.refuse_graph(fn, name)
-
-
-def _find_referred(fn: Callable[..., Any]) -> list[Any]:
-    """Return those that a function refers to by name, as pickling it by reference shows none."""
-    if not isinstance(fn, types.FunctionType):
-        return []
-    found: list[Any] = [fn.__globals__.get(name) for name in fn.__code__.co_names]
-    for cell in fn.__closure__ or ():
-        with contextlib.suppress(ValueError):  # it is empty
-            found.append(cell.cell_contents)
-    return _find_inputs(found)

@@ -28,7 +28,7 @@ BEGUN, DONE = 0, 1
 _TRIES: Final = 8
 """How often a reader copies before it asks the writers to wait. A guess: two whole updates must fall into one copying for a try to fail."""
 
-SCATTERS: Final[dict[str, Callable[[Array, Any, Any], None]]] = {
+SCATTERS: Final[dict[str, Callable[[Array, Array, Array], None]]] = {
     "add": np.add.at,
     "sub": np.subtract.at,
     "mul": np.multiply.at,
@@ -55,12 +55,7 @@ def plan(shape: tuple[int, ...], dtype: str, num_slots: int) -> memory.Plan:
 
 @final
 class DenseShard:
-    """A shard, as this process sees it.
-
-    Args:
-        spec: Which it is.
-        kept: Its memory.
-    """
+    """A shard, as this process sees it."""
 
     def __init__(self, spec: records.DenseSpec, kept: memory.Memory) -> None:
         self.spec: Final = spec

@@ -8,13 +8,12 @@ A lookup moves each different row once, however often its id was asked for; a gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 
-from hocket.ps import checks, dense, foreign, links, placement, records, scope, slices
+from hocket.ps import checks, closure_context, dense, foreign, handles, links, placement, records, scope, slices
 from hocket.ps.memory import Array
 
 
@@ -115,7 +114,7 @@ class Lookup:
 
 
 @final
-class Embedding:
+class Embedding(handles.Handle):
     """A table on the servers. Made under ``strategy.scope()``.
 
     Args:
@@ -142,13 +141,11 @@ class Embedding:
         >>> hocket.shutdown()
     """
 
-    name: str
     rows: int | None
     dim: int
-    dtype: np.dtype[Any]
-    _address: links.Address
     _parts: tuple[records.TableSpec, ...]
-    """Its shards, by server."""
+    """By server."""
+    _FIELDS = ("rows", "dim")
 
     def __new__(cls, rows: int | None, dim: int, **settings: Any) -> Embedding:
         """Make it on the servers in scope."""
@@ -160,19 +157,6 @@ class Embedding:
 
     def __repr__(self) -> str:
         return f"<Embedding {self.name!r} rows={self.rows if self.rows is not None else 'hashed'} dim={self.dim} dtype={self.dtype}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return build, (self._address, self.name, self.rows, self.dim, self._parts)
-
-    @property
-    def servers(self) -> tuple[int, ...]:
-        """Which server holds each shard."""
-        return tuple(part.server for part in self._parts)
-
-    @property
-    def optimizer(self) -> Any:
-        """What turns its gradients into updates; None if it takes none."""
-        return self._parts[0].optimizer
 
     def pull(self, ids: Any) -> Lookup:
         """Return the rows of ids, each once.
@@ -197,7 +181,7 @@ class Embedding:
     def read_rows(self, ids: Array) -> Array:
         """Return the rows of ids, int64, that are in range."""
         link = links.open_link(self._address)
-        link.enter()
+        link.enter(closure_context.get_optional_context())
         if len(self._parts) == 1:
             part = self._parts[0]
             return link.stores[part.server].read_rows(part.number, ids)
@@ -289,9 +273,9 @@ class Embedding:
         rows = np.broadcast_to(checks.fit_into(self.name, values, self.dtype), (len(which), self.dim))
         if len(np.unique(which)) < len(which):
             raise ValueError(f"An id of `{self.name}` is named twice. Name each once.")
-        link = links.open_link(self._address)
+        link, here = links.open_link(self._address), closure_context.get_optional_context()
         for server, operations in self._build(kind, which, rows).items():
-            link.update(server, operations)
+            link.update(here, server, operations)
 
     def _build(self, kind: str, ids: Array, values: Array, scale: float = 1.0) -> dict[int, list[records.Operation]]:
         if len(self._parts) == 1:
@@ -322,21 +306,3 @@ class Embedding:
                 f"`{self.name}` has the ids 0 to {self.rows - 1}, but received {bad.flat[0]}. For ids of any size write ps.Embedding(None, {self.dim}, capacity=...)."
             )
         return given.astype(np.int64, copy=False)
-
-
-def build(
-    address: links.Address, name: str, rows: int | None, dim: int, parts: Sequence[records.TableSpec]
-) -> Embedding:
-    """Return a table whose shards are there.
-
-    Args:
-        address: Where the servers are.
-        name: What it is called in messages and checkpoints.
-        rows: How many ids there are; None: any.
-        dim: How long a row is.
-        parts: Its shards, by server.
-    """
-    made = object.__new__(Embedding)
-    made._address, made.name, made.rows, made.dim = address, name, rows, dim
-    made._parts, made.dtype = tuple(parts), np.dtype(parts[0].dtype)
-    return made

@@ -1,4 +1,4 @@
-"""What can go wrong with parameter servers, sorted by what the caller should do."""
+"""Errors of parameter servers, sorted by what the caller should do."""
 
 from __future__ import annotations
 

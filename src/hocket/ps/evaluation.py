@@ -68,7 +68,7 @@ class SidecarEvaluator:
     def __init__(
         self,
         evaluate: Callable[[snapshots.Snapshot], Any],
-        source: strategy.ParameterServerStrategy | strategy.RemoteStrategy | str | os.PathLike[str],
+        source: strategy.BaseStrategy | str | os.PathLike[str],
         *,
         min_pushes: int = 1,
         max_evaluations: int | None = None,
@@ -109,7 +109,7 @@ class SidecarEvaluator:
 
     def evaluate_newest(self) -> Evaluated | None:
         """Evaluate what is newest, if it was not yet; else return None."""
-        if isinstance(self._source, strategy.ParameterServerStrategy | strategy.RemoteStrategy):
+        if isinstance(self._source, strategy.BaseStrategy):
             version = self._source.version
             if self._last is not None and version < self._last + self._min_pushes:
                 return None

@@ -26,11 +26,7 @@ _REMEDY = (
 
 @contextlib.contextmanager
 def adopted(make: Callable[..., Any]) -> Iterator[None]:
-    """Have ``tf.Variable`` in a ``with`` block make a variable on servers.
-
-    Args:
-        make: A strategy's `make_variable`.
-    """
+    """Have ``tf.Variable`` in a ``with`` block make a variable on servers, by a strategy's `make_variable`."""
     with contextlib.ExitStack() as stack:
         tensorflow = sys.modules.get("tensorflow")
         if tensorflow is not None and hasattr(tensorflow, "variable_creator_scope"):
@@ -83,7 +79,7 @@ def refuse_captured(fn: Any) -> None:
         TypeError: It does.
     """
     function = getattr(fn, "python_function", fn)  # what `tf.function` has made of it
-    _refuse_among(fn, _list_captured(function))
+    _refuse_among(fn, list_captured(function))
 
 
 def refuse_arguments(fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
@@ -122,7 +118,7 @@ def _list_kinds() -> tuple[type, ...]:
     return tuple(found)
 
 
-def _list_captured(function: Any) -> list[tuple[str, Any]]:
+def list_captured(function: Any) -> list[tuple[str, Any]]:
     """Return what a function refers to beside its arguments, by name."""
     function = getattr(function, "__func__", function)
     if not isinstance(function, types.FunctionType):
@@ -168,7 +164,7 @@ def is_graph(fn: Any) -> bool:
 def list_taken(fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return what a closure made by ``tf.function`` refers to and is given, by name."""
     given = [*((f"argument {index}", one) for index, one in enumerate(args)), *kwargs.items()]
-    return [*_list_captured(fn.python_function), *given]
+    return [*list_captured(fn.python_function), *given]
 
 
 def refuse_graph(fn: Any, name: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""How far workers may run ahead of each other: the gate that pulls and pushes go through.
+"""The gate that pulls and pushes go through: it bounds how far workers run ahead of each other.
 
 A worker *enters* when it pulls, which notes the version that it reads, and *leaves* when its push was applied, which counts the version. A push's **staleness** is
 how many other pushes were applied between the two. It is counted for each push; with a bound it is never more than `max_staleness`.
@@ -31,6 +31,15 @@ import numpy as np
 from hocket.collective import futex
 from hocket.ps import errors, memory, mutex
 from hocket.ps.memory import Array
+
+ASKABLE: Final = frozenset(
+    {
+        *("version", "late", "skipped", "enter", "grant", "leave", "note_skipped", "forget", "get_reading"),
+        *("enter_round", "arrive", "list_arrived", "close_round", "set_idle", "set_workers", "set_version"),
+        *("get_histogram", "get_log"),
+    }
+)
+"""What a process on another machine may ask the first server to do with the `Gate`."""
 
 MAX_WORKERS: Final = 1024
 
@@ -107,14 +116,10 @@ class Settings:
 
 @final
 class Gate:
-    """The gate, as one process sees it.
-
-    Args:
-        ref: Its memory.
-        timeout_s: How long a pull or a push may wait.
+    """The gate, as one process sees it. A pull or a push waits `timeout_s` seconds.
 
     Raises:
-        OSError: This process does not share memory with the keeper.
+        OSError: This process does not share memory with the gate's owner.
     """
 
     def __init__(self, ref: memory.MemoryRef, timeout_s: float) -> None:
@@ -130,7 +135,8 @@ class Gate:
         self._histogram = arrays["histogram"]
         self._log = arrays["log"]
         self._timeout_s = timeout_s
-        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s, lambda: _do_nothing)
+        # Nothing is half done in a gate that matters: the worker that died in it is forgotten.
+        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "the gate", timeout_s)
 
     @property
     def version(self) -> int:
@@ -140,12 +146,7 @@ class Gate:
     # -- synchronous steps --
 
     def arrive(self, worker: int, closure: int, turn: int) -> int:
-        """Say that a worker's gradient is in its boxes; return what is to be done.
-
-        Args:
-            worker: Whose.
-            closure: Of the push's ticket; with `turn`.
-            turn: See `closure`.
+        """Say that a worker's gradient is in its boxes; return what is to be done. See `leave` for the arguments.
 
         Returns:
             `WAITS` for others; `CLOSES`: this worker must close the step; `COMES_LATE`: the step is over, or the gradient was counted before.
@@ -253,12 +254,10 @@ class Gate:
         self._wait(worker, self._try_grant)
 
     def leave(self, worker: int, closure: int, turn: int) -> int:
-        """Say that the push was applied; return its staleness. Said again, by who repeats a closure of a dead worker: counts nothing.
+        """Say that the push was applied; return its staleness.
 
-        Args:
-            worker: Whose.
-            closure: Of the push's ticket; with `turn`.
-            turn: See `closure`.
+        Said again, by a worker that repeats a closure of a dead one, it counts nothing. The closure and the turn are
+        those of the push's ticket.
         """
         if (closure, turn) <= (int(self._accepted[worker, 0]), int(self._accepted[worker, 1])):
             self.forget(worker)
@@ -403,10 +402,6 @@ class Gate:
             f"which pulled at version {int(readings[slowest]) if slowest is not None else '?'} of {self.version} and has not pushed since. Is that worker stopped, or much "
             "slower? Use a larger max_staleness, or a larger timeout_s."
         )
-
-
-def _do_nothing() -> None:
-    """A gate has nothing half done that matters: the worker that died in it is forgotten."""
 
 
 def _can_keep(version: int, waiting: list[int], granted: list[int]) -> bool:

@@ -1,4 +1,4 @@
-"""What variables and the rows of tables begin with.
+"""Initializers: what variables and the rows of tables begin with.
 
 A row's first value depends on the seed, on its id and on the column, and on nothing else. So it does not matter when a row is made, together with which
 others, by whom, or on which shard: a table whose rows appear as they are asked for has the values it would have had if all of them had been made at the
@@ -117,9 +117,45 @@ class Constant(Initializer):
         _view_rows(ids, out)[...] = self.value
 
 
+class _Random(Initializer):
+    """Rows of random numbers, which a seed and the ids say."""
+
+    seed: int
+
+    @abc.abstractmethod
+    def _shape(self, even: Floats, odd: Floats) -> None:
+        """Make whole numbers of 24 bits, those of even and of odd columns, into what rows hold. In place."""
+
+    @final
+    def fill(self, ids: Ids, out: Array) -> None:
+        """Write random numbers, in blocks that stay in the cache."""
+        rows = _view_rows(ids, out)
+        count, columns = rows.shape
+        pairs = min((columns + 1) // 2, BLOCK // 2)
+        if not count or not pairs:
+            return
+        at_once = min(count, max(1, BLOCK // 2 // pairs))
+        words, work = np.empty(at_once * pairs, np.uint64), np.empty(at_once * pairs, np.uint64)
+        halves = np.empty((2, at_once * pairs), np.float32)
+        steps = np.arange(1, (columns + 1) // 2 + 1, dtype=np.uint64) * np.uint64(hashing.GOLDEN)
+        for start in range(0, count, at_once):
+            states = _find_states(ids[start : start + at_once], self.seed)
+            for pair in range(0, len(steps), pairs):
+                some = steps[pair : pair + pairs]
+                shape, size = (len(states), len(some)), len(states) * len(some)
+                block = np.add(states[:, None], some, out=words[:size].reshape(shape))
+                hashing.mix(block, work[:size].reshape(shape))
+                even, odd = halves[0, :size].reshape(shape), halves[1, :size].reshape(shape)
+                _split(block, even, odd)
+                self._shape(even, odd)
+                target = rows[start : start + at_once, 2 * pair : 2 * (pair + pairs)]
+                target[:, 0::2] = even
+                target[:, 1::2] = odd[:, : target.shape[1] // 2]
+
+
 @final
 @dataclass(frozen=True)
-class Uniform(Initializer):
+class Uniform(_Random):
     """Random numbers that are equally likely everywhere between two.
 
     Args:
@@ -152,10 +188,6 @@ class Uniform(Initializer):
             )
         _set(self, "seed", _require_seed(self.seed))
 
-    def fill(self, ids: Ids, out: Array) -> None:
-        """Write random numbers."""
-        _fill(self, ids, out)
-
     def _shape(self, even: Floats, odd: Floats) -> None:
         for half in (even, odd):
             np.multiply(half, (self.high - self.low) * _UNIT, out=half)
@@ -164,7 +196,7 @@ class Uniform(Initializer):
 
 @final
 @dataclass(frozen=True)
-class Normal(Initializer):
+class Normal(_Random):
     """Random numbers of a bell curve.
 
     Args:
@@ -194,12 +226,8 @@ class Normal(Initializer):
     def __post_init__(self) -> None:
         _set(self, "mean", _require_finite("mean", self.mean))
         rule, remedy = "must be a finite number from 0", "Leave it out for 0.05."
-        _set(self, "stddev", checks.require_number("stddev", self.stddev, rule, remedy, low=0, high=math.inf))
+        _set(self, "stddev", checks.require_number("stddev", self.stddev, rule, remedy))
         _set(self, "seed", _require_seed(self.seed))
-
-    def fill(self, ids: Ids, out: Array) -> None:
-        """Write random numbers."""
-        _fill(self, ids, out)
 
     def _shape(self, even: Floats, odd: Floats) -> None:
         np.add(even, 0.5, out=even)  # so that there is a logarithm
@@ -225,32 +253,6 @@ def _view_rows(ids: Ids, out: Array) -> Array:
     assert out.shape[:1] == ids.shape, (out.shape, ids.shape)
     assert out.ndim == 2 or out.flags.c_contiguous, "a copy would be filled in its place"
     return out.reshape(len(ids), math.prod(out.shape[1:]))
-
-
-def _fill(self: Uniform | Normal, ids: Ids, out: Array) -> None:
-    """Write the random numbers of rows, in blocks that stay in the cache."""
-    rows = _view_rows(ids, out)
-    count, columns = rows.shape
-    pairs = min((columns + 1) // 2, BLOCK // 2)
-    if not count or not pairs:
-        return
-    at_once = min(count, max(1, BLOCK // 2 // pairs))
-    words, work = np.empty(at_once * pairs, np.uint64), np.empty(at_once * pairs, np.uint64)
-    halves = np.empty((2, at_once * pairs), np.float32)
-    steps = np.arange(1, (columns + 1) // 2 + 1, dtype=np.uint64) * np.uint64(hashing.GOLDEN)
-    for start in range(0, count, at_once):
-        states = _find_states(ids[start : start + at_once], self.seed)
-        for pair in range(0, len(steps), pairs):
-            some = steps[pair : pair + pairs]
-            shape, size = (len(states), len(some)), len(states) * len(some)
-            block = np.add(states[:, None], some, out=words[:size].reshape(shape))
-            hashing.mix(block, work[:size].reshape(shape))
-            even, odd = halves[0, :size].reshape(shape), halves[1, :size].reshape(shape)
-            _split(block, even, odd)
-            self._shape(even, odd)
-            target = rows[start : start + at_once, 2 * pair : 2 * (pair + pairs)]
-            target[:, 0::2] = even
-            target[:, 1::2] = odd[:, : target.shape[1] // 2]
 
 
 def _find_states(ids: Ids, seed: int) -> hashing.Words:
@@ -281,7 +283,7 @@ def _set(initializer: Initializer, name: str, value: float) -> None:
 
 def _require_finite(name: str, value: object) -> float:
     rule = "must be a finite number"
-    return checks.require_number(name, value, rule, "Give 0.0, say.", low=-math.inf, open_low=True, high=math.inf)
+    return checks.require_number(name, value, rule, "Give 0.0, say.", low=-math.inf, open_low=True)
 
 
 def _require_seed(value: object) -> int:

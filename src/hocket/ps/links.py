@@ -1,4 +1,4 @@
-"""A strategy, as one process sees it: its servers and its gate, opened once and found again by the strategy's key."""
+"""Links: the servers and the gate of a strategy, opened once in a process and found again by the strategy's key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, final
 import numpy as np
 
 from hocket.core import actor
-from hocket.ps import access, dense, errors, gate, memory, place, records
+from hocket.ps import access, closure_context, dense, errors, gate, memory, records, store
 from hocket.ps.memory import Array
 
 POLICIES: Final = ("raise", "skip", "clip")
@@ -61,15 +61,11 @@ class Outcome:
 
 @final
 class Link:
-    """The servers, reached.
-
-    Args:
-        address: Where they are.
-    """
+    """A strategy's servers and its gate, opened in this process."""
 
     def __init__(self, address: Address) -> None:
         self.address: Final = address
-        self.stores: Final[list[access.Access]] = [
+        self.stores: Final[list[store.Store]] = [
             access.open_server(server.book, index, server.handle, address.timeout_s, is_shared=address.is_shared)
             for index, server in enumerate(address.servers)
         ]
@@ -77,52 +73,60 @@ class Link:
             address.gate, address.servers[0].handle, address.timeout_s, is_shared=address.is_shared
         )
 
-    def enter(self) -> None:
-        """Note that the calling closure reads."""
-        here = place.get_optional_place()
-        if here is None or here.gate is not None:
+    def enter(self, context: closure_context.ClosureContext | None) -> None:
+        """Note that a closure reads. None: nobody pushes for it."""
+        if context is None or context.is_inside:
             return
         if not self.address.is_synchronous:
-            self.gate.enter(here.worker)
+            self.gate.enter(context.worker)
         else:
-            while self.gate.enter_round(here.worker):
+            while self.gate.enter_round(context.worker):
                 self._close_round()  # who was to do it has died
-        here.gate = self.gate
+        context.note_entered(self.gate)
 
-    def update(self, server: int, operations: Sequence[records.Operation]) -> bool:
+    def update(
+        self,
+        context: closure_context.ClosureContext | None,
+        server: int,
+        operations: Sequence[records.Operation],
+    ) -> bool:
         """Do something that is no gradient, on one server; return whether it was done now."""
-        here = place.get_optional_place()
-        return self.stores[server].push(here.take_ticket() if here is not None else None, operations)
+        return self.stores[server].push(context.take_ticket() if context is not None else None, operations)
 
-    def push(self, operations: dict[int, list[records.Operation]]) -> Outcome:
+    def push(
+        self, context: closure_context.ClosureContext | None, operations: dict[int, list[records.Operation]]
+    ) -> Outcome:
         """Apply gradients, on each server wholly or not at all.
 
         Args:
+            context: Whose they are. None: they are never sent twice, and have no staleness.
             operations: By server.
         """
-        here = place.get_optional_place()
-        if here is None:
+        if context is None:
             done = [self.stores[server].push(None, operations[server]) for server in sorted(operations)]
             return Outcome(any(done), 0)
-        ticket = here.take_ticket()
+        ticket = context.take_ticket()
         if self.address.is_synchronous:
-            return self._push_round(here, ticket, operations)
-        self.gate.grant(here.worker)
+            return self._push_round(context, ticket, operations)
+        self.gate.grant(context.worker)
         if self.address.is_scaled:
-            operations = self._scale(operations, here)
+            operations = self._scale(operations, context.worker)
         done = [self.stores[server].push(ticket, operations[server]) for server in sorted(operations)]
-        here.gate = None
-        return Outcome(any(done), self.gate.leave(here.worker, ticket.closure, ticket.turn))
+        context.note_pushed()
+        return Outcome(any(done), self.gate.leave(context.worker, ticket.closure, ticket.turn))
 
     def _push_round(
-        self, here: place.Place, ticket: records.Ticket, operations: dict[int, list[records.Operation]]
+        self,
+        context: closure_context.ClosureContext,
+        ticket: records.Ticket,
+        operations: dict[int, list[records.Operation]],
     ) -> Outcome:
         """Bring a gradient to a synchronous step."""
-        version = self.gate.get_reading(here.worker)
+        version = self.gate.get_reading(context.worker)
         for server, given in operations.items():
-            self.stores[server].deposit(here.worker, version, given)
-        here.gate = None
-        what = self.gate.arrive(here.worker, ticket.closure, ticket.turn)
+            self.stores[server].deposit(context.worker, version, given)
+        context.note_pushed()
+        what = self.gate.arrive(context.worker, ticket.closure, ticket.turn)
         if what == gate.CLOSES:
             self._close_round()
         return Outcome(what != gate.COMES_LATE, 0)
@@ -158,11 +162,9 @@ class Link:
             return cleaned
         return gradient
 
-    def _scale(
-        self, operations: dict[int, list[records.Operation]], here: place.Place
-    ) -> dict[int, list[records.Operation]]:
+    def _scale(self, operations: dict[int, list[records.Operation]], worker: int) -> dict[int, list[records.Operation]]:
         """Divide the step by one more than the staleness (Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD", 2016)."""
-        reading = self.gate.get_reading(here.worker)
+        reading = self.gate.get_reading(worker)
         factor = 1.0 / (1 + max(0, self.gate.version - reading))
         return {
             server: [dataclasses.replace(one, scale=one.scale * factor) for one in given]

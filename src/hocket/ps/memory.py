@@ -1,8 +1,8 @@
 """Memory that processes of one machine share, without a name.
 
-It is a memfd of whoever made it (the *keeper*: the driver, or on another machine an actor that does nothing else), which the others open below ``/proc``. All
-that must outlive a server or a worker lies in such memory, so a process can be killed at any time without taking a number with it: the memory is gone only
-when the keeper and all who opened it are.
+It is a memfd of whoever made it (the *owner*: the driver, or on another machine an actor that does nothing else), which
+the others open below ``/proc``. All that must outlive a server or a worker lies in such memory, so a process can be
+killed at any time without taking a number with it: the memory is gone only when the owner and all who opened it are.
 
 Pages that nobody has touched cost nothing, so memory is asked for generously: a table has room for a before-image of all of its rows.
 """
@@ -14,7 +14,7 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
@@ -44,23 +44,17 @@ class MemoryRef:
     """Where to find a memory. It can travel."""
 
     path: str
-    """Below ``/proc``: the keeper's descriptor."""
+    """Below ``/proc``: the owner's descriptor."""
     identity: str
     """What tells it from all other files of all machines."""
     nbytes: int
-
-
-MakeMemory: TypeAlias = Callable[[int, str], MemoryRef]
-"""Makes a memory of so many bytes for a purpose; the keeper's."""
 
 
 @final
 class Memory:
     """A memory, as this process sees it. Made by `create` or `open_memory`; gone with its last array.
 
-    Args:
-        descriptor: Of the memfd; taken over.
-        nbytes: How long it is.
+    It closes the memfd that it is given.
     """
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
@@ -113,7 +107,7 @@ def open_memory(ref: MemoryRef) -> Memory:
     """Open a memory that another process keeps.
 
     Raises:
-        ServerLostError: Its keeper is gone.
+        ServerLostError: Its owner is gone.
         OSError: It is another file here: a path below ``/proc`` may mean something else in another container.
     """
     try:
@@ -126,7 +120,7 @@ def open_memory(ref: MemoryRef) -> Memory:
         if segment.identify(descriptor) != ref.identity:
             raise FileNotFoundError(f"{ref.path} is another file here.")
         opened = Memory(descriptor, ref.nbytes)
-        opened.close()  # the mapping is enough: others come to the keeper
+        opened.close()  # the mapping is enough: others come to the owner
         return opened
     except BaseException:
         os.close(descriptor)
@@ -134,7 +128,7 @@ def open_memory(ref: MemoryRef) -> Memory:
 
 
 def is_reachable(ref: MemoryRef) -> bool:
-    """Tell whether this process shares memory with the keeper."""
+    """Tell whether this process shares memory with the owner."""
     with contextlib.suppress(OSError):
         found = Path(ref.path).stat()
         return ref.identity == f"{segment.identify_host()}/{found.st_dev}/{found.st_ino}"

@@ -15,6 +15,7 @@ import ctypes
 import errno
 import os
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, final
 
@@ -28,8 +29,6 @@ _ROBUST: Final = 1
 
 _SLICE_SECONDS: Final = 0.25
 """How long a wait stays inside the C library at once: a Ctrl-C is noticed after so long. A guess."""
-
-_CLOCK_REALTIME: Final = 0
 
 _library: Any = ctypes.CDLL(None)
 
@@ -65,10 +64,11 @@ class Mutex:
         address: Where it is in this process.
         name: What it guards, for messages.
         timeout_s: How many seconds to wait for it.
-        recover: Returns what is called by who gets it from a dead holder, while it holds it.
+        recover: Returns what is called by who gets it from a dead holder, while it holds it. None: nothing that it
+            guards can be half done.
     """
 
-    def __init__(self, address: int, name: str, timeout_s: float, recover: Any) -> None:
+    def __init__(self, address: int, name: str, timeout_s: float, recover: Callable[[], Any] | None = None) -> None:
         self._pointer = ctypes.c_void_p(address)
         self._name = name
         self._timeout_s = timeout_s
@@ -84,7 +84,8 @@ class Mutex:
             return
         if code == errno.EOWNERDEAD:
             try:
-                self._recover()()
+                if self._recover is not None:
+                    self._recover()()
             except BaseException:
                 self._unlock(self._pointer)  # never made consistent: everybody after us is told, too
                 raise

@@ -1,4 +1,4 @@
-"""How servers turn gradients into new values.
+"""Optimizers: how servers turn gradients into new values.
 
 Each optimizer is a rule for one element: from its value, its gradient, and what is kept for it in *slots* (momentum, sums of squares), come its new
 value and new slots. So one loop serves a whole variable, a shard of it, and rows that were gathered from a table.
@@ -49,18 +49,33 @@ class Optimizer(abc.ABC):
     There are four of them: `SGD`, `Adagrad`, `Adam` and `FTRL`.
     """
 
-    @property
-    @abc.abstractmethod
-    def slots(self) -> tuple[str, ...]:
-        """The names of what is kept for each element. A slot has the variable's shape and its dtype: float32, or float64."""
+    lr: float
+    slots: tuple[str, ...]
+    """The names of what is kept for each element. A slot has the variable's shape and its dtype: float32, or float64."""
+    _initials: dict[str, float]
 
-    @abc.abstractmethod
+    def _finish(self, weights: Sequence[str], **initials: float) -> None:
+        """Check the learning rate and some weights, and name the slots, with what they are before the first update.
+
+        Called once, when it is made.
+        """
+        _set(self, "lr", _require_lr(self.lr))
+        for name in weights:
+            _set(self, name, _require_weight(name, getattr(self, name)))
+        object.__setattr__(self, "slots", tuple(initials))
+        object.__setattr__(self, "_initials", {name: float(value) for name, value in initials.items()})
+
+    @final
     def slot_initial(self, name: str) -> float:
         """Return what each element of a slot is before the first update.
 
         Raises:
             ValueError: There is no such slot.
         """
+        if name not in self.slots:
+            kept = ", ".join(self.slots) or "none"
+            raise ValueError(f"{self!r} has no slot {name!r}. Its slots: {kept}.")
+        return self._initials[name]
 
     @abc.abstractmethod
     def _update(self, block: _Block, step: int, scale: float) -> None:
@@ -143,7 +158,7 @@ class Optimizer(abc.ABC):
 @final
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
-    """Steps along the gradient, with momentum if asked: ``torch.optim.SGD``.
+    """Steps along the gradient, with momentum if asked: ``torch.optim.SGD``. Its slot is ``momentum``, if there is any.
 
     Args:
         lr: The learning rate.
@@ -166,20 +181,10 @@ class SGD(Optimizer):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _set(self, "lr", _require_lr(self.lr))
         _set(self, "momentum", _require_decay("momentum", self.momentum, "Leave it out for none; 0.9 is usual."))
-        _set(self, "weight_decay", _require_weight("weight_decay", self.weight_decay))
+        self._finish(["weight_decay"], **({"momentum": 0.0} if self.momentum else {}))
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov=True needs momentum, but received momentum=0.0. Give momentum=0.9, say.")
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """``momentum``, if there is any."""
-        return ("momentum",) if self.momentum else ()
-
-    def slot_initial(self, name: str) -> float:
-        """Return 0."""
-        return _find_initial(self, name, {"momentum": 0.0})
 
     def _update(self, block: _Block, step: int, scale: float) -> None:
         (work,) = _take_scratch(block, 1)
@@ -195,8 +200,7 @@ class SGD(Optimizer):
             np.subtract(block.value, work, out=block.out)
             return
         if self.weight_decay:
-            np.multiply(block.value, self.weight_decay, out=work)
-            gradient = np.add(gradient, work, out=work)
+            gradient = _decay(block, self.weight_decay, work)
         (momentum,), (new,) = block.slots, block.out_slots
         np.multiply(momentum, self.momentum, out=new)
         np.add(new, gradient, out=new)
@@ -215,6 +219,7 @@ class SGD(Optimizer):
 class Adagrad(Optimizer):
     """Steps divided by the root of the sum of all squared gradients: J. Duchi, E. Hazan and Y. Singer, "Adaptive Subgradient Methods for Online
     Learning and Stochastic Optimization" (JMLR 12, 2011), the diagonal form, as ``torch.optim.Adagrad`` computes it.
+    Its slot is the ``sum`` of squared gradients.
 
     Args:
         lr: The learning rate.
@@ -237,26 +242,14 @@ class Adagrad(Optimizer):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _set(self, "lr", _require_lr(self.lr))
-        _set(self, "initial_accumulator", _require_weight("initial_accumulator", self.initial_accumulator))
         _set(self, "eps", _require_eps(self.eps, "1e-10"))
-        _set(self, "weight_decay", _require_weight("weight_decay", self.weight_decay))
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """``sum``, of squared gradients."""
-        return ("sum",)
-
-    def slot_initial(self, name: str) -> float:
-        """Return `initial_accumulator`."""
-        return _find_initial(self, name, {"sum": self.initial_accumulator})
+        self._finish(["initial_accumulator", "weight_decay"], sum=self.initial_accumulator)
 
     def _update(self, block: _Block, step: int, scale: float) -> None:
         work, decayed = _take_scratch(block, 2)
         gradient = block.gradient
         if self.weight_decay:
-            np.multiply(block.value, self.weight_decay, out=decayed)
-            gradient = np.add(gradient, decayed, out=decayed)
+            gradient = _decay(block, self.weight_decay, decayed)
         (total,), (new,) = block.slots, block.out_slots
         np.multiply(gradient, gradient, out=work)
         np.add(total, work, out=new)
@@ -271,7 +264,8 @@ class Adagrad(Optimizer):
 @dataclass(frozen=True, kw_only=True)
 class Adam(Optimizer):
     """Steps along an average gradient, divided by the root of an average square: D. Kingma and J. Ba, "Adam: A Method for Stochastic Optimization"
-    (ICLR 2015), algorithm 1, with both averages corrected for their start at 0.
+    (ICLR 2015), algorithm 1, with both averages corrected for their start at 0. Its slots are the ``average`` of
+    gradients, and of their ``square``: m and v in the paper.
 
     Args:
         lr: The learning rate.
@@ -301,27 +295,16 @@ class Adam(Optimizer):
     is_eps_hat: bool = False
 
     def __post_init__(self) -> None:
-        _set(self, "lr", _require_lr(self.lr))
         _set(self, "beta1", _require_decay("beta1", self.beta1, "Leave it out for 0.9."))
         _set(self, "beta2", _require_decay("beta2", self.beta2, "Leave it out for 0.999."))
         _set(self, "eps", _require_eps(self.eps, "1e-8"))
-        _set(self, "weight_decay", _require_weight("weight_decay", self.weight_decay))
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """``average`` of gradients, and of their ``square``: m and v in the paper."""
-        return ("average", "square")
-
-    def slot_initial(self, name: str) -> float:
-        """Return 0."""
-        return _find_initial(self, name, {"average": 0.0, "square": 0.0})
+        self._finish(["weight_decay"], average=0.0, square=0.0)
 
     def _update(self, block: _Block, step: int, scale: float) -> None:
         work, decayed = _take_scratch(block, 2)
         gradient, rate = block.gradient, self.lr * scale
         if self.weight_decay and not self.decoupled:
-            np.multiply(block.value, self.weight_decay, out=decayed)
-            gradient = np.add(gradient, decayed, out=decayed)
+            gradient = _decay(block, self.weight_decay, decayed)
         (average, square), (new_average, new_square) = block.slots, block.out_slots
         np.multiply(gradient, 1 - self.beta1, out=work)
         np.multiply(average, self.beta1, out=new_average)
@@ -346,7 +329,8 @@ class Adam(Optimizer):
 @dataclass(frozen=True, kw_only=True)
 class FTRL(Optimizer):
     """Follows the regularised leader: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013), algorithm 1, with the power that
-    TensorFlow adds. Steps are Adagrad's, but an element whose evidence is weaker than `l1` is exactly 0.
+    TensorFlow adds. Steps are Adagrad's, but an element whose evidence is weaker than `l1` is exactly 0. Its slots are
+    the ``sum`` of squared gradients, and ``linear``: n and z in the paper.
 
     A value is computed from its slots, and the one it began with is forgotten at the first update: begin with zeros.
 
@@ -379,28 +363,17 @@ class FTRL(Optimizer):
     beta: float = 0.0
 
     def __post_init__(self) -> None:
-        _set(self, "lr", _require_lr(self.lr))
         rule, remedy = "must be a finite number of at most 0", "Leave it out for -0.5, the paper's."
         power = checks.require_number(
             "lr_power", self.lr_power, rule, remedy, low=-math.inf, open_low=True, high=math.nextafter(0, 1)
         )
         _set(self, "lr_power", power)
-        for name in ("initial_accumulator", "l1", "l2", "beta"):
-            _set(self, name, _require_weight(name, getattr(self, name)))
+        self._finish(["initial_accumulator", "l1", "l2", "beta"], sum=self.initial_accumulator, linear=0.0)
         if not (self.initial_accumulator or self.l2 or self.beta):
             raise ValueError(
                 "initial_accumulator, l2 and beta are all 0, and one must be above 0: where a gradient is 0, a value would be 0 / 0. "
                 "Give beta=1.0, as the paper does, or initial_accumulator=0.1, as TensorFlow does."
             )
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """``sum`` of squared gradients, and ``linear``: n and z in the paper."""
-        return ("sum", "linear")
-
-    def slot_initial(self, name: str) -> float:
-        """Return `initial_accumulator` for ``sum``, and 0 for ``linear``."""
-        return _find_initial(self, name, {"sum": self.initial_accumulator, "linear": 0.0})
 
     def _update(self, block: _Block, step: int, scale: float) -> None:
         before, after = _take_scratch(block, 2)
@@ -439,17 +412,15 @@ class FTRL(Optimizer):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class _Block:
     """A part of the arrays that `Optimizer.apply` was given, short enough for the cache."""
 
-    __slots__ = ("gradient", "out", "out_slots", "slots", "value")
-
-    def __init__(self, value: Array, slots: list[Array], gradient: Array, out: Array, out_slots: list[Array]) -> None:
-        self.value = value
-        self.slots = slots
-        self.gradient = gradient
-        self.out = out
-        self.out_slots = out_slots
+    value: Array
+    slots: list[Array]
+    gradient: Array
+    out: Array
+    out_slots: list[Array]
 
 
 class _Scratch(threading.local):
@@ -476,29 +447,25 @@ def _set(optimizer: Optimizer, name: str, value: float) -> None:
     object.__setattr__(optimizer, name, value)
 
 
-def _find_initial(optimizer: Optimizer, name: str, initial: dict[str, float]) -> float:
-    if name not in optimizer.slots:
-        kept = ", ".join(optimizer.slots) or "none"
-        raise ValueError(f"{optimizer!r} has no slot {name!r}. Its slots: {kept}.")
-    return initial[name]
+def _decay(block: _Block, weight: float, work: Array) -> Array:
+    """Return the gradient with a part of the value added to it."""
+    np.multiply(block.value, weight, out=work)
+    decayed: Array = np.add(block.gradient, work, out=work)
+    return decayed
 
 
 def _require_lr(value: object) -> float:
-    return checks.require_number(
-        "lr", value, "must be a finite number above 0", "Give lr=0.01, say.", low=0, high=math.inf, open_low=True
-    )
+    return checks.require_number("lr", value, "must be a finite number above 0", "Give lr=0.01, say.", open_low=True)
 
 
 def _require_decay(name: str, value: object, remedy: str) -> float:
-    return checks.require_number(name, value, "must be from 0 to less than 1", remedy, low=0, high=1)
+    return checks.require_number(name, value, "must be from 0 to less than 1", remedy, high=1)
 
 
 def _require_weight(name: str, value: object) -> float:
-    return checks.require_number(
-        name, value, "must be a finite number from 0", "Leave it out for the default.", low=0, high=math.inf
-    )
+    return checks.require_number(name, value, "must be a finite number from 0", "Leave it out for the default.")
 
 
 def _require_eps(value: object, default: str) -> float:
     rule = f"must be a finite number from {_TINY:g}, the least that float32 can hold"
-    return checks.require_number("eps", value, rule, f"Leave it out for {default}.", low=_TINY, high=math.inf)
+    return checks.require_number("eps", value, rule, f"Leave it out for {default}.", low=_TINY)

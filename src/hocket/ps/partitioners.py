@@ -1,4 +1,4 @@
-"""Into how many shards a variable is cut, and where.
+"""Partitioners: into how many shards a variable is cut, and where.
 
 The rules are those of ``tf.distribute.experimental.partitioners``, with their names and arguments. A partitioner is called with a variable's shape and
 dtype and returns how many shards there are along each axis. Variables are cut along their first axis only, by `split_rows`.

@@ -1,4 +1,4 @@
-"""Which server holds what: variables by bytes and traffic, rows of tables by their ids.
+"""Placement: which server holds which variables, by bytes and traffic, and which rows of tables, by their ids.
 
 **Variables.** `Placer` gives each new variable, or each shard of one, a server. TensorFlow deals them out in turn, so that a server may hold most of the
 bytes by bad luck. Here bytes come first: a server is in question if it is the one with the fewest, or stays within `SLACK` of the average with what is
@@ -295,7 +295,7 @@ def _check(nbytes: int, traffic: float | None) -> tuple[int, float]:
     if traffic is None:
         return nbytes, float(nbytes)
     rule, remedy = "must be a finite number of bytes from 0", "Leave it out for a variable that is read whole."
-    return nbytes, checks.require_number("traffic", traffic, rule, remedy, low=0, high=float("inf"))
+    return nbytes, checks.require_number("traffic", traffic, rule, remedy)
 
 
 def _measure_imbalance(loads: Sequence[float]) -> float:

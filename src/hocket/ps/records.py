@@ -1,10 +1,10 @@
-"""What describes variables: immutable, and small enough to travel with every request."""
+"""Records that describe variables and requests: immutable, and small enough to travel."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class DenseSpec:
     optimizer: optimizers.Optimizer | None
     """What turns gradients into updates. None: it takes no gradients."""
     ref: memory.MemoryRef
-    mail: memory.MemoryRef | None = None
+    accumulator: memory.MemoryRef | None = None
     """Where the gradients of a synchronous step wait. None: there are no such steps."""
 
     @property
@@ -64,7 +64,7 @@ class TableSpec:
     """Which of them this is."""
     eviction: Eviction | None
     ref: memory.MemoryRef
-    mail: memory.MemoryRef | None = None
+    accumulator: memory.MemoryRef | None = None
     total: int | None = None
     """How many ids the whole table has; None: any."""
 
@@ -140,6 +140,26 @@ NO_MEMORY: Final = memory.MemoryRef("", "", 0)
 Spec = TypeVar("Spec", DenseSpec, TableSpec)
 
 
-def replace_memory(spec: Spec, ref: memory.MemoryRef, mail: memory.MemoryRef | None) -> Spec:
+def replace_memory(spec: Spec, ref: memory.MemoryRef, accumulator: memory.MemoryRef | None) -> Spec:
     """Return the same shard in other memory."""
-    return dataclasses.replace(spec, ref=ref, mail=mail)
+    return dataclasses.replace(spec, ref=ref, accumulator=accumulator)
+
+
+class VariableRecord(NamedTuple):  # it travels with each variable, and a dataclass takes longer
+    """A variable or table: what it is, and where its shards are."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Of a dense variable. Of a table: () ."""
+    dtype: str
+    parts: tuple[DenseSpec, ...] | tuple[TableSpec, ...]
+    """Its shards: of a dense variable in the order of their rows, of a table by server."""
+    rows: int | None = None
+    """Of a table: how many ids there are; None: any."""
+    dim: int = 0
+    """Of a table: how long a row is."""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table."""
+        return self.dim > 0

@@ -1,4 +1,4 @@
-"""Makes variables: chooses a server for each shard, has memory made for it, and enters it into the server's book.
+"""The registry makes variables: it chooses a server for each shard, has memory made, and enters it into the book.
 
 There is one for a strategy. It is an object of the driver; for a training run, whose ranks make the variables, it is an actor (`Registry` in either).
 """
@@ -8,29 +8,34 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 
+from hocket.core import actor
 from hocket.engine import node
 from hocket.ps import (
     dense,
     errors,
+    gradient_accumulator,
     initializers,
-    keepers,
-    mail,
     memory,
+    memory_owners,
     optimizers,
     partitioners,
     placement,
     records,
+    remote,
     rows,
+    store,
 )
 from hocket.ps.memory import Array
 
-Partitioner: TypeAlias = Callable[..., Sequence[int]]
+ASKABLE: Final = frozenset({"make_variable", "make_embedding", "list_made", "count_bytes"})
+"""What other processes may ask a registry for that is an actor."""
 
 MEMORY_SHARE: Final = 0.9
 """How much of the machine's memory variables may take together, before one is refused. A guess."""
@@ -42,22 +47,33 @@ deviations."""
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A variable or table, as the registry knows it."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VariableSettings:
+    """What is asked of a new variable. See `ParameterServerStrategy.make_variable` for each."""
 
-    name: str
-    shape: tuple[int, ...]
-    """Of a dense variable. Of a table: () ."""
-    dtype: str
-    parts: tuple[records.DenseSpec, ...] | tuple[records.TableSpec, ...]
-    rows: int | None = None
-    dim: int = 0
+    name: str | None = None
+    shape: Sequence[int] | None = None
+    dtype: npt.DTypeLike | None = None
+    optimizer: optimizers.Optimizer | None = None
+    partitioner: partitioners.PartitionFunction | None = None
+    colocate_with: int | None = None
+    """The server that it shall be on. None: any."""
+    exist_ok: bool = False
 
-    @property
-    def is_table(self) -> bool:
-        """Whether it is a table."""
-        return self.dim > 0
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableSettings:
+    """What is asked of a new table. See `ParameterServerStrategy.make_embedding` for each."""
+
+    name: str | None = None
+    dtype: npt.DTypeLike = "float32"
+    initializer: initializers.Initializer | None = None
+    initial_value: Any = None
+    optimizer: optimizers.Optimizer | None = None
+    capacity: int | None = None
+    eviction: records.Eviction | None = None
+    exist_ok: bool = False
 
 
 @final
@@ -66,7 +82,7 @@ class Registry:
 
     Args:
         books: Of the servers.
-        keepers_by_server: Who makes each server's memory.
+        owners_by_server: Who makes each server's memory.
         optimizer: For variables that do not bring their own.
         partitioner: The same.
         is_synchronous: Whether variables need boxes for gradients.
@@ -75,23 +91,23 @@ class Registry:
     def __init__(
         self,
         books: Sequence[memory.MemoryRef],
-        keepers_by_server: Sequence[keepers.KeeperAccess],
+        owners_by_server: Sequence[memory_owners.MemoryOwner],
         optimizer: optimizers.Optimizer | None,
-        partitioner: Partitioner | None,
+        partitioner: partitioners.PartitionFunction | None,
         *,
         is_synchronous: bool,
     ) -> None:
         self._books = tuple(books)
-        self._keepers = tuple(keepers_by_server)
+        self._owners = tuple(owners_by_server)
         self._optimizer = optimizer
         self._partitioner = partitioner
         self._is_synchronous = is_synchronous
         self._placer = placement.Placer(len(books))
         self._counts = [0] * len(books)
-        self._made: dict[str, Made] = {}
+        self._made: dict[str, records.VariableRecord] = {}
         self._nbytes = 0
 
-    def list_made(self) -> list[Made]:
+    def list_made(self) -> list[records.VariableRecord]:
         """Return all of them, in the order of making."""
         return list(self._made.values())
 
@@ -99,38 +115,21 @@ class Registry:
         """Return how many bytes each server's variables have, with their slots."""
         return list(self._placer.statistics().num_bytes)
 
-    def make_variable(self, initial_value: Any, settings: Mapping[str, Any]) -> Made:
+    def make_variable(self, initial_value: Any, settings: VariableSettings) -> records.VariableRecord:
         """Make a variable. See `ParameterServerStrategy.make_variable`."""
-        return self._make_variable(initial_value, **settings)
-
-    def make_embedding(self, rows_count: int | None, dim: int, settings: Mapping[str, Any]) -> Made:
-        """Make a table. See `ParameterServerStrategy.make_embedding`."""
-        return self._make_embedding(rows_count, dim, **settings)
-
-    def _make_variable(
-        self,
-        initial_value: Any,
-        *,
-        name: str | None = None,
-        shape: Sequence[int] | None = None,
-        dtype: Any = None,
-        optimizer: optimizers.Optimizer | None = None,
-        partitioner: Partitioner | None = None,
-        colocate_with: int | None = None,
-        exist_ok: bool = False,
-    ) -> Made:
-        whole, kind = _describe(initial_value, shape, dtype)
-        known = self._find(name, exist_ok=exist_ok)
+        whole, kind = _describe(initial_value, settings.shape, settings.dtype)
+        known = self._find(settings.name, exist_ok=settings.exist_ok)
         if known is not None:
             return _check_same(
                 known, known.shape == whole and known.dtype == kind and not known.is_table, f"{kind}{list(whole)}"
             )
-        label = name or f"variable_{len(self._made)}"
-        rule = optimizer if optimizer is not None else self._optimizer
+        label = settings.name or f"variable_{len(self._made)}"
+        home = settings.colocate_with
+        rule = settings.optimizer if settings.optimizer is not None else self._optimizer
         if np.dtype(kind).kind != "f":
             rule = None
-        chosen = partitioner if partitioner is not None else self._partitioner
-        count = partitioners.count_shards(chosen, whole, kind) if colocate_with is None else 1
+        chosen = settings.partitioner if settings.partitioner is not None else self._partitioner
+        count = partitioners.count_shards(chosen, whole, kind) if home is None else 1
         sizes = partitioners.split_rows(whole[0], count) if count > 1 else [whole[0] if whole else 1]
         copies = 2 * (1 + (len(rule.slots) if rule is not None else 0))
         self._reserve(label, math.prod(whole) * np.dtype(kind).itemsize * copies)
@@ -139,81 +138,64 @@ class Registry:
         for size in sizes:
             piece = (size, *whole[1:]) if whole else ()
             nbytes = math.prod(piece) * np.dtype(kind).itemsize
-            if colocate_with is not None:
-                home = colocate_with
+            server = self._placer.place(nbytes * copies, nbytes) if home is None else home
+            if home is not None:
                 self._placer.occupy(home, nbytes * copies, nbytes)
-            else:
-                home = self._placer.place(nbytes * copies, nbytes)
-            spec = records.DenseSpec(self._counts[home], home, label, piece, start, kind, rule, records.NO_MEMORY)
-            spec = self._give_memory(spec, dense.plan(piece, kind, len(spec.slots)).nbytes)
-            self._add(spec, _make_initial(initial_value, piece, whole, start, kind))
-            parts.append(spec)
+            spec = records.DenseSpec(self._counts[server], server, label, piece, start, kind, rule, records.NO_MEMORY)
+            value = _make_initial(initial_value, piece, whole, start, kind)
+            parts.append(self._add(spec, dense.plan(piece, kind, len(spec.slots)).nbytes, value))
             start += size
-        made = self._made[label] = Made(label, whole, kind, tuple(parts))
+        made = self._made[label] = records.VariableRecord(label, whole, kind, tuple(parts))
         return made
 
-    def _make_embedding(
-        self,
-        rows_count: int | None,
-        dim: int,
-        *,
-        name: str | None = None,
-        dtype: Any = "float32",
-        initializer: initializers.Initializer | None = None,
-        initial_value: Any = None,
-        optimizer: optimizers.Optimizer | None = None,
-        capacity: int | None = None,
-        eviction: records.Eviction | None = None,
-        exist_ok: bool = False,
-    ) -> Made:
-        _check_table(rows_count, dim, capacity, eviction)
-        kind = str(np.dtype(dtype))
-        if np.dtype(dtype).kind != "f":
+    def make_embedding(self, rows_count: int | None, dim: int, settings: TableSettings) -> records.VariableRecord:
+        """Make a table. See `ParameterServerStrategy.make_embedding`."""
+        _check_table(rows_count, dim, settings)
+        kind = str(np.dtype(settings.dtype))
+        if np.dtype(kind).kind != "f":
             raise TypeError(f"A table's rows are floats, but received dtype={kind}. Write dtype='float32'.")
-        known = self._find(name, exist_ok=exist_ok)
+        known = self._find(settings.name, exist_ok=settings.exist_ok)
         if known is not None:
             return _check_same(
                 known,
                 known.rows == rows_count and known.dim == dim and known.dtype == kind,
                 f"a table of {rows_count} x {dim} {kind}",
             )
-        first = _check_first(initial_value, rows_count, dim, kind)
-        label = name or f"embedding_{len(self._made)}"
-        rule = optimizer if optimizer is not None else self._optimizer
-        begin = initializer if initializer is not None else initializers.Uniform()
+        first = _check_first(settings.initial_value, rows_count, dim, kind)
+        label = settings.name or f"embedding_{len(self._made)}"
+        rule = settings.optimizer if settings.optimizer is not None else self._optimizer
+        begin = settings.initializer if settings.initializer is not None else initializers.Uniform()
         count = len(self._books)
-        total = rows_count if rows_count is not None else capacity
+        total = rows_count if rows_count is not None else settings.capacity
         assert total is not None, "checked"
-        copies = 1 + (len(rule.slots) if rule is not None else 0)
+        row_bytes = dim * np.dtype(kind).itemsize * (1 + (len(rule.slots) if rule is not None else 0))
         if rows_count is not None:
-            self._reserve(label, total * dim * np.dtype(kind).itemsize * copies)
+            self._reserve(label, total * row_bytes)
         parts: list[records.TableSpec] = []
         for shard in range(count):
-            room = _count_room(rows_count, total, shard, count)
             spec = records.TableSpec(
-                self._counts[shard],
-                shard,
-                label,
-                room,
-                dim,
-                kind,
-                rule,
-                begin,
-                rows_count is None,
-                count,
-                shard,
-                eviction,
-                records.NO_MEMORY,
+                number=self._counts[shard],
+                server=shard,
+                name=label,
+                rows=_count_room(rows_count, total, shard, count),
+                dim=dim,
+                dtype=kind,
+                optimizer=rule,
+                initializer=begin,
+                is_hashed=rows_count is None,
+                stride=count,
+                offset=shard,
+                eviction=settings.eviction,
+                ref=records.NO_MEMORY,
                 total=rows_count,
             )
-            self._placer.occupy(shard, room * dim * np.dtype(kind).itemsize * copies, 0)
-            spec = self._give_memory(spec, rows.plan(spec).nbytes)
-            self._add(spec, None if first is None else np.ascontiguousarray(first[shard::count]))
-            parts.append(spec)
-        made = self._made[label] = Made(label, (), kind, tuple(parts), rows_count, dim)
+            self._placer.occupy(shard, spec.rows * row_bytes, 0)
+            value = None if first is None else np.ascontiguousarray(first[shard::count])
+            parts.append(self._add(spec, rows.plan(spec).nbytes, value))
+        made = self._made[label] = records.VariableRecord(label, (), kind, tuple(parts), rows_count, dim)
         return made
 
-    def _find(self, name: str | None, *, exist_ok: bool) -> Made | None:
+    def _find(self, name: str | None, *, exist_ok: bool) -> records.VariableRecord | None:
         known = self._made.get(name) if name is not None else None
         if known is not None and not exist_ok:
             raise ValueError(
@@ -230,41 +212,54 @@ class Registry:
             )
         self._nbytes += nbytes
 
-    def _give_memory(self, spec: Any, nbytes: int) -> Any:
-        keeper = self._keepers[spec.server]
-        boxes = (
-            keeper.make(mail.plan(spec).nbytes, f"{spec.name}-mail")
-            if self._is_synchronous and spec.optimizer is not None
-            else None
-        )
-        return records.replace_memory(spec, keeper.make(nbytes, spec.name), boxes)
-
-    def _add(self, spec: Any, value: Any) -> None:
-        self._keepers[spec.server].add(self._books[spec.server], spec, value)
+    def _add(self, spec: records.Spec, nbytes: int, value: Any) -> records.Spec:
+        """Have memory made for a shard, and enter it into its server's book; return it as it is there."""
+        owner = self._owners[spec.server]
+        boxes = None
+        if self._is_synchronous and spec.optimizer is not None:
+            boxes = owner.make(gradient_accumulator.plan(spec).nbytes, f"{spec.name}-accumulator")
+        made = records.replace_memory(spec, owner.make(nbytes, spec.name), boxes)
+        owner.add(self._books[spec.server], made, value)
         self._counts[spec.server] += 1
+        return made
 
 
-def list_made(stores: Sequence[Any]) -> list[Made]:
-    """Return what the servers' books say that there is: for who has no registry.
+def open_registry(*parts: Any, is_synchronous: bool, is_hosted: bool) -> tuple[Registry, actor.ActorHandle | None]:
+    """Begin a registry, in this process or in an actor; return it, and the actor.
 
     Args:
-        stores: The servers, each a `store.Store`.
+        *parts: What `Registry` takes.
+        is_synchronous: See there.
+        is_hosted: Whether it is an actor.
     """
-    parts: dict[str, list[Any]] = {}
+    if not is_hosted:
+        return Registry(*parts, is_synchronous=is_synchronous), None
+    handle = actor.ActorClass(Registry, {"num_cpus": 0}).remote(*parts, is_synchronous=is_synchronous)
+    return reach(handle), handle
+
+
+def reach(handle: actor.ActorHandle) -> Registry:
+    """Return a registry that is an actor."""
+    return remote.build_actor_proxy(Registry, ASKABLE, handle)
+
+
+def list_made(stores: Sequence[store.Store]) -> list[records.VariableRecord]:
+    """Return the variables that are in the servers' books, for a process without a registry."""
+    parts: dict[str, list[store.Spec]] = {}
     for one in stores:
         for spec in one.list_specs():
             parts.setdefault(spec.name, []).append(spec)
     return [_join(name, found) for name, found in parts.items()]
 
 
-def _join(name: str, parts: list[Any]) -> Made:
+def _join(name: str, parts: list[Any]) -> records.VariableRecord:
     first = parts[0]
     if isinstance(first, records.TableSpec):
         parts.sort(key=lambda part: part.offset)
-        return Made(name, (), first.dtype, tuple(parts), first.total, first.dim)
+        return records.VariableRecord(name, (), first.dtype, tuple(parts), first.total, first.dim)
     parts.sort(key=lambda part: part.start)
     shape = (sum(part.shape[0] for part in parts), *first.shape[1:]) if first.shape else ()
-    return Made(name, shape, first.dtype, tuple(parts))
+    return records.VariableRecord(name, shape, first.dtype, tuple(parts))
 
 
 def _count_room(rows_count: int | None, total: int, shard: int, count: int) -> int:
@@ -276,7 +271,7 @@ def _count_room(rows_count: int | None, total: int, shard: int, count: int) -> i
     return min(total, int(total / count * _HASH_SLACK) + _HASH_SPARE)
 
 
-def _check_same(known: Made, is_same: bool, asked: str) -> Made:
+def _check_same(known: records.VariableRecord, is_same: bool, asked: str) -> records.VariableRecord:
     if not is_same:
         there = (
             f"a table of {known.rows} x {known.dim} {known.dtype}"
@@ -289,7 +284,9 @@ def _check_same(known: Made, is_same: bool, asked: str) -> Made:
     return known
 
 
-def _describe(initial_value: Any, shape: Sequence[int] | None, dtype: Any) -> tuple[tuple[int, ...], str]:
+def _describe(
+    initial_value: Any, shape: Sequence[int] | None, dtype: npt.DTypeLike | None
+) -> tuple[tuple[int, ...], str]:
     if callable(initial_value):
         if shape is None:
             raise ValueError(
@@ -326,7 +323,8 @@ def _takes_offset(function: Callable[..., Any]) -> bool:
     return False
 
 
-def _check_table(rows_count: int | None, dim: int, capacity: int | None, eviction: Any) -> None:
+def _check_table(rows_count: int | None, dim: int, settings: TableSettings) -> None:
+    capacity = settings.capacity
     if rows_count is not None and rows_count < 1:
         raise ValueError(
             f"A table has 1 row or more, but received {rows_count!r}. For ids of any size write ps.Embedding(None, dim, capacity=...)."
@@ -337,7 +335,7 @@ def _check_table(rows_count: int | None, dim: int, capacity: int | None, evictio
         raise ValueError(
             f"ps.Embedding(None, {dim}) takes any id, and must be told how many there is room for: capacity=1_000_000."
         )
-    if rows_count is not None and (capacity is not None or eviction is not None):
+    if rows_count is not None and (capacity is not None or settings.eviction is not None):
         raise ValueError(
             f"capacity and eviction are for ps.Embedding(None, {dim}, ...): with {rows_count} rows each has its place."
         )

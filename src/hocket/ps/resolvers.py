@@ -1,4 +1,4 @@
-"""TensorFlow's ways to say who takes part, for programs that have them. `Cluster` is all that they come to."""
+"""TensorFlow's cluster resolvers, for programs that have them. Each returns a `Cluster`."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 An update touches few rows, so they are changed in place, after a *before-image* of them was put beside: gathering the rows is needed anyway, so what it
 costs is one copy of them. A writer that is killed in the middle leaves the image, and whoever gets the mutex next puts it back.
 
-**Rows.** With ids that are row numbers, row and id are the same. With hashed ids a row is given to each new id in turn, and found again through an index:
-open addressing with linear probing (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm L), at most two thirds full, looked up for all ids of a
-request at once. A row's numbers before its first update depend on its id only (`initializers`), so it does not matter who asks first.
+**Rows.** With ids that are row numbers, row and id are the same. With hashed ids a row is given to each new id in turn,
+and found again through an index (`hash_index`). A row's numbers before its first update depend on its id only
+(`initializers`), so it does not matter who asks first.
 
 **Reading** takes the mutex only to make rows that nobody has asked for before. Otherwise rows are copied while others may write: a row can be read between
 two of its numbers being written, as in any asynchronous training (Hogwild: Niu, Recht, Re and Wright, 2011).
@@ -20,7 +20,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from hocket.collective import futex
-from hocket.ps import errors, memory, records
+from hocket.ps import errors, hash_index, memory, records, table_snapshot
 from hocket.ps.memory import Array
 
 COUNT, UPDATES, GRADIENTS, UNDO, UNDO_UPDATES, UNDO_GRADIENTS, IS_INDEX_BROKEN, MADE, EVICTED, MOVES, SNAPSHOT = range(
@@ -31,12 +31,6 @@ before-image, updates and gradients before, whether the index is being changed, 
 change places, whether a snapshot is being taken."""
 
 _FREE: Final = -1
-
-_SNAPSHOT_ROWS: Final = 8192
-"""How many rows of a snapshot are copied at once. A guess: some megabytes."""
-
-_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
-"""2**64 divided by the golden ratio, odd: Knuth's multiplicative hashing."""
 
 
 def plan(spec: records.TableSpec) -> memory.Plan:
@@ -56,22 +50,13 @@ def plan(spec: records.TableSpec) -> memory.Plan:
         layout.add(f"undo{part}", (spec.rows, spec.dim), spec.dtype)
     if spec.is_hashed:
         layout.add("keys", (spec.rows,), np.int64)
-        layout.add("index", (_count_places(spec.rows),), np.int64)
+        layout.add("index", (hash_index.count_places(spec.rows),), np.int64)
     return layout
-
-
-def _count_places(rows: int) -> int:
-    return 1 << int(rows * 3 // 2).bit_length()
 
 
 @final
 class TableShard:
-    """A shard, as this process sees it.
-
-    Args:
-        spec: Which it is.
-        kept: Its memory.
-    """
+    """A shard, as this process sees it."""
 
     def __init__(self, spec: records.TableSpec, kept: memory.Memory) -> None:
         self.spec: Final = spec
@@ -82,18 +67,14 @@ class TableShard:
         self._hits = arrays["hits"]
         parts = range(1 + len(spec.slots))
         self._parts = [arrays[f"rows{part}"] for part in parts]
-        self._is_saved = arrays["is_saved"].view(np.bool_)  # which rows were changed since a snapshot began
-        self._saved = arrays["saved"]  # what they were before
+        self.snapshot: Final = table_snapshot.TableSnapshot(
+            self._header[SNAPSHOT : SNAPSHOT + 1], arrays["is_saved"].view(np.bool_), arrays["saved"], self._parts[0]
+        )
         self._undo_rows = arrays["undo_rows"]
         self._undo_parts = [arrays[f"undo{part}"] for part in parts]
         self._work: list[Array] = []
         if spec.is_hashed:
-            self._keys = arrays["keys"]
-            self._index = arrays["index"]  # 0: free; else 1 + the row
-            self._shift = np.uint64(64 - len(self._index).bit_length() + 1)
-
-    def build(self) -> None:
-        """Begin. Memory that is zero is an empty table already."""
+            self._index = hash_index.HashIndex(arrays["keys"], arrays["index"])
 
     # -- reading, without the mutex --
 
@@ -105,8 +86,9 @@ class TableShard:
             out: Where to put them. Default: a new array.
         """
         moves = int(self._header[MOVES])
-        rows = self._find(ids)
-        if rows is None or not self._is_made[rows].all():
+        is_hashed = self.spec.is_hashed
+        rows = self._index.look_up(ids) if is_hashed else ids
+        if (is_hashed and (rows < 0).any()) or not self._is_made[rows].all():
             return None
         result = np.take(self._parts[0], rows, axis=0, out=out, mode="clip")
         futex.fence()
@@ -128,8 +110,7 @@ class TableShard:
         optimizer = self.spec.optimizer
         for part, name in zip(self._parts[1:], self.spec.slots, strict=True):
             assert optimizer is not None, "slots are an optimizer's"
-            initial = optimizer.slot_initial(name)
-            part[which] = initial
+            part[which] = optimizer.slot_initial(name)
         start = np.empty((len(which), self.spec.dim), self.spec.dtype)
         self.spec.initializer.fill(self._name(ids[fresh][first]), start)
         self._parts[0][which] = start
@@ -160,7 +141,7 @@ class TableShard:
         futex.fence()
         header[UNDO] = count
         if header[SNAPSHOT]:
-            self._save(rows, self._undo_parts[0][:count])
+            self.snapshot.save(rows, self._undo_parts[0][:count])
         if operation.kind == "rows_gradient":
             optimizer = self.spec.optimizer
             assert optimizer is not None, "checked by who sends it"
@@ -206,13 +187,7 @@ class TableShard:
             self._rebuild_index()
 
     def evict(self, count: int, by: str, stay: Array | None = None) -> int:
-        """Give up rows of a hashed table; return how many.
-
-        Args:
-            count: How many, at most.
-            by: See `Eviction`.
-            stay: Rows that go last.
-        """
+        """Give up so many rows of a hashed table, those that stay last; return how many. See `Eviction`."""
         used = int(self._header[COUNT])
         count = min(count, used)
         if not count:
@@ -233,10 +208,9 @@ class TableShard:
 
     def export(self) -> dict[str, Any]:
         """Return all rows that are made: ids, values, slots, the optimizer's step, how many updates there were. Called under the mutex."""
-        rows = np.flatnonzero(self._is_made[: self._count_used()])
-        ids = self._keys[rows] if self.spec.is_hashed else self._name(rows)
+        rows = self._list_made()
         return {
-            "ids": ids,
+            "ids": self._get_ids(rows),
             "value": self._parts[0][rows],
             "slots": [part[rows] for part in self._parts[1:]],
             "hits": self._hits[rows],
@@ -253,35 +227,9 @@ class TableShard:
         Returns:
             The rows that there are, and their ids.
         """
-        self._is_saved.fill(False)
-        futex.fence()
-        self._header[SNAPSHOT] = 1
-        rows = np.flatnonzero(self._is_made[: self._count_used()])
-        return rows, self._keys[rows] if self.spec.is_hashed else self._name(rows)
-
-    def finish_snapshot(self, rows: Array) -> Array:
-        """Return the rows as they were when the snapshot began. Called without the mutex: others go on meanwhile.
-
-        A row is copied first, and then looked up among the saved ones: whoever changes it saves it before.
-        """
-        result = np.empty((len(rows), self.spec.dim), self.spec.dtype)
-        for start in range(0, len(rows), _SNAPSHOT_ROWS):
-            some = rows[start : start + _SNAPSHOT_ROWS]
-            copies = self._parts[0][some]
-            futex.fence()
-            is_saved = self._is_saved[some]
-            copies[is_saved] = self._saved[some[is_saved]]
-            result[start : start + len(some)] = copies
-        self._header[SNAPSHOT] = 0
-        return result
-
-    def _save(self, rows: Array, values: Array) -> None:
-        """Keep what rows were, for the snapshot that is being taken."""
-        fresh = ~self._is_saved[rows]
-        which = rows[fresh]
-        self._saved[which] = values[fresh]
-        futex.fence()
-        self._is_saved[which] = True
+        self.snapshot.begin()
+        rows = self._list_made()
+        return rows, self._get_ids(rows)
 
     def statistics(self) -> dict[str, int]:
         """Return how many rows are made, were evicted, and how many updates were applied."""
@@ -292,6 +240,12 @@ class TableShard:
         }
 
     # -- inside --
+
+    def _list_made(self) -> Array:
+        return np.flatnonzero(self._is_made[: self._count_used()])
+
+    def _get_ids(self, rows: Array) -> Array:
+        return self._index.keys[rows] if self.spec.is_hashed else self._name(rows)
 
     def _count_used(self) -> int:
         return int(self._header[COUNT]) if self.spec.is_hashed else self.spec.rows
@@ -325,73 +279,33 @@ class TableShard:
             self._work = [np.empty((count + count // 4, self.spec.dim), self.spec.dtype) for _ in self._parts]
         return [work[:count] for work in self._work]
 
-    def _find(self, ids: Array) -> Array | None:
-        """Return the rows of ids; None if one has none."""
-        if not self.spec.is_hashed:
-            return ids
-        rows = self._look_up(ids)
-        return None if (rows < 0).any() else rows
-
-    def _look_up(self, ids: Array) -> Array:
-        """Return the rows of hashed ids, -1 for those that have none."""
-        mask = len(self._index) - 1
-        place = self._hash(ids)
-        rows = np.take(self._index, place, mode="clip") - 1
-        left = np.flatnonzero((np.take(self._keys, rows, mode="clip") != ids) & (rows >= 0))  # most are found at once
-        place = place[left]
-        while len(left):
-            place = (place + 1) & mask
-            found = self._index[place] - 1
-            rows[left] = found
-            goes_on = (self._keys[found] != ids[left]) & (found >= 0)
-            left, place = left[goes_on], place[goes_on]
-        return rows
-
-    def _hash(self, ids: Array) -> Array:
-        return ((ids.view(np.uint64) * _GOLDEN) >> self._shift).astype(np.int64)
-
     def _place(self, ids: Array) -> Array:
         """Return the rows of hashed ids, giving rows to new ones.
 
         Raises:
             CapacityError: The table is full, and may not evict.
         """
-        rows = self._look_up(ids)
+        rows = self._index.look_up(ids)
         new = np.unique(ids[rows < 0])
         if not len(new):
             return rows
         if int(self._header[COUNT]) + len(new) > self.spec.rows:
             self._make_room(len(new), rows[rows >= 0])
-            rows = self._look_up(ids)  # rows have changed places
+            rows = self._index.look_up(ids)  # rows have changed places
         used = int(self._header[COUNT])
         given = np.arange(used, used + len(new))
         self._is_made[given] = False
-        self._keys[given] = new
+        self._index.keys[given] = new
         self._header[IS_INDEX_BROKEN] = 1
         futex.fence()
         self._header[COUNT] = used + len(new)
-        self._enter(new, given)
+        self._index.enter(new, given)
         futex.fence()
         self._header[IS_INDEX_BROKEN] = 0
-        return self._look_up(ids)
-
-    def _enter(self, ids: Array, rows: Array) -> None:
-        """Put ids into the index that are not in it, all different."""
-        mask = len(self._index) - 1
-        place = self._hash(ids)
-        while len(ids):
-            free = np.flatnonzero(self._index[place] == 0)
-            _, first = np.unique(place[free], return_index=True)  # of several that want a place, one gets it
-            winners = free[first]
-            self._index[place[winners]] = rows[winners] + 1
-            left = np.ones(len(ids), np.bool_)
-            left[winners] = False
-            ids, rows, place = ids[left], rows[left], (place[left] + 1) & mask
+        return self._index.look_up(ids)
 
     def _rebuild_index(self) -> None:
-        self._index.fill(0)
-        used = int(self._header[COUNT])
-        self._enter(self._keys[:used], np.arange(used))
+        self._index.rebuild(int(self._header[COUNT]))
         futex.fence()
         self._header[IS_INDEX_BROKEN] = 0
 
@@ -409,21 +323,19 @@ class TableShard:
 
     def _drop(self, gone: Array) -> int:
         """Give up rows: the last ones move into their places, so that rows stay without gaps."""
-        used = len(gone)
-        count = int(gone.sum())
+        used, count = len(gone), int(gone.sum())
         if not count:
             return 0
         kept = used - count
         holes = np.flatnonzero(gone[:kept])
         movers = kept + np.flatnonzero(~gone[kept:])
-        self._header[IS_INDEX_BROKEN] = (
-            1  # a death from here on costs rows, not the table: the index is made again from the keys
-        )
-        if self._header[SNAPSHOT]:
-            self._save(np.arange(used), self._parts[0][:used])
+        # A death from here on costs rows, not the table: the index is made again from the keys.
+        self._header[IS_INDEX_BROKEN] = 1
+        if self.snapshot.is_on:
+            self.snapshot.save(np.arange(used), self._parts[0][:used])
         self._header[MOVES] += 1
         futex.fence()
-        for array in (*self._parts, self._keys, self._hits, self._last_steps, self._is_made):
+        for array in (*self._parts, self._index.keys, self._hits, self._last_steps, self._is_made):
             array[holes] = array[movers]
         self._is_made[kept:used] = False
         self._header[COUNT] = kept

@@ -1,4 +1,4 @@
-"""Which strategy makes the variables that are being made: that of the innermost ``with strategy.scope()``."""
+"""The strategy in scope, which makes new variables: that of the innermost ``with strategy.scope()``."""
 
 from __future__ import annotations
 

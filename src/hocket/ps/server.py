@@ -10,7 +10,7 @@ import os
 from typing import Any, Final, final
 
 from hocket.core import actor
-from hocket.ps import gate, memory, store, streams
+from hocket.ps import gate, memory, remote, store, streams
 
 _THREADS: Final = 64
 """How many requests a server answers at once, those that wait at the gate among them. A guess."""
@@ -18,14 +18,7 @@ _THREADS: Final = 64
 
 @final
 class Server:
-    """A server; an actor.
-
-    Args:
-        index: Which.
-        book: Its memory.
-        gate_ref: The gate; only the first server is asked for it.
-        timeout_s: How long its updates wait.
-    """
+    """A server; an actor. Only the first one is asked for the gate, and for what is dealt."""
 
     def __init__(self, index: int, book: memory.MemoryRef, gate_ref: memory.MemoryRef, timeout_s: float) -> None:
         self._store = store.Store(book, index, timeout_s)
@@ -40,21 +33,20 @@ class Server:
 
     def call_store(self, name: str, *args: Any) -> Any:
         """Do with its variables what a caller on another machine cannot."""
-        return getattr(self._store, name)(*args)
+        return remote.answer(self._store, store.ASKABLE, name, args)
 
-    def call_gate(self, name: str, *args: int) -> Any:
+    def call_gate(self, name: str, *args: Any) -> Any:
         """Ask the gate, for a worker of another machine."""
         if self._gate is None:
             self._gate = gate.Gate(self._gate_ref, self._timeout_s)
-        found = getattr(self._gate, name)
-        return found(*args) if callable(found) else found
+        return remote.answer(self._gate, gate.ASKABLE, name, args)
 
     def call_deal(self, ref: memory.MemoryRef, count: int, name: str, worker: int) -> Any:
         """Deal out items, for a worker of another machine."""
         deal = self._deals.get(ref)
         if deal is None:
             deal = self._deals[ref] = streams.Deal(ref, count)
-        return getattr(deal, name)(worker)
+        return remote.answer(deal, streams.ASKABLE, name, (worker,))
 
 
 def start(

@@ -1,4 +1,4 @@
-"""Rows that belong to ids which repeat: which ids there are, and the sum of the rows of each.
+"""Slices: rows that belong to ids which repeat. Which ids there are, and the sum of the rows of each.
 
 A step on a table looks up thousands of ids, of which a few are most: with ids as in a natural language the commonest is every fourth. ``numpy.add.reduceat`` would
 add their rows up at a nanosecond for each number; three other ways together take a tenth of that, each for the ids that it is good at:
@@ -113,11 +113,7 @@ class Grouping:
 
 
 def group(ids: Array) -> Grouping:
-    """Sort ids.
-
-    Args:
-        ids: Whole numbers, in one row.
-    """
+    """Sort ids: whole numbers, in one row."""
     order = np.argsort(ids)
     ordered = ids[order]
     is_start = np.empty(len(ids), np.bool_)

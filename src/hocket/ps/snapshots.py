@@ -1,4 +1,4 @@
-"""Variables as they were at one moment: while training goes on, or from a checkpoint.
+"""Snapshots: variables as they were at one moment, while training goes on or in a checkpoint.
 
 **A live snapshot is one cut** through all variables and servers. The gate is held, so that no push is half applied, for as long as it takes to copy the dense
 variables and to tell the tables (milliseconds). Then training goes on. Tables are copied meanwhile: whoever changes a row saves what it was first, once
@@ -15,7 +15,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from hocket.ps import gate, initializers, links, memory, records, registry
+from hocket.ps import gate, initializers, links, memory, records
 from hocket.ps.memory import Array
 
 _HOLD_SECONDS: Final = 600.0
@@ -109,19 +109,15 @@ class Snapshot:
         return len(self._values)
 
 
-def take(address: links.Address, made: list[registry.Made]) -> Snapshot:
+def take(address: links.Address, made: list[records.VariableRecord]) -> Snapshot:
     """Take a snapshot of variables.
-
-    Args:
-        address: Where the servers are.
-        made: Which.
 
     Raises:
         OSError: This process does not share memory with the first server.
     """
     link = links.open_link(address)
     values: dict[str, Array | Table] = {}
-    begun: list[tuple[registry.Made, list[tuple[records.TableSpec, Array, Array]]]] = []
+    begun: list[tuple[records.VariableRecord, list[tuple[records.TableSpec, Array, Array]]]] = []
     with open_gate(address).held() as version:
         for one in made:
             if one.is_table:
@@ -143,7 +139,7 @@ def open_gate(address: links.Address) -> gate.Gate:
     """Return the gate, as who holds it must have it.
 
     Raises:
-        OSError: This process does not share memory with its keeper.
+        OSError: This process does not share memory with its owner.
     """
     if not memory.is_reachable(address.gate):
         raise OSError(
@@ -152,7 +148,7 @@ def open_gate(address: links.Address) -> gate.Gate:
     return gate.Gate(address.gate, _HOLD_SECONDS)
 
 
-def join_dense(made: registry.Made, shards: list[dict[str, Any]], part: str = "value", slot: int = 0) -> Array:
+def join_dense(made: records.VariableRecord, shards: list[dict[str, Any]], part: str = "value", slot: int = 0) -> Array:
     """Return a dense variable's value, or a slot, from its shards'."""
     arrays = [shard[part] if part == "value" else shard[part][slot] for shard in shards]
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

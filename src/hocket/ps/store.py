@@ -1,4 +1,4 @@
-"""What one process sees of one server's memory, and the transactions on it.
+"""The store: one server's memory, as one process sees it, and the transactions on it.
 
 **The book** is the server's control memory: a mutex, a version, what an update is in the middle of, the pushes that were applied, and the list of the server's
 variables. Whoever pushes takes the mutex and does the update itself; there is no process to be asked. An update goes like this:
@@ -29,8 +29,16 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 from hocket.collective import futex
-from hocket.ps import dense, mail, memory, mutex, records, rows
+from hocket.ps import dense, gradient_accumulator, memory, mutex, records, rows
 from hocket.ps.memory import Array
+
+ASKABLE: Final = frozenset(
+    {
+        *("read", "read_rows", "push", "deposit", "close_round", "export", "begin_snapshot", "finish_snapshot"),
+        *("evict", "get_statistics", "list_specs"),
+    }
+)
+"""What a process on another machine may ask a server to do with its `Store`."""
 
 MAX_WORKERS: Final = 1024
 """How many workers can have tickets. A guess at more than anybody starts."""
@@ -80,15 +88,12 @@ def count_book_bytes() -> int:
 
 @final
 class Store:
-    """A server's variables, reached through its memory. All threads of a process may use one.
+    """A server's variables, reached through its book. All threads of a process may use one.
 
-    Args:
-        book: Where the server's book is.
-        server: Its index.
-        timeout_s: How long a push may wait for the mutex.
+    A push waits `timeout_s` seconds for the mutex.
 
     Raises:
-        OSError: This process does not share memory with the keeper.
+        OSError: This process does not share memory with the memory's owner.
     """
 
     def __init__(self, book: memory.MemoryRef, server: int, timeout_s: float) -> None:
@@ -104,7 +109,7 @@ class Store:
         self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), f"server {server}", timeout_s, recover)
         self._shards: list[Shard] = []
         self._specs: list[Spec] = []
-        self._mails: dict[int, mail.Mail] = {}
+        self._accumulators: dict[int, gradient_accumulator.GradientAccumulator] = {}
         self._growing = threading.Lock()
         self.on_point: Hook | None = None
 
@@ -118,8 +123,8 @@ class Store:
             value: What a dense one begins with. Of a table: its first rows; None leaves them to its initializer.
         """
         shard = _open(spec)
-        if spec.mail is not None:
-            mail.build(memory.open_memory(spec.mail), spec)
+        if spec.accumulator is not None:
+            gradient_accumulator.build(memory.open_memory(spec.accumulator), spec)
         if isinstance(shard, dense.DenseShard):
             shard.build(value)
         elif value is not None:
@@ -258,7 +263,7 @@ class Store:
     def deposit(self, worker: int, round_number: int, operations: Sequence[records.Operation]) -> None:
         """Put a worker's gradients of a synchronous step where they wait for the others'."""
         for operation in operations:
-            self._get_mail(operation.number).put(worker, round_number, operation)
+            self._get_accumulator(operation.number).put(worker, round_number, operation)
 
     def close_round(self, round_number: int, workers: list[int]) -> bool:
         """Apply the mean of the workers' gradients of a synchronous step; return whether it was done now.
@@ -269,8 +274,8 @@ class Store:
         """
         operations = []
         for spec in self.list_specs():
-            if spec.mail is not None:
-                operation = self._get_mail(spec.number).take_mean(spec.number, round_number, workers)
+            if spec.accumulator is not None:
+                operation = self._get_accumulator(spec.number).take_mean(spec.number, round_number, workers)
                 if operation is not None:
                     operations.append(operation)
         return self.push(records.Ticket(ROUND_HOLDER, round_number, 0), operations)
@@ -282,34 +287,37 @@ class Store:
 
     def begin_snapshot(self, number: int) -> tuple[Array, Array]:
         """Begin to copy a table as it is now; return its rows, and their ids. See `rows.TableShard.begin_snapshot`."""
-        shard = self.get_shard(number)
-        assert isinstance(shard, rows.TableShard), "a dense variable is exported"
+        table = self._get_table(number)
         with self._mutex:
-            return shard.begin_snapshot()
+            return table.begin_snapshot()
 
     def finish_snapshot(self, number: int, which: Array) -> Array:
         """Return the rows as they were when the snapshot began."""
-        shard = self.get_shard(number)
-        assert isinstance(shard, rows.TableShard), "a dense variable is exported"
-        return shard.finish_snapshot(which)
+        return self._get_table(number).snapshot.finish(which)
 
     def evict(self, number: int, idle_updates: int) -> int:
         """Give up the rows of a table that none of its last updates has touched; return how many."""
-        shard = self.get_shard(number)
-        assert isinstance(shard, rows.TableShard), "a dense variable has no rows to give up"
+        table = self._get_table(number)
         with self._mutex:
-            return shard.evict_idle(idle_updates)
+            return table.evict_idle(idle_updates)
 
     def get_statistics(self) -> dict[str, int]:
         """Return how many pushes were applied, and how often the update of a process that died was put right."""
         return {"version": self.version, "recoveries": self.recoveries}
 
-    def _get_mail(self, number: int) -> mail.Mail:
-        found = self._mails.get(number)
+    def _get_table(self, number: int) -> rows.TableShard:
+        shard = self.get_shard(number)
+        assert isinstance(shard, rows.TableShard), "a dense variable has no rows to give up, and is exported"
+        return shard
+
+    def _get_accumulator(self, number: int) -> gradient_accumulator.GradientAccumulator:
+        found = self._accumulators.get(number)
         if found is None:
             spec = self.get_shard(number).spec
-            assert spec.mail is not None, "the strategy is synchronous"
-            found = self._mails[number] = mail.Mail(spec, memory.open_memory(spec.mail))
+            assert spec.accumulator is not None, "the strategy is synchronous"
+            found = self._accumulators[number] = gradient_accumulator.GradientAccumulator(
+                spec, memory.open_memory(spec.accumulator)
+            )
         return found
 
     def count_applied(self, holder: int, closure: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import uuid
@@ -9,21 +10,22 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
 
-import numpy as np
+import numpy.typing as npt
 
 from hocket.core import actor, api, session
 from hocket.ps import (
     checkpoints,
-    checks,
+    closure_context,
     embedding,
     foreign,
     gate,
+    handles,
     initializers,
-    keepers,
     links,
-    memory,
+    memory_owners,
     mutex,
     optimizers,
+    partitioners,
     records,
     registry,
     scope,
@@ -40,8 +42,173 @@ TIMEOUT_SECONDS: Final = 600.0
 """How long a pull or a push may wait for others. A guess: longer than any healthy step."""
 
 
+class BaseStrategy(abc.ABC):
+    """What a strategy can do in every process that has it: make variables, pull, push, and be looked at."""
+
+    def __init__(self, address: links.Address) -> None:
+        self.address: Final = address
+
+    @abc.abstractmethod
+    def _get_registry(self) -> registry.Registry:
+        """Return who makes variables.
+
+        Raises:
+            RuntimeError: Nobody does for this process.
+        """
+
+    def _list_made(self) -> list[records.VariableRecord]:
+        return self._get_registry().list_made()
+
+    # -- variables --
+
+    def make_variable(
+        self,
+        initial_value: Any,
+        *,
+        name: str | None = None,
+        shape: Sequence[int] | None = None,
+        dtype: npt.DTypeLike | None = None,
+        optimizer: optimizers.Optimizer | None = None,
+        partitioner: partitioners.PartitionFunction | None = None,
+        colocate_with: variable.BaseVariable | None = None,
+        exist_ok: bool = False,
+    ) -> variable.Variable | variable.ShardedVariable:
+        """Make a variable; ``ps.Variable(...)`` under `scope` does it.
+
+        Args:
+            initial_value: An array; or a function of a shape, which is called for each shard, and returns its part. One that has an argument ``offset`` is told
+                where its shard begins: ``initial_value(shape, offset=(row, 0))``.
+            name: For messages and checkpoints. Default: ``variable_0`` and so on.
+            shape: Needed for a function.
+            dtype: Default: the array's, with 64-bit floats made 32; float32 for a function.
+            optimizer: Default: the strategy's.
+            partitioner: Default: the strategy's.
+            colocate_with: A variable on whose server this one shall be. It is not split then.
+            exist_ok: Whether to return the one that has the name, as it is, if there is one.
+
+        Raises:
+            RuntimeError: It is called in a closure: there the driver makes variables.
+            ValueError: The name is taken, or a function has no shape.
+            CapacityError: It does not fit into memory.
+        """
+        settings = registry.VariableSettings(
+            name=name,
+            shape=shape,
+            dtype=dtype,
+            optimizer=optimizer,
+            partitioner=partitioner,
+            colocate_with=colocate_with.servers[0] if colocate_with is not None else None,
+            exist_ok=exist_ok,
+        )
+        made: Any = build(self.address, self._get_registry().make_variable(initial_value, settings))
+        return made  # type: ignore[no-any-return]
+
+    def make_embedding(
+        self,
+        rows: int | None,
+        dim: int,
+        *,
+        name: str | None = None,
+        dtype: npt.DTypeLike = "float32",
+        initializer: initializers.Initializer | None = None,
+        initial_value: Any = None,
+        optimizer: optimizers.Optimizer | None = None,
+        capacity: int | None = None,
+        eviction: records.Eviction | None = None,
+        exist_ok: bool = False,
+    ) -> embedding.Embedding:
+        """Make a table; ``ps.Embedding(...)`` under `scope` does it.
+
+        Args:
+            rows: How many ids there are, from 0. None: ids are any 64-bit numbers.
+            dim: How long a row is.
+            name: For messages and checkpoints. Default: ``embedding_0`` and so on.
+            dtype: A float.
+            initializer: What a row is before its first update. Default: uniform in -0.05 to 0.05, as in Keras. Tables with one seed have the same rows.
+            initial_value: All rows, [rows, dim], instead.
+            optimizer: Default: the strategy's.
+            capacity: With ``rows=None``: how many ids there is room for. Memory is taken as they come.
+            eviction: With ``rows=None``: which rows go when it is full. Default: none; then a new id is an error.
+            exist_ok: Whether to return the one that has the name, as it is, if there is one.
+
+        Raises:
+            RuntimeError: It is called in a closure: there the driver makes tables.
+            ValueError: A number is out of range, the name is taken, or arguments do not go together.
+            CapacityError: It does not fit into memory.
+        """
+        settings = registry.TableSettings(
+            name=name,
+            dtype=dtype,
+            initializer=initializer,
+            initial_value=initial_value,
+            optimizer=optimizer,
+            capacity=capacity,
+            eviction=eviction,
+            exist_ok=exist_ok,
+        )
+        made: embedding.Embedding = build(self.address, self._get_registry().make_embedding(rows, dim, settings))
+        return made
+
+    # -- training --
+
+    def pull(self, variables: Iterable[variable.BaseVariable]) -> list[Array]:
+        """Return copies of variables.
+
+        With a bound on staleness it waits until this worker may read.
+
+        Args:
+            variables: Which.
+        """
+        links.open_link(self.address).enter(closure_context.get_optional_context())
+        return [one.read_value() for one in variables]
+
+    def push(self, gradients: Iterable[tuple[Any, Any]], *, scale: float = 1.0) -> links.Outcome:
+        """Apply gradients, on each server all of them or none.
+
+        Args:
+            gradients: Pairs of a gradient and its variable, as Keras' ``apply_gradients`` takes them: an array for a variable, `IndexedSlices` for a table.
+                A variable is named once.
+            scale: What the learning rate is multiplied with, this time.
+
+        Returns:
+            Whether it was applied, and how stale it was.
+
+        Raises:
+            ValueError: A gradient does not fit its variable, or a variable is named twice.
+            NonFiniteGradientError: A gradient has NaN or infinity, and the policy is to raise.
+            PushTimeoutError: Another worker is to be applied first, and does not come.
+        """
+        operations: dict[int, list[records.Operation]] = {}
+        seen: set[str] = set()
+        for gradient, target in gradients:
+            foreign.refuse_in_graph(getattr(target, "name", ""))
+            if getattr(target, "name", None) in seen:
+                raise ValueError(f"`{target.name}` is named twice in one push. Add its gradients up first.")
+            found = _build(gradient, target, scale)
+            if found is None:
+                return links.Outcome(is_applied=False, staleness=0)
+            seen.add(target.name)
+            for home, some in found.items():
+                operations.setdefault(home, []).extend(some)
+        return links.open_link(self.address).push(closure_context.get_optional_context(), operations)
+
+    # -- what there is --
+
+    @property
+    def version(self) -> int:
+        """How many pushes of gradients (or synchronous steps) were applied."""
+        return links.open_link(self.address).gate.version
+
+    def snapshot(self) -> snapshots.Snapshot:
+        """Return all variables as they are now, in one cut, while training goes on.
+
+        For a process on the first server's machine. See `hocket.ps.snapshots`.
+        """
+        return snapshots.take(self.address, self._list_made())
+
+
 @final
-class ParameterServerStrategy:
+class ParameterServerStrategy(BaseStrategy):
     """Servers that hold variables, for workers that compute. The name is TensorFlow's.
 
     It is made in the driver, and can be used in closures: what travels there is where the servers are.
@@ -84,7 +251,7 @@ class ParameterServerStrategy:
         cluster: cluster_module.Cluster | Mapping[str, Any] | None = None,
         *,
         optimizer: optimizers.Optimizer | None = None,
-        partitioner: registry.Partitioner | None = None,
+        partitioner: partitioners.PartitionFunction | None = None,
         max_staleness: int | None = None,
         synchronous: bool = False,
         backup_workers: int = 0,
@@ -95,7 +262,7 @@ class ParameterServerStrategy:
         hosted: bool = False,
         timeout_s: float = TIMEOUT_SECONDS,
     ) -> None:
-        self.cluster: Final = _parse_cluster(cluster)
+        self.cluster: Final = cluster_module.parse_cluster(cluster)
         self.cluster.check_trainable()
         _check_settings(optimizer, max_staleness, bad_gradients, timeout_s)
         _check_rounds(self.cluster.num_workers, synchronous, backup_workers, max_staleness)
@@ -104,20 +271,20 @@ class ParameterServerStrategy:
                 "Parameter servers need Linux: robust mutexes in shared memory. On this system use hocket.train's AllReduce."
             )
         count = self.cluster.num_servers
-        self._homes = keepers.Homes(count, is_hosted=hosted)
-        books = [keeper.make_book(index) for index, keeper in enumerate(self._homes.keepers)]
+        self._nodes = memory_owners.ServerNodes(count, is_hosted=hosted)
+        books = [owner.make_book(index) for index, owner in enumerate(self._nodes.owners)]
         needed = self.cluster.num_workers - backup_workers if synchronous else 0
-        gate_ref = self._homes.keepers[0].make_gate(
+        gate_ref = self._nodes.owners[0].make_gate(
             gate.Settings(max_staleness, needed, log_pushes, self.cluster.num_workers)
         )
         self._servers = [
-            server.start(index, book, gate_ref, timeout_s, self._homes.choose_options(index))
+            server.start(index, book, gate_ref, timeout_s, self._nodes.choose_options(index))
             for index, book in enumerate(books)
         ]
-        self._registry = _open_registry(
-            hosted, books, self._homes.keepers, optimizer, partitioner, is_synchronous=synchronous
+        self._registry, registrar = registry.open_registry(
+            books, self._nodes.owners, optimizer, partitioner, is_synchronous=synchronous, is_hosted=hosted
         )
-        self.address: Final = links.Address(
+        address = links.Address(
             uuid.uuid4().hex,
             tuple(links.ServerAddress(book, handle) for book, handle in zip(books, self._servers, strict=True)),
             gate_ref,
@@ -126,16 +293,20 @@ class ParameterServerStrategy:
             scale_by_staleness,
             synchronous,
             share_memory,
-            self._registry.handle if isinstance(self._registry, _RemoteRegistry) else None,
+            registrar,
         )
-        self._link = links.open_link(self.address)
+        super().__init__(address)
+        self._link = links.open_link(address)
         self._at_close: list[Callable[[], None]] = []
-        actors = [*self._servers, *([self.address.registry] if self.address.registry is not None else [])]
-        self._end = weakref.finalize(self, _close, self._at_close, self._homes, actors, self.address.key)
+        actors = [*self._servers, *([registrar] if registrar is not None else [])]
+        self._end = weakref.finalize(self, _close, self._at_close, self._nodes, actors, address.key)
         session.at_shutdown(self._end)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStrategy, (self.address,)
+
+    def _get_registry(self) -> registry.Registry:
+        return self._registry
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[ParameterServerStrategy]:
@@ -143,115 +314,12 @@ class ParameterServerStrategy:
         with scope.entered(self), foreign.adopted(self.make_variable):
             yield self
 
-    # -- variables --
-
-    def make_variable(
-        self,
-        initial_value: Any,
-        *,
-        name: str | None = None,
-        shape: Sequence[int] | None = None,
-        dtype: Any = None,
-        optimizer: optimizers.Optimizer | None = None,
-        partitioner: registry.Partitioner | None = None,
-        colocate_with: variable.BaseVariable | None = None,
-        exist_ok: bool = False,
-    ) -> variable.Variable | variable.ShardedVariable:
-        """Make a variable; ``ps.Variable(...)`` under `scope` does it.
-
-        Args:
-            initial_value: An array; or a function of a shape, which is called for each shard, and returns its part. One that has an argument ``offset`` is told
-                where its shard begins: ``initial_value(shape, offset=(row, 0))``.
-            name: For messages and checkpoints. Default: ``variable_0`` and so on.
-            shape: Needed for a function.
-            dtype: Default: the array's, with 64-bit floats made 32; float32 for a function.
-            optimizer: Default: the strategy's.
-            partitioner: Default: the strategy's.
-            colocate_with: A variable on whose server this one shall be. It is not split then.
-            exist_ok: Whether to return the one that has the name, as it is, if there is one.
-
-        Raises:
-            ValueError: The name is taken, or a function has no shape.
-            CapacityError: It does not fit into memory.
-        """
-        home = colocate_with.servers[0] if colocate_with is not None else None
-        settings = {
-            "name": name,
-            "shape": shape,
-            "dtype": dtype,
-            "optimizer": optimizer,
-            "partitioner": partitioner,
-            "colocate_with": home,
-            "exist_ok": exist_ok,
-        }
-        made: Any = build(self.address, self._registry.make_variable(initial_value, settings))
-        return made  # type: ignore[no-any-return]
-
-    def make_embedding(
-        self,
-        rows: int | None,
-        dim: int,
-        *,
-        name: str | None = None,
-        dtype: Any = "float32",
-        initializer: initializers.Initializer | None = None,
-        initial_value: Any = None,
-        optimizer: optimizers.Optimizer | None = None,
-        capacity: int | None = None,
-        eviction: records.Eviction | None = None,
-        exist_ok: bool = False,
-    ) -> embedding.Embedding:
-        """Make a table; ``ps.Embedding(...)`` under `scope` does it.
-
-        Args:
-            rows: How many ids there are, from 0. None: ids are any 64-bit numbers.
-            dim: How long a row is.
-            name: For messages and checkpoints. Default: ``embedding_0`` and so on.
-            dtype: A float.
-            initializer: What a row is before its first update. Default: uniform in -0.05 to 0.05, as in Keras. Tables with one seed have the same rows.
-            initial_value: All rows, [rows, dim], instead.
-            optimizer: Default: the strategy's.
-            capacity: With ``rows=None``: how many ids there is room for. Memory is taken as they come.
-            eviction: With ``rows=None``: which rows go when it is full. Default: none; then a new id is an error.
-            exist_ok: Whether to return the one that has the name, as it is, if there is one.
-
-        Raises:
-            ValueError: A number is out of range, the name is taken, or arguments do not go together.
-            CapacityError: It does not fit into memory.
-        """
-        settings = {
-            "name": name,
-            "dtype": dtype,
-            "initializer": initializer,
-            "initial_value": initial_value,
-            "optimizer": optimizer,
-            "capacity": capacity,
-            "eviction": eviction,
-            "exist_ok": exist_ok,
-        }
-        made: embedding.Embedding = build(self.address, self._registry.make_embedding(rows, dim, settings))
-        return made
-
     @property
     def variables(self) -> dict[str, variable.BaseVariable | embedding.Embedding]:
         """All variables and tables, by name."""
         return {made.name: build(self.address, made) for made in self._registry.list_made()}
 
-    # -- training --
-
-    def pull(self, variables: Iterable[variable.BaseVariable]) -> list[Array]:
-        """Return copies of variables; see `RemoteStrategy.pull`."""
-        return RemoteStrategy(self.address).pull(variables)
-
-    def push(self, gradients: Iterable[tuple[Any, Any]], *, scale: float = 1.0) -> links.Outcome:
-        """Apply gradients; see `RemoteStrategy.push`."""
-        return RemoteStrategy(self.address).push(gradients, scale=scale)
-
-    # -- snapshots and checkpoints --
-
-    def snapshot(self) -> snapshots.Snapshot:
-        """Return all variables as they are now, in one cut, while training goes on. See `hocket.ps.snapshots`."""
-        return snapshots.take(self.address, self._registry.list_made())
+    # -- checkpoints --
 
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> str:
         """Write a checkpoint of all variables with their optimizers' slots; return its path. See `hocket.ps.checkpoints`.
@@ -276,15 +344,13 @@ class ParameterServerStrategy:
             FileNotFoundError: It is no checkpoint.
             CheckpointMismatchError: A variable has another shape, dtype or optimizer, or is missing. Nothing is changed then.
         """
-        found = checkpoints.restore(self.address, self._registry.list_made(), path, strict=strict)
-        extra: dict[str, Any] = found["extra"]
-        return extra
+        return checkpoints.restore(self.address, self._registry.list_made(), path, strict=strict)
 
     # -- what happened --
 
     @property
     def version(self) -> int:
-        """How many pushes of gradients (or synchronous steps) were applied."""
+        """How many pushes of gradients (or synchronous steps) were applied. Known after `close`, too."""
         return self._link.gate.version
 
     def get_staleness(self) -> dict[int, int]:
@@ -326,7 +392,7 @@ class ParameterServerStrategy:
 
 
 @final
-class RemoteStrategy:
+class RemoteStrategy(BaseStrategy):
     """A strategy in a closure, or in a rank of a training run: what comes out when one is pickled.
 
     Args:
@@ -345,143 +411,31 @@ class RemoteStrategy:
         >>> hocket.shutdown()
     """
 
-    def __init__(self, address: links.Address) -> None:
-        self.address: Final = address
-
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStrategy, (self.address,)
 
-    def make_variable(self, initial_value: Any, **settings: Any) -> Any:
-        """Make a variable; see `ParameterServerStrategy.make_variable`. For ranks of a training run.
+    def _list_made(self) -> list[records.VariableRecord]:
+        if self.address.registry is None:
+            return registry.list_made(links.open_link(self.address).stores)
+        return super()._list_made()
 
-        Raises:
-            RuntimeError: It is called in a closure: there the driver makes variables.
-        """
-        other = settings.pop("colocate_with", None)
-        settings["colocate_with"] = other.servers[0] if other is not None else None
-        return build(self.address, self._get_registry().make_variable(initial_value, settings))
-
-    def make_embedding(self, rows: int | None, dim: int, **settings: Any) -> embedding.Embedding:
-        """Make a table; see `ParameterServerStrategy.make_embedding`. For ranks of a training run.
-
-        Raises:
-            RuntimeError: It is called in a closure: there the driver makes tables.
-        """
-        made: embedding.Embedding = build(self.address, self._get_registry().make_embedding(rows, dim, settings))
-        return made
-
-    def pull(self, variables: Iterable[variable.BaseVariable]) -> list[Array]:
-        """Return copies of variables.
-
-        With a bound on staleness it waits until this worker may read.
-
-        Args:
-            variables: Which.
-        """
-        links.open_link(self.address).enter()
-        return [one.read_value() for one in variables]
-
-    def push(self, gradients: Iterable[tuple[Any, Any]], *, scale: float = 1.0) -> links.Outcome:
-        """Apply gradients, on each server all of them or none.
-
-        Args:
-            gradients: Pairs of a gradient and its variable, as Keras' ``apply_gradients`` takes them: an array for a variable, `IndexedSlices` for a table.
-                A variable is named once.
-            scale: What the learning rate is multiplied with, this time.
-
-        Returns:
-            Whether it was applied, and how stale it was.
-
-        Raises:
-            ValueError: A gradient does not fit its variable, or a variable is named twice.
-            NonFiniteGradientError: A gradient has NaN or infinity, and the policy is to raise.
-            PushTimeoutError: Another worker is to be applied first, and does not come.
-        """
-        link = links.open_link(self.address)
-        operations: dict[int, list[records.Operation]] = {}
-        seen: set[str] = set()
-        for gradient, target in gradients:
-            foreign.refuse_in_graph(getattr(target, "name", ""))
-            if getattr(target, "name", None) in seen:
-                raise ValueError(f"`{target.name}` is named twice in one push. Add its gradients up first.")
-            found = _build(link, gradient, target, scale)
-            if found is None:
-                return links.Outcome(is_applied=False, staleness=0)
-            seen.add(target.name)
-            for home, some in found.items():
-                operations.setdefault(home, []).extend(some)
-        return link.push(operations)
-
-    @property
-    def version(self) -> int:
-        """How many pushes of gradients (or synchronous steps) were applied."""
-        return links.open_link(self.address).gate.version
-
-    def snapshot(self) -> snapshots.Snapshot:
-        """Return all variables as they are now; see `ParameterServerStrategy.snapshot`. For a process on the first server's machine."""
-        return snapshots.take(self.address, self._list_made())
-
-    def _list_made(self) -> list[registry.Made]:
-        if self.address.registry is not None:
-            return _RemoteRegistry(self.address.registry).list_made()
-        return registry.list_made(links.open_link(self.address).stores)
-
-    def _get_registry(self) -> _RemoteRegistry:
+    def _get_registry(self) -> registry.Registry:
         if self.address.registry is None:
             raise RuntimeError(
                 "A closure cannot make variables. Make them in the driver, under strategy.scope(), and use them in the closure."
             )
-        return _RemoteRegistry(self.address.registry)
+        return registry.reach(self.address.registry)
 
 
-@final
-class _RemoteRegistry:
-    """A registry that is an actor."""
-
-    def __init__(self, handle: actor.ActorHandle) -> None:
-        self.handle: Final = handle
-
-    def make_variable(self, initial_value: Any, settings: Mapping[str, Any]) -> registry.Made:
-        made: registry.Made = api.get(self.handle.make_variable.remote(initial_value, dict(settings)))
-        return made
-
-    def make_embedding(self, rows: int | None, dim: int, settings: Mapping[str, Any]) -> registry.Made:
-        made: registry.Made = api.get(self.handle.make_embedding.remote(rows, dim, dict(settings)))
-        return made
-
-    def list_made(self) -> list[registry.Made]:
-        made: list[registry.Made] = api.get(self.handle.list_made.remote())
-        return made
-
-    def count_bytes(self) -> list[int]:
-        counts: list[int] = api.get(self.handle.count_bytes.remote())
-        return counts
-
-
-def build(address: links.Address, made: registry.Made) -> Any:
+def build(address: links.Address, record: records.VariableRecord) -> Any:
     """Return a variable or table that the registry has made."""
-    if made.is_table:
-        return embedding.build(address, made.name, made.rows, made.dim, made.parts)  # type: ignore[arg-type]
-    cls = variable.ShardedVariable if len(made.parts) > 1 else variable.Variable
-    return variable.build(cls, address, made.name, made.shape, made.dtype, made.parts)  # type: ignore[arg-type]
+    if record.is_table:
+        return handles.build(embedding.Embedding, address, record)
+    cls = variable.ShardedVariable if len(record.parts) > 1 else variable.Variable
+    return handles.build(cls, address, record)
 
 
-def _open_registry(
-    is_hosted: bool,
-    books: Sequence[memory.MemoryRef],
-    by_server: Sequence[keepers.KeeperAccess],
-    optimizer: optimizers.Optimizer | None,
-    partitioner: registry.Partitioner | None,
-    *,
-    is_synchronous: bool,
-) -> registry.Registry | _RemoteRegistry:
-    if not is_hosted:
-        return registry.Registry(books, by_server, optimizer, partitioner, is_synchronous=is_synchronous)
-    cls = actor.ActorClass(registry.Registry, {"num_cpus": 0})
-    return _RemoteRegistry(cls.remote(books, by_server, optimizer, partitioner, is_synchronous=is_synchronous))
-
-
-def _build(link: links.Link, gradient: Any, target: Any, scale: float) -> dict[int, list[records.Operation]] | None:
+def _build(gradient: Any, target: Any, scale: float) -> dict[int, list[records.Operation]] | None:
     """Return what a gradient does on each server; None if the push is to be skipped."""
     if isinstance(target, embedding.Embedding):
         if not isinstance(gradient, embedding.IndexedSlices):
@@ -493,28 +447,10 @@ def _build(link: links.Link, gradient: Any, target: Any, scale: float) -> dict[i
         raise TypeError(
             f"A push takes pairs of a gradient and its variable, but received {type(target).__name__} for a variable."
         )
-    given = np.asarray(gradient)
-    if target.optimizer is not None:
-        given = checks.fit_into(target.name, given, target.dtype)
-    admitted = link.admit(target.name, given)
-    return None if admitted is None else target.build_operations(admitted, scale)
+    return target.build_operations(gradient, scale)
 
 
-def _parse_cluster(given: Any) -> cluster_module.Cluster:
-    if given is None:
-        return cluster_module.Cluster.from_tf_config()
-    if isinstance(given, cluster_module.Cluster):
-        return given
-    if (
-        isinstance(given, Mapping) or hasattr(given, "cluster_spec") or hasattr(given, "as_dict")
-    ):  # TensorFlow's objects
-        return cluster_module.Cluster(given)
-    raise TypeError(
-        f"cluster must be a ps.Cluster or a dict, but received {given!r}. Write ps.Cluster(workers=2, servers=1)."
-    )
-
-
-def _check_settings(optimizer: Any, max_staleness: Any, bad_gradients: str, timeout_s: float) -> None:
+def _check_settings(optimizer: object, max_staleness: object, bad_gradients: str, timeout_s: float) -> None:
     if optimizer is not None and not isinstance(optimizer, optimizers.Optimizer):
         raise TypeError(
             f"optimizer must be one of hocket.ps, such as ps.SGD(lr=0.1), but received {optimizer!r}: servers apply updates without a framework."
@@ -546,11 +482,13 @@ def _check_rounds(num_workers: int, synchronous: bool, backup_workers: int, max_
         )
 
 
-def _close(at_close: list[Callable[[], None]], homes: keepers.Homes, actors: list[actor.ActorHandle], key: str) -> None:
+def _close(
+    at_close: list[Callable[[], None]], nodes: memory_owners.ServerNodes, actors: list[actor.ActorHandle], key: str
+) -> None:
     for function in at_close:
         function()
     links.close_link(key)
     with contextlib.suppress(Exception):  # the session may be closed, which ends them
         for handle in actors:
             api.kill(handle)
-        homes.close()
+        nodes.close()

@@ -1,4 +1,4 @@
-"""What each worker has of its own: datasets that it reads, and values.
+"""Streams and values that each worker has of its own.
 
 A **stream** is what one worker draws batches from. There are two kinds:
 
@@ -16,6 +16,8 @@ What the coordinator holds of a stream is an iterator. With the last one the str
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +27,11 @@ from typing import Any, Final, NoReturn, final
 import numpy as np
 
 from hocket.core import actor, api
-from hocket.ps import foreign, memory, mutex, place
+from hocket.engine import contract
+from hocket.ps import closure_context, foreign, memory, mutex, remote
+
+ASKABLE: Final = frozenset({"list_owned", "take"})
+"""What a worker on another machine may ask the first server to do with a `Deal`."""
 
 _FREE: Final = -1
 _DONE: Final = -2
@@ -43,11 +49,7 @@ class OutOfData(StopIteration):
 
 
 class BadInputError(Exception):
-    """Making a worker's dataset or value has raised. Never seen outside: the closure fails with the cause.
-
-    Args:
-        cause: What was raised.
-    """
+    """Making a worker's dataset or value has raised. Never seen outside: the closure fails with the cause."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(cause)
@@ -102,30 +104,22 @@ def build_deal(kept: memory.Memory, count: int, left: Sequence[int] | None = Non
 
 @final
 class Deal:
-    """Who has which item, as one process sees it.
-
-    Args:
-        ref: The memory.
-        count: How many items there are.
-    """
+    """Who has which item, as one process sees it."""
 
     def __init__(self, ref: memory.MemoryRef, count: int) -> None:
         arrays = _plan(count).view(memory.open_memory(ref))
         self._next = arrays["next"]
         self._owners = arrays["owners"]
         self._count = count
-        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "a dataset", _WAIT_SECONDS, lambda: _do_nothing)
+        # Nothing is half done in dealing: an item has an owner, or has none.
+        self._mutex = mutex.Mutex(int(arrays["mutex"].ctypes.data), "a dataset", _WAIT_SECONDS)
 
     def list_owned(self, worker: int) -> list[int]:
         """Return what a worker has taken, in order."""
         return [int(item) for item in np.flatnonzero(self._owners == worker)]
 
     def list_left(self, positions: Mapping[int, int]) -> list[int]:
-        """Return the items that nobody has drawn in a closure that ended.
-
-        Args:
-            positions: How many of its items each worker has drawn so.
-        """
+        """Return the items that nobody has drawn in a closure that ended, of which each worker has drawn so many."""
         left = [int(item) for item in np.flatnonzero(self._owners == _FREE)]
         for worker, position in positions.items():
             left += self.list_owned(worker)[position:]
@@ -144,30 +138,31 @@ class Deal:
             return item
 
 
-def _do_nothing() -> None:
-    """Of dealing nothing is half done: an item has an owner, or has none."""
-
-
 # --- in a worker -----------------------------------------------------------------------------------------------------
 
 
 @final
 class FromFunction:
-    """Makes a worker's stream by calling a function.
+    """Makes a worker's stream by calling a function, with an `InputContext` if it takes one."""
 
-    Args:
-        function: Returns something to iterate over; takes an `InputContext`, or nothing.
-        takes_context: Which.
-    """
-
-    def __init__(self, function: Callable[..., Any], *, takes_context: bool) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._takes_context = takes_context
+        self._takes_context = _takes_argument(function)
 
     def open(self, context: InputContext, position: int) -> Iterator[Any]:
         """Return the items from a position on."""
         source = self._function(context) if self._takes_context else self._function()
         return itertools.islice(iter(source), position, None)
+
+
+def _takes_argument(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(
+        one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters
+    )
 
 
 @final
@@ -181,7 +176,9 @@ class FromSequence:
         handle: Who reaches that memory for workers on other machines.
     """
 
-    def __init__(self, items: Any, count: int, ref: memory.MemoryRef, handle: actor.ActorHandle) -> None:
+    def __init__(
+        self, items: contract.ObjectRef[Sequence[Any]], count: int, ref: memory.MemoryRef, handle: actor.ActorHandle
+    ) -> None:
         self._items = items
         self._count = count
         self._ref = ref
@@ -189,40 +186,25 @@ class FromSequence:
 
     def open(self, context: InputContext, position: int) -> Iterator[Any]:
         """Return the items from a position on."""
-        items: Sequence[Any] = api.get(self._items)
+        items = api.get(self._items)
         worker = context.input_pipeline_id
         if memory.is_reachable(self._ref):
             deal = Deal(self._ref, self._count)
-            owned, take = deal.list_owned(worker), deal.take
         else:
-            owned, take = self._ask("list_owned", worker), self._take_far
-        return self._draw(items, owned[position:], take, worker)
+            ask = functools.partial(remote.ask, self._handle.call_deal, self._ref, self._count)
+            deal = remote.build_proxy(Deal, ASKABLE, ask)
+        return self._draw(items, deal.list_owned(worker)[position:], deal, worker)
 
-    def _draw(
-        self, items: Sequence[Any], owned: list[int], take: Callable[[int], int | None], worker: int
-    ) -> Iterator[Any]:
+    def _draw(self, items: Sequence[Any], owned: list[int], deal: Deal, worker: int) -> Iterator[Any]:
         for item in owned:
             yield items[item]
-        while (taken := take(worker)) is not None:
+        while (taken := deal.take(worker)) is not None:
             yield items[taken]
-
-    def _take_far(self, worker: int) -> int | None:
-        item: int | None = self._ask("take", worker)
-        return item
-
-    def _ask(self, name: str, worker: int) -> Any:
-        return api.get(self._handle.call_deal.remote(self._ref, self._count, name, worker))
 
 
 @final
 class WorkerStream:
-    """One worker's stream.
-
-    Args:
-        number: Which stream of the strategy.
-        items: What it still has.
-        position: How many items were drawn before.
-    """
+    """One worker's stream: what it still has, after so many items were drawn before."""
 
     def __init__(self, number: int, items: Iterator[Any], position: int) -> None:
         self._number = number
@@ -272,41 +254,42 @@ def collected() -> Iterator[list[Any]]:
         _collecting.found = None
 
 
-def _note(one: Any) -> None:
-    found = getattr(_collecting, "found", None)
-    if found is not None:
-        found.append(one)
+@dataclass(frozen=True, slots=True)
+class PerWorker:
+    """What stands in the coordinator, and in closures, for something of which each worker has its own."""
 
+    number: int
+    holder: object = field(default=None, repr=False, compare=False)
+    """In the coordinator: what ends it when it goes."""
 
-def _find(here: place.Place, number: int) -> Any:
-    """Return the calling worker's own.
+    def __reduce__(self) -> tuple[Any, ...]:
+        found = getattr(_collecting, "found", None)
+        if found is not None:
+            found.append(self)
+        return type(self), (self.number,)
 
-    Raises:
-        BadInputError: Making it has failed.
-        ValueError: The coordinator did not know that the closure needs it.
-    """
-    if number in here.failures:
-        raise BadInputError(here.failures[number])
-    if number not in here.values:
-        raise ValueError(
-            "This closure uses a per-worker iterator or value that is hidden inside another object. Give it as an argument, also in a list, tuple or dict, or let the "
-            "function refer to it by itself."
-        )
-    return here.values[number]
+    def _find(self, context: closure_context.ClosureContext) -> Any:
+        """Return the worker's own.
+
+        Raises:
+            BadInputError: Making it has failed.
+            ValueError: The coordinator did not know that the closure needs it.
+        """
+        if self.number in context.failures:
+            raise BadInputError(context.failures[self.number])
+        if self.number not in context.values:
+            raise ValueError(
+                "This closure uses a per-worker iterator or value that is hidden inside another object. Give it as an argument, also in a list, tuple or dict, or let the "
+                "function refer to it by itself."
+            )
+        return context.values[self.number]
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class PerWorkerIterator:
+class PerWorkerIterator(PerWorker):
     """Each worker's own iterator over a dataset. ``next`` works in closures only. Made by ``iter(per_worker_dataset)``."""
 
-    number: int
-    keeper: Any = field(default=None, repr=False, compare=False)
-    """In the coordinator: what ends the stream when it goes."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        _note(self)
-        return PerWorkerIterator, (self.number,)
+    __slots__ = ()
 
     def __iter__(self) -> PerWorkerIterator:
         return self
@@ -319,27 +302,20 @@ class PerWorkerIterator:
             RuntimeError: TensorFlow records a graph.
             NotImplementedError: It is called outside a closure.
         """
-        here = place.get_optional_place()
+        here = closure_context.get_optional_context()
         if here is None:
             raise NotImplementedError(
                 "A per-worker iterator has no items of its own: each worker draws from its part. Call next(iterator) in the function that you schedule."
             )
         foreign.refuse_in_graph("next(iterator)", "draws another item each time")
-        return next(_find(here, self.number))
+        return next(self._find(here))
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class PerWorkerValue:
+class PerWorkerValue(PerWorker):
     """A value of which each worker has its own. Given as an argument, the worker's own is put in its place. Made by ``Coordinator.per_worker``."""
 
-    number: int
-    keeper: Any = field(default=None, repr=False, compare=False)
-    """In the coordinator: what ends it when it goes."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        _note(self)
-        return PerWorkerValue, (self.number,)
+    __slots__ = ()
 
     @property
     def value(self) -> Any:
@@ -349,15 +325,14 @@ class PerWorkerValue:
             RuntimeError: It is called outside a closure.
         """
         foreign.refuse_in_graph("PerWorkerValue.value", "is the worker's own")
-        return _find(place.get_place("PerWorkerValue.value"), self.number)
+        return self._find(closure_context.get_context("PerWorkerValue.value"))
 
 
 @final
 class PerWorkerDataset:
-    """A dataset of which each worker reads its part. Made by ``Coordinator.create_per_worker_dataset``; give ``iter`` of it to closures.
+    """A dataset of which each worker reads its part.
 
-    Args:
-        begin: Begins a new pass over it, and returns its iterator.
+    Made by ``Coordinator.create_per_worker_dataset``; give ``iter`` of it to closures.
     """
 
     def __init__(self, begin: Callable[[], PerWorkerIterator]) -> None:
@@ -374,7 +349,7 @@ class PerWorkerDataset:
         Raises:
             RuntimeError: It is called in a closure.
         """
-        if place.get_optional_place() is not None:
+        if closure_context.get_optional_context() is not None:
             raise RuntimeError(
                 "iter(per_worker_dataset) was called in a closure. Call it in the coordinator, and give the iterator to the closure."
             )

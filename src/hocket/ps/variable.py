@@ -10,17 +10,17 @@ them, use ``strategy.pull``; in a closure each reading notes it, too.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NoReturn, final
 
 import numpy as np
 import numpy.lib.mixins
 
-from hocket.ps import checks, foreign, links, records, scope
+from hocket.ps import checks, closure_context, foreign, handles, links, records, scope
 from hocket.ps.memory import Array
 
 
-class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
+class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
     """What `Variable` and `ShardedVariable` have in common.
 
     Attributes:
@@ -29,18 +29,13 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         dtype: Of its elements.
     """
 
-    name: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    _address: links.Address
     _parts: tuple[records.DenseSpec, ...]
-    """Its shards, in the order of their rows."""
+    """In the order of their rows."""
+    _FIELDS = ("shape",)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} shape={self.shape} dtype={self.dtype}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return build, (type(self), self._address, self.name, self.shape, str(self.dtype), self._parts)
 
     # -- reading --
 
@@ -52,13 +47,13 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         """
         foreign.refuse_in_graph(self.name)
         link = links.open_link(self._address)
-        link.enter()
+        link.enter(closure_context.get_optional_context())
         if len(self._parts) == 1:
             part = self._parts[0]
-            return link.stores[part.server].read(part.number, out)
+            return link.stores[part.server].read(part.number, out=out)
         result = np.empty(self.shape, self.dtype) if out is None else out
         for part, rows in zip(self._parts, self.list_rows(), strict=True):
-            link.stores[part.server].read(part.number, result[rows])
+            link.stores[part.server].read(part.number, out=result[rows])
         return result
 
     numpy = value = read_value
@@ -69,16 +64,6 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
             return [slice(None)]
         ends = np.cumsum([part.shape[0] for part in self._parts]).tolist()
         return [slice(end - part.shape[0], end) for part, end in zip(self._parts, ends, strict=True)]
-
-    @property
-    def servers(self) -> tuple[int, ...]:
-        """Which server holds each shard."""
-        return tuple(part.server for part in self._parts)
-
-    @property
-    def optimizer(self) -> Any:
-        """What turns its gradients into updates; None if it takes none."""
-        return self._parts[0].optimizer
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         value = self.read_value()
@@ -127,9 +112,9 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
             IndexError: A number is out of range.
         """
         foreign.refuse_in_graph(self.name)
-        ids = self._check_ids(indices)
         link = links.open_link(self._address)
-        link.enter()
+        ids = self._check_ids(indices)
+        link.enter(closure_context.get_optional_context())
         result: Array = np.empty((*ids.shape, *self.shape[1:]), self.dtype)
         for part, rows in zip(self._parts, self.list_rows(), strict=True):
             mine = (ids >= rows.start) & (ids < rows.stop)
@@ -191,16 +176,23 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
         """Take the larger of each element, in rows by number; return the variable."""
         return self._scatter("max", indices, updates)
 
-    def build_operations(self, gradient: Array, scale: float = 1.0) -> dict[int, list[records.Operation]]:
-        """Return what a gradient does on each server.
+    def build_operations(self, gradient: Any, scale: float = 1.0) -> dict[int, list[records.Operation]] | None:
+        """Return what a gradient does on each server; None if it is not finite, and the push is to be skipped.
 
         Args:
             gradient: Of the variable's shape.
             scale: What the learning rate is multiplied with.
 
         Raises:
+            NonFiniteGradientError: It is not finite, and the policy is to raise.
             ValueError: The variable takes no gradients, or the shape is another.
         """
+        gradient = np.asarray(gradient)
+        if gradient.dtype != self.dtype and self.optimizer is not None:
+            gradient = checks.fit_into(self.name, gradient, self.dtype)
+        gradient = links.open_link(self._address).admit(self.name, gradient)
+        if gradient is None:
+            return None
         if self.optimizer is None:
             raise ValueError(
                 f"`{self.name}` has no optimizer, so it takes no gradients. Write ps.Variable(..., optimizer=ps.SGD(lr=0.1)), or "
@@ -218,31 +210,34 @@ class BaseVariable(numpy.lib.mixins.NDArrayOperatorsMixin, abc.ABC):
 
     def _update(self, kind: str, value: Any) -> Any:
         foreign.refuse_in_graph(self.name)
+        link = links.open_link(self._address)
         given = np.asarray(value)
         if kind == "assign" and given.shape != self.shape:
             raise ValueError(f"`{self.name}` has the shape {self.shape}, but was assigned {given.shape}.")
         given = checks.fit_into(self.name, given, self.dtype)
         if not _fits(given.shape, self.shape):
             raise ValueError(f"`{self.name}` has the shape {self.shape}, which {given.shape} cannot be added to.")
-        link = links.open_link(self._address)
+        here = closure_context.get_optional_context()
         if len(self._parts) == 1:
             part = self._parts[0]
-            link.update(part.server, [records.Operation(part.number, kind, given)])
+            link.update(here, part.server, [records.Operation(part.number, kind, given)])
             return self
         whole = np.broadcast_to(given, self.shape)
         for part, rows in zip(self._parts, self.list_rows(), strict=True):
-            link.update(part.server, [records.Operation(part.number, kind, np.ascontiguousarray(whole[rows]))])
+            link.update(here, part.server, [records.Operation(part.number, kind, np.ascontiguousarray(whole[rows]))])
         return self
 
     def _scatter(self, kind: str, indices: Any, updates: Any) -> Any:
         foreign.refuse_in_graph(self.name)
+        link = links.open_link(self._address)
         ids = self._check_ids(indices)
         values = np.broadcast_to(checks.fit_into(self.name, updates, self.dtype), (*ids.shape, *self.shape[1:]))
-        link = links.open_link(self._address)
+        here = closure_context.get_optional_context()
         for part, rows in zip(self._parts, self.list_rows(), strict=True):
             mine = (ids >= rows.start) & (ids < rows.stop)
             if mine.any():
                 link.update(
+                    here,
                     part.server,
                     [records.Operation(part.number, f"scatter_{kind}", values[mine], ids[mine] - rows.start)],
                 )
@@ -301,30 +296,8 @@ class ShardedVariable(BaseVariable):
     @property
     def variables(self) -> list[Variable]:
         """The shards, each as a variable of its own."""
-        return [build(Variable, self._address, part.name, part.shape, part.dtype, [part]) for part in self._parts]
-
-
-def build(
-    cls: type[BaseVariable],
-    address: links.Address,
-    name: str,
-    shape: tuple[int, ...],
-    dtype: str,
-    parts: Sequence[records.DenseSpec],
-) -> Any:
-    """Return a variable whose shards are there.
-
-    Args:
-        cls: Which of the two.
-        address: Where the servers are.
-        name: See `BaseVariable`.
-        shape: See there.
-        dtype: See there.
-        parts: Its shards, in the order of their rows.
-    """
-    made = object.__new__(cls)
-    made._address, made.name, made.shape, made.dtype, made._parts = address, name, shape, np.dtype(dtype), tuple(parts)
-    return made
+        found = [records.VariableRecord(part.name, part.shape, part.dtype, (part,)) for part in self._parts]
+        return [handles.build(Variable, self._address, one) for one in found]
 
 
 def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Says where everybody is when no closure ends: the stacks of the coordinator's threads and of the workers, on stderr, once a stall."""
+"""The watchdog: once a stall of closures, it writes the stacks of the coordinator and of the workers to stderr."""
 
 from __future__ import annotations
 
@@ -11,52 +11,48 @@ import time
 
 from hocket import exceptions
 from hocket.collective import segment, stacks
-from hocket.ps import desk
+from hocket.ps import dispatcher, workers
 
 
-def start(watched: desk.Desk, seconds: float) -> None:
-    """Watch a desk until it is closed.
-
-    Args:
-        watched: Which.
-        seconds: After how long without a closure's end, while some run, it speaks.
-    """
+def start(watched: workers.Workers, seconds: float) -> None:
+    """Write the stacks when no closure has ended for so many seconds, while some run; until the scheduler is closed."""
     thread = threading.Thread(target=_watch, args=(watched, seconds), name="hocket-ps-watchdog", daemon=True)
     watched.helpers.append(thread)
     thread.start()
 
 
-def _watch(watched: desk.Desk, seconds: float) -> None:
+def _watch(watched: workers.Workers, seconds: float) -> None:
+    queue = watched.scheduler
     reported = 0.0
     while True:
-        with watched.condition:
+        with queue.condition:
             while True:
-                if watched.is_closed:
+                if queue.is_closed:
                     return
-                left = watched.last_end + seconds - time.monotonic()
-                if watched.count_sent() and watched.last_end != reported and left <= 0:
+                left = queue.last_end + seconds - time.monotonic()
+                if queue.count_sent() and queue.last_end != reported and left <= 0:
                     break
-                watched.condition.wait(left if left > 0 else seconds)
-            reported = watched.last_end
-            lanes = sorted(watched.lanes.items())
-            running = [name for _, lane in lanes for name in lane.list_sent()]
-        sys.stderr.write(_describe(seconds, running, lanes) + "\n")
+                queue.condition.wait(left if left > 0 else seconds)
+            reported = queue.last_end
+            found = sorted(watched.dispatchers.items())
+            running = [closure.name for _, one in found for closure in one.state.list_sent()]
+        sys.stderr.write(_describe(seconds, running, found) + "\n")
         sys.stderr.flush()
 
 
-def _describe(seconds: float, running: list[str], lanes: list[tuple[int, desk.Lane]]) -> str:
+def _describe(seconds: float, running: list[str], found: list[tuple[int, dispatcher.WorkerDispatcher]]) -> str:
     names = ", ".join(sorted(set(running)))
     parts = [
         f"hocket.ps: no closure has ended for {seconds:g} s, and {len(running)} are with the workers: {names}. What everybody is doing:",
         f"The coordinator (pid {os.getpid()}):\n{_dump_own()}",
     ]
-    parts += [f"Worker {index} {_fetch(lane)}" for index, lane in lanes]
+    parts += [f"Worker {index} {_fetch(one)}" for index, one in found]
     return "\n".join(parts)
 
 
-def _fetch(lane: desk.Lane) -> str:
+def _fetch(one: dispatcher.WorkerDispatcher) -> str:
     try:
-        who = lane.describe()
+        who = one.describe()
     except exceptions.HocketError as error:
         return f"cannot be asked: {error}"
     name = f"(pid {who.pid})"

@@ -15,7 +15,7 @@ from hocket import exceptions, texts
 from hocket.collective import segment, stacks
 from hocket.core import actor
 from hocket.engine import values
-from hocket.ps import closures, place, streams
+from hocket.ps import closure_context, closures, streams
 
 VALUE, ERROR, OUT_OF_DATA, BAD_INPUT = range(4)
 """What an `Answer` is."""
@@ -73,27 +73,21 @@ class Description:
 
     pid: int
     host: str
-    desk: stacks.Desk | None
+    desk: stacks.StackProbe | None
     """Where to ask it for its stacks; None if it was not told to keep such a place."""
 
 
 @final
 class Worker:
-    """Runs closures, one after the other; an actor.
-
-    Args:
-        index: Which worker it is. One that replaces another has its index.
-        driver: The coordinator's process.
-        is_watched: Whether it may be asked for its stacks.
-    """
+    """Runs closures, one after the other; an actor. One that replaces another has its index."""
 
     def __init__(self, index: int, driver: int, is_watched: bool) -> None:
-        self._place = place.Place(index)
+        self._context = closure_context.ClosureContext(index)
         self._functions: dict[int, Callable[..., Any]] = {}
         self._streams: dict[int, streams.WorkerStream] = {}
-        self._desk: stacks.Desk | None = None
+        self._desk: stacks.StackProbe | None = None
         if is_watched and os.getpid() != driver:
-            self._desk = stacks.open_desk()
+            self._desk = stacks.open_probe()
 
     def describe(self) -> Description:
         """Return who it is."""
@@ -109,8 +103,8 @@ class Worker:
             self._functions.pop(number, None)
         for number in inputs:
             self._streams.pop(number, None)
-            self._place.values.pop(number, None)
-            self._place.failures.pop(number, None)
+            self._context.values.pop(number, None)
+            self._context.failures.pop(number, None)
 
     def open_input(self, number: int, source: Any, context: streams.InputContext, position: int) -> None:
         """Open a dataset, or make a value. An error is kept for the closures that use it.
@@ -122,26 +116,26 @@ class Worker:
             position: How many items of it were drawn by the worker that this one replaces.
         """
         try:
-            with place.entered(self._place):
+            with closure_context.entered(self._context):
                 if isinstance(source, streams.FromFunction | streams.FromSequence):
                     made: Any = streams.WorkerStream(number, source.open(context, position), position)
                     self._streams[number] = made
                 else:
                     made = source()
-            self._place.values[number] = made
+            self._context.values[number] = made
         except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
-            self._place.failures[number] = error
+            self._context.failures[number] = error
 
     def run(self, calls: Sequence[Call]) -> Batch:
         """Run closures."""
         begun = time.perf_counter()
-        with place.entered(self._place):
+        with closure_context.entered(self._context):
             answers = [self._run(call) for call in calls]
         positions = {number: stream.position for number, stream in self._streams.items()}
         return Batch(answers, positions, time.perf_counter() - begun)
 
     def _run(self, call: Call) -> Answer:
-        here = self._place
+        here = self._context
         here.begin(call.sequence)
         for stream in self._streams.values():
             stream.begin()

@@ -15,40 +15,37 @@ Needs ``hocket[ray]``.
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import json
 import os
-import queue
 import secrets
 import signal
 import sys
 import tempfile
-import threading
 import time
 import urllib.parse
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent import futures
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import psutil
 
 from hocket.core import session
 from hocket.engine import faults
 from hocket.engine.ray import access, adapter, folders
-from hocket.testing import machine_node, machines, mounts
+from hocket.testing import cluster_nodes, machine_node, machines, mounts
 
 ray = adapter.ray
 
-from ray import cluster_utils  # noqa: E402 (after the adapter, which explains a missing Ray)
-from ray._common.utils import reset_ray_address  # noqa: E402
-from ray._private import services  # noqa: E402
-from ray._private.utils import get_ray_address_file, write_ray_address  # noqa: E402
+from ray import cluster_utils
+from ray._common.utils import reset_ray_address
+from ray._private import services
+from ray._private.utils import get_ray_address_file, write_ray_address
 
-T = TypeVar("T")
+Node = cluster_nodes.Node
+can_have_private_paths = cluster_nodes.can_have_private_paths
 
 _LOOPBACK = "127.0.0.1"
 
@@ -104,141 +101,6 @@ def _kill_tree(pid: int) -> None:
     for process in [root, *sorted(below, key=lambda one: one.pid == os.getpid())]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
-
-
-def can_have_private_paths() -> bool:
-    """Tell whether ``private_paths`` works here: on Linux, with the right to mount."""
-    home = _Home([])
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            home.run(lambda: mounts.hide([folder]))
-    except OSError:
-        return False
-    finally:
-        home.end()
-    return True
-
-
-class _Home:
-    """A thread that starts a node and stays for as long as the node does: Linux ends what a thread has started when that thread ends, if
-    Ray asks it to, and folders can be hidden from a thread and its children alone.
-    """
-
-    def __init__(self, private_paths: Sequence[str]) -> None:
-        self._private_paths = private_paths
-        self._work: queue.SimpleQueue[tuple[futures.Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._live, name="hocket-cluster-node", daemon=True)
-        self._thread.start()
-
-    def run(self, function: Callable[[], T]) -> T:
-        """Run a function in the thread and return what it returns."""
-        future: futures.Future[T] = futures.Future()
-        self._work.put((future, function))
-        return future.result()
-
-    def end(self) -> None:
-        """End the thread, and with it what is left of the node."""
-        self._work.put(None)
-        self._thread.join()
-
-    def _live(self) -> None:
-        while (work := self._work.get()) is not None:
-            future, function = work
-            try:
-                future.set_result(function())
-            except BaseException as error:  # noqa: BLE001 (it is raised where somebody waits for it)
-                future.set_exception(error)
-
-
-class Node(abc.ABC):
-    """A node of a `Cluster`. Made by it."""
-
-    def __init__(self, node_id: str, folder: str) -> None:
-        self.node_id = node_id
-        #: Where the node has its logs, sockets and spilled values.
-        self.folder = folder
-
-    @abc.abstractmethod
-    def list_pids(self) -> list[int]:
-        """Return the processes of the node: Ray's own, the workers, and what these have started."""
-
-    @abc.abstractmethod
-    def is_alive(self) -> bool:
-        """Tell whether the node's main process runs."""
-
-    @abc.abstractmethod
-    def kill(self) -> None:
-        """End all processes of the node at once, as if the machine had lost its power. Ray learns of it by itself, after some two seconds."""
-
-    @abc.abstractmethod
-    def _end(self) -> None:
-        """Ask the node to end, and wait for it."""
-
-    def __repr__(self) -> str:
-        return f"Node({self.node_id[:8]})"
-
-
-class _NodeHere(Node):
-    """A node among the processes of this machine."""
-
-    def __init__(self, cluster: Cluster, native: Any, home: _Home, folder: str) -> None:
-        super().__init__(native.node_id, folder)
-        self._cluster = cluster
-        self._native = native
-        self._home = home
-
-    def list_pids(self) -> list[int]:
-        found: dict[int, None] = {}
-        for infos in self._native.all_processes.values():
-            for info in infos:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process = psutil.Process(info.process.pid)
-                    if process.status() != psutil.STATUS_ZOMBIE:
-                        found |= dict.fromkeys(
-                            [process.pid, *(child.pid for child in process.children(recursive=True))]
-                        )
-        return list(found)
-
-    def is_alive(self) -> bool:
-        return bool(self._native.all_processes) and any(
-            info.process.poll() is None for info in self._native.all_processes.get("raylet", ())
-        )
-
-    def kill(self) -> None:
-        for pid in self.list_pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for infos in self._native.all_processes.values():
-            for info in infos:
-                info.process.wait()
-
-    def _end(self) -> None:
-        cluster = self._cluster._native
-        self._native.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
-        cluster.worker_nodes.discard(self._native)
-        if cluster.head_node is self._native:
-            cluster.head_node = None
-        self._home.end()
-
-
-class _NodeApart(Node):
-    """A node on a machine of its own."""
-
-    def __init__(self, machine: machines.Machine, node_id: str, folder: str) -> None:
-        super().__init__(node_id, folder)
-        self._machine = machine
-
-    def list_pids(self) -> list[int]:
-        return self._machine.list_pids()
-
-    def is_alive(self) -> bool:
-        return self._machine.is_on()
-
-    def kill(self) -> None:
-        self._machine.kill()
-
-    def _end(self) -> None:
-        self._machine.end()
 
 
 class _Fault:
@@ -401,7 +263,7 @@ class Cluster:
                 "_system_config": self._system_config,
                 **wanted,
             }
-        home, folder = _Home(private_paths), wanted["temp_dir"]
+        home, folder = cluster_nodes.open_home(), wanted["temp_dir"]
 
         def start() -> Any:
             if private_paths:
@@ -412,11 +274,11 @@ class Cluster:
         try:
             with _kept_address(), _without("PYTHONPATH"), warnings.catch_warnings():
                 warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves the logs of its client's server open
-                native = home.run(start)
+                native = home.submit(start).result()
         except BaseException:
-            home.end()
+            home.shutdown()
             raise
-        return _NodeHere(self, native, home, folder)
+        return cluster_nodes.NodeHere(self._native, native, home, folder)
 
     def _add_apart(self, network: machines.Network, wanted: dict[str, Any], private_paths: Sequence[str]) -> Node:
         environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
@@ -442,7 +304,7 @@ class Cluster:
         except BaseException:
             machine.end(0.0)
             raise
-        return _NodeApart(machine, node_id, wanted["temp_dir"])
+        return cluster_nodes.NodeApart(machine, node_id, wanted["temp_dir"])
 
     def _wait_for_node(self, node_id: str, timeout: float = 30.0) -> None:
         deadline = time.monotonic() + timeout

@@ -21,10 +21,10 @@ from hocket.testing.suites import (
     asynchronous,
     calls,
     deaths,
+    direct_calls,
     ends,
     errors,
     generators,
-    lines,
     process_actors,
     processes,
     programs,
@@ -75,7 +75,7 @@ class ProcessEngineContract(
     deaths.DeathContract,
     calls.ProcessCallContract,
     ends.ProcessEndsContract,
-    lines.LineContract,
+    direct_calls.DirectCallContract,
     EngineContract,
 ):
     """What engines with processes of their own must also do."""

@@ -17,7 +17,7 @@ from hocket.testing import mounts
 
 ray = adapter.ray
 
-from ray._private import node, parameter, ray_constants  # noqa: E402 (after the adapter, which explains a missing Ray)
+from ray._private import node, parameter, ray_constants
 
 PROGRAM = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from hocket.testing import machine_node; machine_node.main()"
 """What starts it: a machine finds this package where it is here."""

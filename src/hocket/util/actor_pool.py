@@ -1,4 +1,4 @@
-"""A row of work for a fixed number of actors."""
+"""A queue of work for a fixed number of actors."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from hocket.engine import values
+from hocket.engine import pickling, unsendable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ def inspect_serializability(
         raise ValueError(f"depth must be 0 or more steps, but received {depth!r}. Leave it out for 3.")
     name = name or getattr(base_obj, "__name__", None) or repr(base_obj)
     failures: list[FailureTuple] = []
-    if not values.can_travel(base_obj):
+    if not pickling.can_travel(base_obj):
         _collect(FailureTuple(base_obj, name, None, name), depth, failures, set())
     _print_report(name, failures, print_file or sys.stdout)
     return not failures, set(failures)
@@ -66,7 +66,7 @@ def _collect(found: FailureTuple, depth: int, failures: list[FailureTuple], seen
     if id(found.obj) in seen:
         return
     seen.add(id(found.obj))
-    parts = [(step, part) for step, part in values.list_parts(found.obj) if not values.can_travel(part)]
+    parts = [(step, part) for step, part in unsendable.list_parts(found.obj) if not pickling.can_travel(part)]
     if depth == 0 or not parts:
         failures.append(found)
     for step, part in parts if depth else []:
@@ -86,5 +86,5 @@ def _print_report(name: str, failures: list[FailureTuple], stream: TextIO) -> No
     stream.write(f"{name} cannot be sent to another process. What stands in the way:\n")
     for failure in failures:
         kind = type(failure.obj)
-        advice = values.get_advice(failure.obj)
+        advice = unsendable.get_advice(failure.obj)
         stream.write(f"  {failure.path} is a {kind.__module__}.{kind.__name__}. Remedy: {advice}.\n")

@@ -99,7 +99,7 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], object] | None = None) -> Any:
         """Run one batch; `callback` is told the outcome."""
         assert self._pool is not None
-        tell = callback or _ignore
+        tell = callback or (lambda outcome: None)
         # As an argument: a batch holds the data, and what is called should be the same small function each time.
         return self._pool.apply_async(
             _run_batch,
@@ -130,10 +130,6 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
 
 def _run_batch(batch: Callable[[], Any]) -> Any:
     return batch()
-
-
-def _ignore(outcome: object) -> None:
-    pass
 
 
 def _fall_back(nesting_level: int | None) -> BaseException:

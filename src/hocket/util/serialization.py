@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from hocket.engine import values
+from hocket.engine import pickling
 
 T = TypeVar("T")
 
@@ -42,9 +42,9 @@ def register_serializer(cls: type[T], *, serializer: Callable[[T], Any], deseria
     for name, function in (("serializer", serializer), ("deserializer", deserializer)):
         if not callable(function):
             raise TypeError(f"{name} must be a function of one argument, but received {function!r}.")
-    values.reducers[cls] = lambda instance: (deserializer, (serializer(instance),))
+    pickling.reducers[cls] = lambda instance: (deserializer, (serializer(instance),))
 
 
 def deregister_serializer(cls: type) -> None:
     """Undo `register_serializer`. Does nothing for a class that is not registered."""
-    values.reducers.pop(cls, None)
+    pickling.reducers.pop(cls, None)

@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hocket.core import session
 
@@ -41,6 +41,8 @@ _DETAIL: dict[str, Any] = {"detail": True}
 """Marks fields that are filled in only on request."""
 
 S = TypeVar("S", bound="StateRecord")
+S_co = TypeVar("S_co", bound="StateRecord", covariant=True)
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +153,7 @@ class WorkerState(StateRecord):
     task_seconds: float | None = dataclasses.field(default=None, metadata=_DETAIL)
     """For how long."""
     queued_tasks: int | None = dataclasses.field(default=None, metadata=_DETAIL)
-    """Tasks that stand behind it in this worker's row."""
+    """Tasks that stand behind it in this worker's queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,14 +249,9 @@ def _list(
     if type(limit) is not int or limit < 1:
         raise ValueError(f"limit must be a whole number of 1 or more, but received {limit!r}.")
     checked = [_check_filter(one, record_type) for one in filters or ()]
-    rows = session.get_open_engine().list_records(kind, checked, limit)
+    found = session.get_open_engine().list_records(kind, checked, limit)
     names = record_type.list_fields() - (frozenset() if detail else record_type.list_details())
-    return [record_type(**{name: value for name, value in row.items() if name in names}) for row in rows]
-
-
-def _get(kind: str, record_type: type[S], key: str, wanted: str, address: str | None) -> S | None:
-    found = _list(kind, record_type, [(key, "=", wanted)], 1, True, address)
-    return found[0] if found else None
+    return [record_type(**{name: value for name, value in record.items() if name in names}) for record in found]
 
 
 def _check_address(address: str | None) -> None:
@@ -282,19 +279,55 @@ def _check_filter(one: Any, record_type: type[StateRecord]) -> Filter:
     return name, sign, value
 
 
-def list_tasks(
-    address: str | None = None,
-    filters: Sequence[Filter] | None = None,
-    limit: int = DEFAULT_LIMIT,
-    timeout: float = 30,
-    detail: bool = False,
-    raise_on_missing_output: bool = True,
-) -> list[TaskState]:
-    """Return the tasks, calls and constructors; the living first, then the last that are over, latest first.
+class _ListRecords(Protocol[S]):
+    """What `list_tasks` and its likes are called with."""
+
+    def __call__(
+        self,
+        address: str | None = None,
+        filters: Sequence[Filter] | None = None,
+        limit: int = DEFAULT_LIMIT,
+        timeout: float = 30,
+        detail: bool = False,
+        raise_on_missing_output: bool = True,
+    ) -> list[S]: ...
+
+
+class _GetRecord(Protocol[S_co]):
+    """What `get_task` and its likes are called with."""
+
+    def __call__(self, id: str, address: str | None = None, timeout: float = 30) -> S_co | None: ...  # noqa: A002 (Ray's name)
+
+
+def _build_list(kind: str, record_type: type[S], field: str, what: str) -> _ListRecords[S]:
+    """Return the function `list_<kind>`.
+
+    Args:
+        kind: Of records, as engines name them.
+        record_type: What the function returns a list of.
+        field: The example of a filter in its docstring.
+        what: The beginning of its docstring.
+    """
+
+    def list_records(
+        address: str | None = None,
+        filters: Sequence[Filter] | None = None,
+        limit: int = DEFAULT_LIMIT,
+        timeout: float = 30,
+        detail: bool = False,
+        raise_on_missing_output: bool = True,
+    ) -> list[S]:
+        return _list(kind, record_type, filters, limit, detail, address)
+
+    return _named(
+        list_records,
+        f"list_{kind}",
+        list[record_type],  # type: ignore[valid-type]
+        f"""Return {what}.
 
     Args:
         address: For Ray programs; the session of this process is shown.
-        filters: What must hold of each, such as ``[("state", "=", ...)]``.
+        filters: What must hold of each, such as ``[("{field}", "=", ...)]``.
         limit: How many at most.
         timeout: For Ray programs; the answer comes from memory.
         detail: Fill in all fields.
@@ -302,235 +335,64 @@ def list_tasks(
 
     Raises:
         ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
-    """
-    return _list("tasks", TaskState, filters, limit, detail, address)
+    """,
+    )
 
 
-def get_task(id: str, address: str | None = None, timeout: float = 30) -> TaskState | None:  # noqa: A002 (Ray's name)
-    """Return the task of that id, with all its fields; None if it is not known."""
-    return _get("tasks", TaskState, "task_id", id, address)
+def _build_get(noun: str, record_type: type[S]) -> _GetRecord[S]:
+    """Return the function `get_<noun>`."""
+
+    def get_record(id: str, address: str | None = None, timeout: float = 30) -> S | None:  # noqa: A002 (Ray's name)
+        found = _list(f"{noun}s", record_type, [(f"{noun}_id", "=", id)], 1, True, address)
+        return found[0] if found else None
+
+    words = noun.replace("_", " ")
+    doc = f"Return the {words} of that id, with all its fields; None if it is not known."
+    return _named(get_record, f"get_{noun}", record_type | None, doc)
 
 
-def list_actors(
-    address: str | None = None,
-    filters: Sequence[Filter] | None = None,
-    limit: int = DEFAULT_LIMIT,
-    timeout: float = 30,
-    detail: bool = False,
-    raise_on_missing_output: bool = True,
-) -> list[ActorState]:
-    """Return the actors, the dead ones last.
-
-    Args:
-        address: For Ray programs; the session of this process is shown.
-        filters: What must hold of each, such as ``[("state", "=", ...)]``.
-        limit: How many at most.
-        timeout: For Ray programs; the answer comes from memory.
-        detail: Fill in all fields.
-        raise_on_missing_output: For Ray programs; nothing is ever missing.
-
-    Raises:
-        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
-    """
-    return _list("actors", ActorState, filters, limit, detail, address)
+def _named(function: F, name: str, returns: Any, doc: str) -> F:
+    function.__name__ = function.__qualname__ = name
+    function.__annotations__["return"] = returns
+    function.__doc__ = doc
+    return function
 
 
-def get_actor(id: str, address: str | None = None, timeout: float = 30) -> ActorState | None:  # noqa: A002 (Ray's name)
-    """Return the actor of that id, with all its fields; None if it is not known."""
-    return _get("actors", ActorState, "actor_id", id, address)
+list_tasks = _build_list(
+    "tasks",
+    TaskState,
+    "state",
+    "the tasks, calls and constructors; the living first, then the last that are over, latest first",
+)
+list_actors = _build_list("actors", ActorState, "state", "the actors, the dead ones last")
+list_objects = _build_list("objects", ObjectState, "type", "the objects that the session holds")
+list_workers = _build_list(
+    "workers", WorkerState, "state", "the processes of the session: the driver, its workers, and those that have ended"
+)
+list_nodes = _build_list("nodes", NodeState, "state", "the machines: this one")
+list_jobs = _build_list("jobs", JobState, "status", "the jobs: this session")
+list_placement_groups = _build_list("placement_groups", PlacementGroupState, "state", "the placement groups")
+list_runtime_envs = _build_list(
+    "runtime_envs",
+    RuntimeEnvState,
+    "success",
+    "the runtime environments that were set up; workers share the driver's, so there are none",
+)
+list_cluster_events = _build_list(
+    "cluster_events", ClusterEventState, "severity", "the failures of this session, oldest first"
+)
 
-
-def list_objects(
-    address: str | None = None,
-    filters: Sequence[Filter] | None = None,
-    limit: int = DEFAULT_LIMIT,
-    timeout: float = 30,
-    detail: bool = False,
-    raise_on_missing_output: bool = True,
-) -> list[ObjectState]:
-    """Return the objects that the session holds.
-
-    Args:
-        address: For Ray programs; the session of this process is shown.
-        filters: What must hold of each, such as ``[("type", "=", ...)]``.
-        limit: How many at most.
-        timeout: For Ray programs; the answer comes from memory.
-        detail: Fill in all fields.
-        raise_on_missing_output: For Ray programs; nothing is ever missing.
-
-    Raises:
-        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
-    """
-    return _list("objects", ObjectState, filters, limit, detail, address)
+get_task = _build_get("task", TaskState)
+get_actor = _build_get("actor", ActorState)
+get_worker = _build_get("worker", WorkerState)
+get_node = _build_get("node", NodeState)
+get_job = _build_get("job", JobState)
+get_placement_group = _build_get("placement_group", PlacementGroupState)
 
 
 def get_objects(id: str, address: str | None = None, timeout: float = 30) -> list[ObjectState]:  # noqa: A002 (Ray's name)
     """Return the object of that id, as a list of at most one."""
     return _list("objects", ObjectState, [("object_id", "=", id)], DEFAULT_LIMIT, True, address)
-
-
-def list_workers(
-    address: str | None = None,
-    filters: Sequence[Filter] | None = None,
-    limit: int = DEFAULT_LIMIT,
-    timeout: float = 30,
-    detail: bool = False,
-    raise_on_missing_output: bool = True,
-) -> list[WorkerState]:
-    """Return the processes of the session: the driver, its workers, and those that have ended.
-
-    Args:
-        address: For Ray programs; the session of this process is shown.
-        filters: What must hold of each, such as ``[("state", "=", ...)]``.
-        limit: How many at most.
-        timeout: For Ray programs; the answer comes from memory.
-        detail: Fill in all fields.
-        raise_on_missing_output: For Ray programs; nothing is ever missing.
-
-    Raises:
-        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
-    """
-    return _list("workers", WorkerState, filters, limit, detail, address)
-
-
-def get_worker(id: str, address: str | None = None, timeout: float = 30) -> WorkerState | None:  # noqa: A002 (Ray's name)
-    """Return the worker of that id, with all its fields; None if it is not known."""
-    return _get("workers", WorkerState, "worker_id", id, address)
-
-
-def list_nodes(
-    address: str | None = None,
-    filters: Sequence[Filter] | None = None,
-    limit: int = DEFAULT_LIMIT,
-    timeout: float = 30,
-    detail: bool = False,
-    raise_on_missing_output: bool = True,
-) -> list[NodeState]:
-    """Return the machines: this one.
-
-    Args:
-        address: For Ray programs; the session of this process is shown.
-        filters: What must hold of each, such as ``[("state", "=", ...)]``.
-        limit: How many at most.
-        timeout: For Ray programs; the answer comes from memory.
-        detail: Fill in all fields.
-        raise_on_missing_output: For Ray programs; nothing is ever missing.
-
-    Raises:
-        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
-    """
-    return _list("nodes", NodeState, filters, limit, detail, address)
-
-
-def get_node(id: str, address: str | None = None, timeout: float = 30) -> NodeState | None:  # noqa: A002 (Ray's name)
-    """Return the node of that id, with all its fields; None if it is not known."""
-    return _get("nodes", NodeState, "node_id", id, address)
-
-
-def list_jobs(
-    address: str | None = None,
-    filters: Sequence[Filter] | None = None,
-    limit: int = DEFAULT_LIMIT,
-    timeout: float = 30,
-    detail: bool = False,
-    raise_on_missing_output: bool = True,
-) -> list[JobState]:
-    """Return the jobs: this session.
-
-    Args:
-        address: For Ray programs; the session of this process is shown.
-        filters: What must hold of each, such as ``[("status", "=", ...)]``.
-        limit: How many at most.
-        timeout: For Ray programs; the answer comes from memory.
-        detail: Fill in all fields.
-        raise_on_missing_output: For Ray programs; nothing is ever missing.
-
-    Raises:
-        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
-    """
-    return _list("jobs", JobState, filters, limit, detail, address)
-
-
-def get_job(id: str, address: str | None = None, timeout: float = 30) -> JobState | None:  # noqa: A002 (Ray's name)
-    """Return the job of that id, with all its fields; None if it is not known."""
-    return _get("jobs", JobState, "job_id", id, address)
-
-
-def list_placement_groups(
-    address: str | None = None,
-    filters: Sequence[Filter] | None = None,
-    limit: int = DEFAULT_LIMIT,
-    timeout: float = 30,
-    detail: bool = False,
-    raise_on_missing_output: bool = True,
-) -> list[PlacementGroupState]:
-    """Return the placement groups.
-
-    Args:
-        address: For Ray programs; the session of this process is shown.
-        filters: What must hold of each, such as ``[("state", "=", ...)]``.
-        limit: How many at most.
-        timeout: For Ray programs; the answer comes from memory.
-        detail: Fill in all fields.
-        raise_on_missing_output: For Ray programs; nothing is ever missing.
-
-    Raises:
-        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
-    """
-    return _list("placement_groups", PlacementGroupState, filters, limit, detail, address)
-
-
-def get_placement_group(id: str, address: str | None = None, timeout: float = 30) -> PlacementGroupState | None:  # noqa: A002 (Ray's name)
-    """Return the placement group of that id, with all its fields; None if it is not known."""
-    return _get("placement_groups", PlacementGroupState, "placement_group_id", id, address)
-
-
-def list_runtime_envs(
-    address: str | None = None,
-    filters: Sequence[Filter] | None = None,
-    limit: int = DEFAULT_LIMIT,
-    timeout: float = 30,
-    detail: bool = False,
-    raise_on_missing_output: bool = True,
-) -> list[RuntimeEnvState]:
-    """Return the runtime environments that were set up; workers share the driver's, so there are none.
-
-    Args:
-        address: For Ray programs; the session of this process is shown.
-        filters: What must hold of each, such as ``[("success", "=", ...)]``.
-        limit: How many at most.
-        timeout: For Ray programs; the answer comes from memory.
-        detail: Fill in all fields.
-        raise_on_missing_output: For Ray programs; nothing is ever missing.
-
-    Raises:
-        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
-    """
-    return _list("runtime_envs", RuntimeEnvState, filters, limit, detail, address)
-
-
-def list_cluster_events(
-    address: str | None = None,
-    filters: Sequence[Filter] | None = None,
-    limit: int = DEFAULT_LIMIT,
-    timeout: float = 30,
-    detail: bool = False,
-    raise_on_missing_output: bool = True,
-) -> list[ClusterEventState]:
-    """Return the failures of this session, oldest first.
-
-    Args:
-        address: For Ray programs; the session of this process is shown.
-        filters: What must hold of each, such as ``[("severity", "=", ...)]``.
-        limit: How many at most.
-        timeout: For Ray programs; the answer comes from memory.
-        detail: Fill in all fields.
-        raise_on_missing_output: For Ray programs; nothing is ever missing.
-
-    Raises:
-        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
-    """
-    return _list("cluster_events", ClusterEventState, filters, limit, detail, address)
 
 
 def list_logs(*args: Any, **kwargs: Any) -> list[str]:
@@ -581,8 +443,7 @@ def summarize_tasks(
     for row in session.get_open_engine().list_records("task_counts"):
         name, kind = row["func_or_class_name"], row["type"]
         entry = summary.setdefault(name, {"func_or_class_name": name, "type": kind, "state_counts": {}})
-        counts = entry["state_counts"]
-        counts[row["state"]] = counts.get(row["state"], 0) + row["count"]
+        entry["state_counts"][row["state"]] = entry["state_counts"].get(row["state"], 0) + row["count"]
         totals[kind] += row["count"]
     return {
         "cluster": {
@@ -601,13 +462,11 @@ def summarize_actors(
     """Return how many actors of each class are in which state, with Ray's keys."""
     _check_address(address)
     summary: dict[str, Any] = {}
-    total = 0
-    for row in session.get_open_engine().list_records("actors"):
+    rows = session.get_open_engine().list_records("actors")
+    for row in rows:
         entry = summary.setdefault(row["class_name"], {"class_name": row["class_name"], "state_counts": {}})
-        counts = entry["state_counts"]
-        counts[row["state"]] = counts.get(row["state"], 0) + 1
-        total += 1
-    return {"cluster": {"summary": summary, "total_actors": total, "summary_by": "class"}}
+        entry["state_counts"][row["state"]] = entry["state_counts"].get(row["state"], 0) + 1
+    return {"cluster": {"summary": summary, "total_actors": len(rows), "summary_by": "class"}}
 
 
 def summarize_objects(
@@ -616,14 +475,12 @@ def summarize_objects(
     """Return how many objects of which kind there are and how large they are together, with Ray's keys."""
     _check_address(address)
     rows = session.get_open_engine().list_records("objects")
-    by_task = Counter(row["task_status"] for row in rows)
-    by_reference = Counter(row["reference_type"] for row in rows)
     summary = {
         "total_objects": len(rows),
         "total_size_mb": sum(row["object_size"] for row in rows) / 2**20,
         "total_num_workers": len({row["pid"] for row in rows if row["type"] == "WORKER"}),
         "total_num_nodes": 1,
-        "task_state_counts": dict(by_task),
-        "ref_type_counts": dict(by_reference),
+        "task_state_counts": dict(Counter(row["task_status"] for row in rows)),
+        "ref_type_counts": dict(Counter(row["reference_type"] for row in rows)),
     }
     return {"cluster": {"summary": {"all": summary}, "total_objects": len(rows), "summary_by": "callsite"}}

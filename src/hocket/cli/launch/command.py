@@ -1,4 +1,4 @@
-"""The front of `hocket run`: checks the request, starts the keeper, passes signals on, and waits."""
+"""The front of `hocket run`: checks the request, starts the agent, passes signals on, and waits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Sequence
 from types import FrameType
 
-from hocket.cli.launch import imports, keeper
+from hocket.cli.launch import agent, imports
 from hocket.cli.launch import plan as plans
 from hocket.engine import descendants, node
 
@@ -29,17 +28,17 @@ if not sys.flags.safe_path:
 import importlib.util
 sys.path.insert(0, {source!r})
 sys.modules[{package!r}] = importlib.util.module_from_spec(importlib.util.find_spec({package!r}))
-from hocket.cli.launch import keeper
+from hocket.cli.launch import agent
 sys.path[:] = path
 del path, sys, importlib
-keeper.main({lifeline})
+agent.main({lifeline})
 """
-"""What the keeper runs. It loads the few modules that it needs, and not the package's public names; nor a
+"""What the agent runs. It loads the few modules that it needs, and not the package's public names; nor a
 file of the current folder that is called like a module of Python's own, as the ranks do not either."""
 
 _PACKAGE = __name__.partition(".")[0]
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-"""The folder that this package was imported from, so that the keeper imports the same one."""
+"""The folder that this package was imported from, so that the agent imports the same one."""
 
 
 def run(
@@ -91,7 +90,7 @@ def run(
 
 
 class Front:
-    """Stands between the terminal and the keeper."""
+    """Stands between the terminal and the agent."""
 
     def __init__(self, plan: plans.Plan, threads: str | None) -> None:
         self._plan = plan
@@ -99,26 +98,26 @@ class Front:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        """Run the keeper until it ends; return its exit code."""
-        descendants.adopt()  # if the keeper is killed, what the ranks have started falls to us
-        heeded = [number for number in keeper.STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        # The keeper inherits the mask: until it is ready, signals wait.
-        signal.pthread_sigmask(signal.SIG_BLOCK, keeper.STOP_SIGNALS)
+        """Run the agent until it ends; return its exit code."""
+        descendants.adopt()  # if the agent is killed, what the ranks have started falls to us
+        heeded = [number for number in agent.STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        # The agent inherits the mask: until it is ready, signals wait.
+        signal.pthread_sigmask(signal.SIG_BLOCK, agent.STOP_SIGNALS)
         usual = {number: signal.signal(number, self._pass_on) for number in heeded}
         try:
             lifeline = self._start()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, keeper.STOP_SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, agent.STOP_SIGNALS)
             assert self._process is not None
             code = self._process.wait()
             os.close(lifeline)
         finally:
             for number, handler in usual.items():
                 signal.signal(number, handler)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, keeper.STOP_SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, agent.STOP_SIGNALS)
         return code if code >= 0 else self._clear_up(-code)
 
     def _start(self) -> int:
-        """Start the keeper; return our end of the pipe that tells it that we live."""
+        """Start the agent; return our end of the pipe that tells it that we live."""
         theirs, ours = os.pipe2(os.O_CLOEXEC)
         boot = _BOOT.format(source=_SOURCE, package=_PACKAGE, lifeline=theirs)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -142,14 +141,7 @@ class Front:
         self._process.send_signal(number)
 
     def _clear_up(self, signal_number: int) -> int:
-        deadline = time.monotonic() + 5
-        while (left := descendants.list_descendants(os.getpid())) and time.monotonic() < deadline:
-            for pid in left:
-                descendants.kill(pid)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            time.sleep(0.001)
+        descendants.end_all()
         name = signal.Signals(signal_number).name
         print(
             f"hocket run: the process that keeps the ranks was killed by signal {signal_number} ({name}), and all ranks have "

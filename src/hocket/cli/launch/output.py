@@ -1,7 +1,7 @@
 """Passes on what ranks write, and keeps the last lines of it.
 
 Nothing here waits. What the reader of our own output does not take stays here, and then the ranks' pipes fill up and they wait, as if they
-wrote there themselves; meanwhile the keeper goes on to see deaths and signals.
+wrote there themselves; meanwhile the agent goes on to see deaths and signals.
 """
 
 from __future__ import annotations
@@ -12,18 +12,11 @@ import os
 import select
 import termios
 import time
-from collections import deque
 
-from hocket.engine import descriptors
+from hocket.engine import descendants, descriptors
 
 CHUNK_BYTES = 4096
 """How much is written at once: what a pipe takes without blocking when it says that it is writable."""
-
-TAIL_BYTES = 16 * 1024
-"""Bytes kept for each rank."""
-
-TAIL_LINES = 20
-"""Lines of them that an error shows."""
 
 LINE_BYTES = 64 * 1024
 """A line that is longer is passed on in parts."""
@@ -56,23 +49,15 @@ class Source:
         self._line = b""
         #: Since when the beginning of a line is held back; None if none is.
         self.held_since: float | None = None
-        self._tail: deque[bytes] = deque()
-        self._tail_bytes = 0
-
-    def keep(self, data: bytes) -> None:
-        """Remember the last of what was written."""
-        self._tail.append(data)
-        self._tail_bytes += len(data)
-        while self._tail_bytes - len(self._tail[0]) > TAIL_BYTES:
-            self._tail_bytes -= len(self._tail.popleft())
+        self.tail = descendants.Tail()
 
     def read_tail(self) -> str:
         """Return the last lines that were written."""
-        text = b"".join(self._tail).decode(errors="replace")
+        text = self.tail.read()
         lines = [
             line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")
         ]  # progress bars: the last state
-        return "\n".join(lines[-TAIL_LINES:])
+        return "\n".join(lines[-descendants.TAIL_LINES :])
 
     def split(self, data: bytes, *, is_end: bool = False) -> bytes:
         """Return what can be passed on now: whole lines."""
@@ -168,7 +153,7 @@ class Relay:
         if not data:
             self._close(source)
             return
-        source.keep(data)
+        source.tail.keep(data)
         self._waiting[source.target] += source.split(data)
 
     def _write(self, target: int) -> None:

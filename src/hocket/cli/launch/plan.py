@@ -1,4 +1,4 @@
-"""What is to be run, as the front tells the keeper."""
+"""What is to be run, as the front tells the agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Plan:
     """Seconds from the request to end until a rank is killed."""
     run_id: str = ""
     modules: tuple[str, ...] = ()
-    """What the keeper loads before it forks."""
+    """What the agent loads before it forks."""
 
     def format(self) -> str:
         """Return the plan as one line."""

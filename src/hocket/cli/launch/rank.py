@@ -1,4 +1,4 @@
-"""What a fork of the keeper does to become the user's script, as if Python had been started with it."""
+"""What a fork of the agent does to become the user's script, as if Python had been started with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Word(NamedTuple):
 
 
 class Note:
-    """Where a rank leaves word of its end, for the keeper. It can be read after any death, and has no name to clean up."""
+    """Where a rank leaves word of its end, for the agent. It can be read after any death, and has no name to clean up."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("hocket-note", os.MFD_CLOEXEC)

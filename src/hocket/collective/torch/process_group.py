@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hocket.collective import arithmetic, futex, meeting, turns
-from hocket.collective.arithmetic import Arithmetic, ReduceOp
-from hocket.collective.torch import compilation, sparse, tensors, works
+from hocket.collective import arithmetic
+from hocket.collective.arithmetic import ReduceOp
+from hocket.collective.torch import compilation, hosts, sparse, tensors, works
 
 NAME: Final = "hocket"
 """The backend's name."""
@@ -21,28 +21,7 @@ NAME: Final = "hocket"
 def register() -> None:
     """Make the backend known to torch.distributed. Can be called again."""
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, devices=["cpu"])
-
-
-def _create(store: Any, rank: int, size: int, timeout: dt.timedelta) -> ProcessGroup:
-    return ProcessGroup(store, rank, size, timeout)
-
-
-class _Board:
-    """A torch store as `hocket.collective.meeting` wants it."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def write(self, key: str, text: str) -> None:
-        self._store.set(key, text or " ")
-
-    def read(self, key: str) -> str:
-        ours = turns.get_optional_turns()
-        if ours is not None:  # torch would wait, and keep the turn
-            ours.wait(lambda: bool(self._store.check([key])), f"waits for {key!r}", needs_rank=True)
-        text: str = self._store.get(key).decode()
-        return text
+        dist.Backend.register_backend(NAME, ProcessGroup, devices=["cpu"])
 
 
 @final
@@ -61,43 +40,19 @@ class ProcessGroup(dist.ProcessGroup):
         self._rank = rank
         self._size = size
         self._name = self._description = ""
-        # A later group may be given the same store, as after `destroy_process_group`: each rank counts how often it was.
-        self._store: Any = dist.distributed_c10d.PrefixStore(f"meeting-{store.add(f'meetings/{rank}', 1)}", store)
-        self._timeout = timeout
-        board = _Board(self._store)
-        hosts = meeting.list_hosts(board, rank, size) if futex.is_available() else [[other] for other in range(size)]
-        self._host_of = {other: number for number, host in enumerate(hosts) for other in host}
-        self._hosts = hosts
-        mine = hosts[self._host_of[rank]]
-        self._local: Any = (
-            meeting.join(board, rank, mine, timeout_s=timeout.total_seconds()) if len(mine) > 1 else _Alone()
-        )
-        self._is_apart = len(hosts) > 1
-        #: The first ranks of the hosts, in those; None in the others.
-        self._leaders = (
-            self._build_gloo("leaders", self._host_of[rank], len(hosts)) if self._is_apart and mine[0] == rank else None
-        )
-        self._world_group: Any = None
-
-    def _build_gloo(self, name: str, rank: int, size: int) -> Any:
-        return dist.ProcessGroupGloo(dist.PrefixStore(name, self._store), rank, size, self._timeout)  # type: ignore[attr-defined]
-
-    @property
-    def _world(self) -> Any:
-        """All ranks over gloo, for what is not done in shared memory."""
-        if self._world_group is None:
-            self._world_group = self._build_gloo("world", self._rank, self._size)
-        return self._world_group
+        self._hosts = hosts.Hosts(store, rank, size, timeout)
+        self._local: Any = self._hosts.local
+        self._is_apart = self._hosts.is_apart
 
     # --- what torch asks ----------------------------------------------------------------------------------------------
 
-    def getBackendName(self) -> str:  # noqa: N802 (torch's names)
+    def getBackendName(self) -> str:
         return NAME
 
-    def getRank(self) -> int:  # noqa: N802
+    def getRank(self) -> int:
         return self._rank
 
-    def getSize(self) -> int:  # noqa: N802
+    def getSize(self) -> int:
         return self._size
 
     @property
@@ -105,16 +60,16 @@ class ProcessGroup(dist.ProcessGroup):
         """Where its tensors may be; torch.distributed.checkpoint moves to the first what it broadcasts."""
         return [torch.device("cpu")]
 
-    def setGroupName(self, name: str) -> None:  # noqa: N802
+    def setGroupName(self, name: str) -> None:
         self._name = name
 
-    def getGroupName(self) -> str:  # noqa: N802
+    def getGroupName(self) -> str:
         return self._name
 
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+    def setGroupDesc(self, description: str) -> None:
         self._description = description
 
-    def getGroupDesc(self) -> str:  # noqa: N802
+    def getGroupDesc(self) -> str:
         return self._description
 
     def shutdown(self) -> None:
@@ -148,27 +103,17 @@ class ProcessGroup(dist.ProcessGroup):
     def _all_reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
         flat, calc = tensors.flatten(tensor)
         if self._is_apart:
-            self._all_reduce_apart(flat, op, calc)
+            self._hosts.all_reduce(flat, op, calc)
         else:
             self._local.all_reduce(flat, op, calc)
         tensors.put_back(tensor, flat)
-
-    def _all_reduce_apart(self, flat: Any, op: ReduceOp, calc: Arithmetic) -> None:
-        inner = ReduceOp.SUM if op is ReduceOp.MEAN else op
-        self._local.reduce(flat, 0, inner, calc)
-        if self._leaders is not None:
-            whole = tensors.as_tensor(flat)
-            self._leaders.allreduce([whole], tensors.build_options(dist.AllreduceOptions(), inner)).wait()
-            if op is ReduceOp.MEAN:
-                whole.div_(self._size)
-        self._local.broadcast(tensors.as_bytes(tensors.as_tensor(flat)), 0)
 
     def reduce(self, given: list[torch.Tensor], opts: Any) -> dist.Work:
         op = tensors.find_op(opts)
         for tensor in given:
             inner, is_whole_mean = tensors.split_mean(op, tensor)
             if self._is_apart:
-                self._reduce_apart(tensor, inner, opts.rootRank)
+                self._hosts.reduce(tensor, inner, opts.rootRank)
             else:
                 flat, calc = tensors.flatten(tensor)
                 self._local.reduce(flat, opts.rootRank, inner, calc)
@@ -177,13 +122,6 @@ class ProcessGroup(dist.ProcessGroup):
             if is_whole_mean and self._rank == opts.rootRank:
                 tensors.divide_whole(tensor, self._size)
         return works.Done(given)
-
-    def _reduce_apart(self, tensor: torch.Tensor, op: ReduceOp, root: int) -> None:
-        options = tensors.build_options(dist.ReduceOptions(), ReduceOp.SUM if op is ReduceOp.MEAN else op)
-        options.rootRank = root
-        self._world.reduce([tensor], options).wait()
-        if op is ReduceOp.MEAN and self._rank == root:
-            tensor.div_(self._size)
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
@@ -211,9 +149,8 @@ class ProcessGroup(dist.ProcessGroup):
                 f"reduce_scatter needs parts of the output's size, {output.numel()}, but received {[part.numel() for part in parts]}. Pad them."
             )
         op, is_whole_mean = tensors.split_mean(tensors.find_op(opts), output)
-        if (
-            self._is_apart
-        ):  # gloo's own takes no mean on all versions; adding up everything costs more and is always there
+        if self._is_apart:
+            # gloo's own takes no mean on all versions; adding up everything costs more and is always there
             whole = torch.cat([part.reshape(-1) for part in parts])
             self._all_reduce(whole, op)
             output.copy_(whole.chunk(self._size)[self._rank].view(output.shape))
@@ -232,28 +169,16 @@ class ProcessGroup(dist.ProcessGroup):
             whole = tensors.lay_out(tensor)
             data, dtype = tensors.as_bytes(whole), str(tensor.dtype)
             if self._is_apart:
-                self._broadcast_apart(whole, data, root, dtype)
+                self._hosts.broadcast(whole, data, root, dtype)
             else:
                 self._local.broadcast(data, root, dtype)
             if whole.data_ptr() != tensor.data_ptr():
                 tensor.copy_(whole)
         return works.Done(given)
 
-    def _broadcast_apart(self, whole: torch.Tensor, data: Any, root: int, dtype: str) -> None:
-        home = self._host_of[root]
-        is_home = self._host_of[self._rank] == home
-        if is_home:
-            self._local.broadcast(data, self._hosts[home].index(root), dtype)
-        if self._leaders is not None:
-            options = dist.BroadcastOptions()
-            options.rootRank = home
-            self._leaders.broadcast([whole], options).wait()
-        if not is_home:
-            self._local.broadcast(data, 0, dtype)
-
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
         if self._is_apart:
-            return self._world.allgather(outputs, inputs)  # type: ignore[no-any-return]
+            return self._hosts.world.allgather(outputs, inputs)  # type: ignore[no-any-return]
         for targets, tensor in zip(outputs, inputs, strict=True):
             with tensors.Targets(targets) as arrays:
                 self._local.all_gather(arrays, tensors.as_bytes(tensors.lay_out(tensor)), str(tensor.dtype))
@@ -286,7 +211,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> dist.Work:
         if self._is_apart:
-            return self._world.gather(outputs, inputs, opts)  # type: ignore[no-any-return]
+            return self._hosts.world.gather(outputs, inputs, opts)  # type: ignore[no-any-return]
         with tensors.Targets(outputs[0] if outputs else ()) as arrays:
             self._local.gather(
                 arrays, tensors.as_bytes(tensors.lay_out(inputs[0])), opts.rootRank, str(inputs[0].dtype)
@@ -295,7 +220,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
         if self._is_apart:
-            return self._world.scatter(outputs, inputs, opts)  # type: ignore[no-any-return]
+            return self._hosts.world.scatter(outputs, inputs, opts)  # type: ignore[no-any-return]
         sources = [tensors.as_bytes(tensors.lay_out(tensor)) for tensor in inputs[0]] if inputs else []
         with tensors.Targets(outputs[:1]) as (target,):
             self._local.scatter(target, sources, opts.rootRank, str(outputs[0].dtype))
@@ -346,7 +271,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> dist.Work:
         if self._is_apart:
-            self._all_reduce_apart(np.zeros(1, np.uint8), ReduceOp.SUM, arithmetic.NUMPY)
+            self._hosts.all_reduce(np.zeros(1, np.uint8), ReduceOp.SUM, arithmetic.NUMPY)
         else:
             self._local.barrier()
         return works.Done([])
@@ -355,73 +280,30 @@ class ProcessGroup(dist.ProcessGroup):
 
     def send(self, given: list[torch.Tensor], target: int, tag: int = 0) -> dist.Work:
         if self._is_apart:
-            return self._world.send(given, target, max(tag, 0))  # type: ignore[no-any-return]
+            return self._hosts.world.send(given, target, max(tag, 0))  # type: ignore[no-any-return]
         data = tensors.as_bytes(tensors.lay_out(given[0]))
-        return works.Message(self._local, self._local.boxes.send(data, target, tag), target)
+        return works.Message(self._local, self._local.messages.send(data, target, tag), target)
 
     def recv(self, given: list[torch.Tensor], source: int, tag: int = 0) -> dist.Work:
         if self._is_apart:
-            return self._world.recv(given, source, max(tag, 0))  # type: ignore[no-any-return]
+            return self._hosts.world.recv(given, source, max(tag, 0))  # type: ignore[no-any-return]
         tensor = given[0].detach()
         whole = tensor if tensor.is_contiguous() else tensor.contiguous()
-        transfer = self._local.boxes.receive(tensors.as_bytes(whole), source, tag)
+        transfer = self._local.messages.receive(tensors.as_bytes(whole), source, tag)
         return works.Message(self._local, transfer, source, None if whole is tensor else tensor)
 
     def recv_anysource(self, given: list[torch.Tensor], tag: int = 0) -> dist.Work:
         """Receive from whoever has sent; waits until somebody has."""
         if self._is_apart:
-            return self._world.recv_anysource(given, max(tag, 0))  # type: ignore[no-any-return]
+            return self._hosts.world.recv_anysource(given, max(tag, 0))  # type: ignore[no-any-return]
         return self.recv(given, self._local.find_sender(tag), tag)
 
 
 compilation.spare(
     ProcessGroup,
-    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "broadcast", "allgather", "allgather_coalesced"),
-    *(
-        "reduce_scatter_single",
-        "_reduce_scatter_base",
-        "reduce_scatter_single_coalesced",
-        "reduce_scatter_tensor_coalesced",
-    ),
-    *("all_gather_single", "_allgather_base", "all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
-    *(
-        "gather",
-        "scatter",
-        "alltoall",
-        "all_to_all_single",
-        "alltoall_base",
-        "barrier",
-        "send",
-        "recv",
-        "recv_anysource",
-    ),
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "gather", "scatter", "barrier", "send", "recv"),
+    *("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced"),
+    *("reduce_scatter_tensor_coalesced", "allgather", "allgather_coalesced", "all_gather_single", "_allgather_base"),
+    *("all_gather_single_coalesced", "allgather_into_tensor_coalesced", "alltoall", "all_to_all_single"),
+    *("alltoall_base", "recv_anysource"),
 )
-
-
-class _Alone:
-    """The group of a rank that is alone on its host."""
-
-    def all_reduce(self, *_: object) -> None: ...
-
-    def reduce(self, *_: object) -> None: ...
-
-    def broadcast(self, *_: object) -> None: ...
-
-    def barrier(self) -> None: ...
-
-    def all_gather(self, targets: Sequence[Any], array: Any, *_: object) -> None:
-        np.copyto(targets[0], array)
-
-    def gather(self, targets: Sequence[Any], array: Any, *_: object) -> None:
-        np.copyto(targets[0], array)
-
-    def scatter(self, target: Any, sources: Sequence[Any], *_: object) -> None:
-        np.copyto(target, sources[0])
-
-    def all_to_all(self, targets: Sequence[Any], sources: Sequence[Any], *_: object) -> None:
-        np.copyto(targets[0], sources[0])
-
-    def reduce_scatter(self, target: Any, sources: Sequence[Any], op: ReduceOp, calc: Arithmetic) -> None:
-        calc.copy(target, sources[0])
-
-    def close(self) -> None: ...

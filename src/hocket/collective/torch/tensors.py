@@ -70,18 +70,14 @@ class Targets:
 def find_op(opts: Any) -> ReduceOp:
     if opts is None:
         return ReduceOp.SUM
-    found = _OPS.get(opts.reduceOp.op if hasattr(opts.reduceOp, "op") else opts.reduceOp)
+    asked = opts.reduceOp.op if hasattr(opts.reduceOp, "op") else opts.reduceOp
+    found = _OPS.get(asked)
     if found is None:
         raise ValueError(
-            f"The backend 'hocket' reduces by {', '.join(str(op).rpartition('.')[2] for op in _OPS)}, but received {_name_op(opts.reduceOp)}. Use "
+            f"The backend 'hocket' reduces by {', '.join(str(op).rpartition('.')[2] for op in _OPS)}, but received {getattr(asked, 'name', asked)}. Use "
             "one of these, or divide or multiply by yourself."
         )
     return found
-
-
-def _name_op(op: Any) -> str:
-    found = op.op if hasattr(op, "op") else op
-    return str(getattr(found, "name", found))
 
 
 def split_mean(op: ReduceOp, tensor: torch.Tensor) -> tuple[ReduceOp, bool]:

@@ -9,7 +9,7 @@ from typing import final
 import torch
 import torch.distributed as dist
 
-from hocket.collective import boxes, host_group
+from hocket.collective import host_group, point_to_point
 
 
 @final
@@ -51,7 +51,11 @@ class Message(dist.Work):
     """A message that may be under way."""
 
     def __init__(
-        self, group: host_group.HostGroup, transfer: boxes.Transfer, other: int, target: torch.Tensor | None = None
+        self,
+        group: host_group.HostGroup,
+        transfer: point_to_point.Transfer,
+        other: int,
+        target: torch.Tensor | None = None,
     ) -> None:
         super().__init__()
         self._group = group
@@ -71,7 +75,7 @@ class Message(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether it is over."""
-        self._group.boxes.progress()
+        self._group.messages.progress()
         return self._transfer.is_done
 
     def is_success(self) -> bool:

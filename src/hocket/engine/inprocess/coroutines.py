@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -143,25 +143,6 @@ def get_running_loop() -> asyncio.AbstractEventLoop | None:
     """Return the event loop that runs in this thread, if one does; without importing asyncio for it."""
     asyncio_ = sys.modules.get("asyncio")
     return None if asyncio_ is None else asyncio_._get_running_loop()
-
-
-def iterate(items: Any) -> Generator[Any, None, None]:
-    """Return the items of a generator, asynchronous or not."""
-    if not hasattr(items, "__aiter__"):
-        yield from items
-        return
-    import asyncio
-
-    loop = asyncio.new_event_loop()
-    try:
-        while True:
-            try:
-                yield loop.run_until_complete(anext(items))
-            except StopAsyncIteration:
-                return
-    finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
 
 
 async def iterate_async(items: Any) -> AsyncIterator[Any]:

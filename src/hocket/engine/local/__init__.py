@@ -1,10 +1,10 @@
 """The embedded engine: worker processes and shared memory on one machine.
 
-- `hub.Hub`: the engine in the driver, in layers; the kernel with its IO.
-- `client.Client`: the engine in a worker; it forwards to the hub.
+- `driver.DriverEngine`: the engine in the driver, in layers; the kernel with its IO.
+- `worker_engine.WorkerEngine`: the engine in a worker; it forwards to the driver.
 - `worker`: what a worker process runs.
 - `guardian`: the parent of all workers, which outlives no driver.
-- `channel`, `journal`, `segments`, `pump`: frames on sockets, what outlives a worker, shared memory, and who reads the sockets.
+- `channel`, `journal`, `segments`, `reactor`: frames on sockets, what outlives a worker, shared memory, and who reads the sockets.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Handles that are dropped while a process sleeps.
 
 A handle's finalizer may run in any thread at any moment, so all that it does is to append an id to `Engine.dropped`; whoever waits next
-counts it. But a process that only waits, or a driver that computes while its steward sleeps, may not come to that for minutes, and
+counts it. But a process that only waits, or a driver that computes while its background reader sleeps, may not come to that for minutes, and
 an actor whose last handle is gone would live as long.
 
 So while somebody sleeps, a `Bell` hangs in the place of `Engine.dropped`: a deque whose `append` puts the usual one back, appends

@@ -21,7 +21,7 @@ byte would have to be looked at (measured, with a regular expression: 10 us for 
 looked at, because any byte may also stand inside a value. Only a process of the session, which could fill the memory anyway, can
 forge one; if the memory does not suffice, it is a `FrameError` too.
 
-`Channel` never blocks in a send: `flush` keeps what the socket will not take. A worker talks to the hub over a `journal.JournalChannel`,
+`Channel` never blocks in a send: `flush` keeps what the socket will not take. A worker talks to the driver over a `journal.JournalChannel`,
 which may block, and whose messages outlive the worker.
 """
 

@@ -1,6 +1,6 @@
 """Ends actors that nobody can reach any more, after a talk with their workers.
 
-`kernel.reach` finds them by what the hub knows. Two things it does not know: what a worker has said and the hub has not read, which may
+`kernel.reach` finds them by what the driver knows. Two things it does not know: what a worker has said and the driver has not read, which may
 give a handle to somebody; and the calls that workers make directly. So each worker of an actor that was found is asked (`PROBE`). Its
 answer (`PROBED`) comes behind all that it has said before, and tells whether it waits for a direct call, and how many it has made ever.
 When all have answered they are asked once more: if none waits and none has made a call between the two answers, then at the moment between
@@ -30,7 +30,7 @@ Link = links.Link
 
 
 class Owner(Protocol):
-    """What this needs of the hub."""
+    """What this needs of the driver."""
 
     kernel: machine.Kernel
     links: dict[int, Link]
@@ -44,10 +44,10 @@ class Owner(Protocol):
 
 @final
 class Ends:
-    """One search at a time. Every method is called with the hub's lock held."""
+    """One search at a time. Every method is called with the driver's lock held."""
 
     def __init__(self, owner: Owner) -> None:
-        self._hub = owner
+        self._engine = owner
         self._next_search = 0.0
         #: Of the round of questions that is under way, so that a late answer is not taken for one of it.
         self._number = 0
@@ -60,7 +60,7 @@ class Ends:
 
     def look(self, now: float) -> float | None:
         """Search, if nothing is under way; return after how many seconds to look again, or None for not before something happens."""
-        kernel = self._hub.kernel
+        kernel = self._engine.kernel
         if self._asked:
             self._looks += 1
             if self._looks < PATIENCE_LOOKS and self._asked <= kernel.workers.keys():
@@ -84,9 +84,9 @@ class Ends:
         self._sent = {}
         self._asked = {worker.id for worker in workers}
         for worker in workers:
-            link = self._hub.links.get(worker.id)
+            link = self._engine.links.get(worker.id)
             if link is not None:
-                self._hub.send(link, (messages.PROBE, self._number))
+                self._engine.send(link, (messages.PROBE, self._number))
 
     def note_answer(self, worker: WorkerRecord, number: int, is_waiting: bool, sent: int) -> None:
         """A worker has answered."""
@@ -101,7 +101,7 @@ class Ends:
             self._finish_round()
 
     def _finish_round(self) -> None:
-        kernel = self._hub.kernel
+        kernel = self._engine.kernel
         found = kernel.find_unreachable()
         workers = [actor.worker for actor in found if actor.worker is not None]
         if not workers or not {worker.id for worker in workers} <= self._sent.keys():
@@ -111,4 +111,4 @@ class Ends:
             self._ask(workers)
         elif all(self._sent[worker.id] == self._sent_before[worker.id] for worker in workers):
             kernel.end_unreachable(found)
-            self._hub.carry_out()
+            self._engine.carry_out()

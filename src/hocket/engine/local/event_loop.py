@@ -14,12 +14,12 @@ import inspect
 import threading
 import types
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
 from hocket.engine import contract, forks, items
-from hocket.engine.local import client, flow
+from hocket.engine.local import flow, worker_engine
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,7 +55,7 @@ class Owner(Protocol):
     def open_arguments(self, work: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the call."""
 
-    def note_start(self, work: Any, running: client.Running) -> None:
+    def note_start(self, work: Any, running: worker_engine.Running) -> None:
         """Write down what runs now."""
 
     def send_result(self, work: Any, result: Any, started: float) -> None:
@@ -89,7 +89,7 @@ class Owner(Protocol):
 class Loop:
     """The loops of one actor: the main one, and one for each concurrency group."""
 
-    def __init__(self, owner: Owner, engine: client.Client, size: int, groups: dict[str, int]) -> None:
+    def __init__(self, owner: Owner, engine: worker_engine.WorkerEngine, size: int, groups: dict[str, int]) -> None:
         import asyncio
 
         self._owner = owner
@@ -134,10 +134,10 @@ class Loop:
     def run(self, row: deque[Any]) -> int:
         """Serve the calls that come into the row until told to stop; return the exit code of the process."""
         self._row = row
-        pump = self._engine.pump
-        pump.retire()
-        self._loop.add_reader(pump.get_pollable(), self._on_arrival)
-        pump.bell.ring = lambda: _call_soon(self._loop, self._count_dropped_soon)
+        reactor = self._engine.reactor
+        reactor.retire()
+        self._loop.add_reader(reactor.get_pollable(), self._on_arrival)
+        reactor.bell.ring = lambda: _call_soon(self._loop, self._count_dropped_soon)
         self._loop.call_soon(self._on_arrival)
         self._loop.call_soon(self._count_dropped)
         self._loop.run_forever()
@@ -189,11 +189,11 @@ class Loop:
             lane.cancel(task_id)
 
     def _on_arrival(self) -> None:
-        pump = self._engine.pump
+        reactor = self._engine.reactor
         self._is_draining = True
-        pump.handle_arrived()
+        reactor.handle_arrived()
         self._is_draining = False
-        pump.run_due()
+        reactor.run_due()
         self._engine.check()
         row = self._row
         while row:
@@ -220,8 +220,8 @@ class Loop:
 
     def _count_dropped(self) -> None:
         self.flush()
-        if not self._engine.pump.bell.hang():
-            self._engine.pump.bell.take_down()
+        if not self._engine.reactor.bell.hang():
+            self._engine.reactor.bell.take_down()
             self._count_dropped_soon()
 
     def flush_soon(self) -> None:
@@ -252,8 +252,8 @@ class Loop:
             lane.note_end(work)
             self._refuse(work)
             return
-        running = client.Running()
-        client.current.set(running)
+        running = worker_engine.Running()
+        worker_engine.current.set(running)
         owner.note_start(work, running)
         place: int | None = engine.channel.note_running(work.task_id)
         started = work.started
@@ -291,7 +291,7 @@ class Loop:
         self.stop(request.code & 0xFF if isinstance(request.code, int) else 1)
         return None  # it runs to the end of the process, which is its death
 
-    def _report(self, work: Work, running: client.Running, error: BaseException) -> None:
+    def _report(self, work: Work, running: worker_engine.Running, error: BaseException) -> None:
         """The user's code has raised: that is the caller's to see, unless the actor ends."""
         if issubclass(type(error), exceptions.ActorExit):
             self.exit_soon()
@@ -424,19 +424,3 @@ def _pass_over_exit(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
     """Say nothing of a task in the background that ended its actor: nobody was to fetch its exception."""
     if not isinstance(context.get("exception"), exceptions.ActorExit):
         loop.default_exception_handler(context)
-
-
-def iterate(found: AsyncIterator[Any]) -> Generator[Any, None, None]:
-    """Run an asynchronous generator in an ordinary thread."""
-    import asyncio
-
-    loop = asyncio.new_event_loop()
-    try:
-        while True:
-            try:
-                yield loop.run_until_complete(anext(found))
-            except StopAsyncIteration:
-                return
-    finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()

@@ -46,7 +46,7 @@ class Kept:
 
 @final
 class Functions:
-    """The driver's table of functions. Called with the hub's lock held.
+    """The driver's table of functions. Called with the driver's lock held.
 
     Args:
         table: The kernel's, of those that can be called.

@@ -34,12 +34,6 @@ from typing import NoReturn
 from hocket.engine import descendants, descriptors, faults, values
 from hocket.engine.local import channel, debugger, late, messages, worker
 
-TAIL_LINES = 20
-"""Lines of stderr kept for the error message."""
-
-TAIL_BYTES = 16 * 1024
-"""Bytes of stderr kept for each worker."""
-
 TEE_BYTES = 4096
 """How much stderr is passed on at once: what a pipe takes without blocking when it says that it is writable."""
 
@@ -52,40 +46,26 @@ OOM_SECONDS = 1.0
 IDLE_SECONDS = 0.02
 """After so long without anything to do the rest of the package is loaded. A guess: the first task should be over by then."""
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_OURS = (os.path.dirname(os.path.abspath(__file__)), '"<string>", line 1')
 """Frames below the user's own, which say nothing to a user."""
 
 
 class Child:
     """A worker process, as its parent knows it."""
 
-    __slots__ = ("is_ended_by_us", "pid", "stack_fd", "stderr_fd", "tail", "tail_bytes", "worker_id")
+    __slots__ = ("is_ended_by_us", "pid", "stack_fd", "stderr_fd", "tail", "worker_id")
 
     def __init__(self, worker_id: int, pid: int, stderr_fd: int, stack_fd: int) -> None:
         self.worker_id = worker_id
         self.pid = pid
         self.stderr_fd = stderr_fd
         self.stack_fd = stack_fd
-        self.tail: deque[bytes] = deque()
-        self.tail_bytes = 0
+        self.tail = descendants.Tail()
         self.is_ended_by_us = False
-
-    def keep(self, data: bytes) -> None:
-        """Remember the last of what it wrote."""
-        self.tail.append(data)
-        self.tail_bytes += len(data)
-        while self.tail_bytes - len(self.tail[0]) > TAIL_BYTES:
-            self.tail_bytes -= len(self.tail.popleft())
 
     def read_tail(self) -> str:
         """Return the last lines that it wrote."""
-        text = b"".join(self.tail).decode(errors="replace")
-        return "\n".join(text.splitlines()[-TAIL_LINES:])
-
-    def read_stack(self) -> str:
-        """Return what its faulthandler wrote."""
-        lines = os.pread(self.stack_fd, TAIL_BYTES, 0).decode(errors="replace").splitlines()
-        return "\n".join(line for line in lines if _HERE not in line and '"<string>", line 1' not in line).strip()
+        return "\n".join(self.tail.read().splitlines()[-descendants.TAIL_LINES :])
 
 
 class Guardian:
@@ -109,10 +89,8 @@ class Guardian:
         self._driver_fd = _open_pidfd(driver_pid)
         if self._driver_fd is not None:
             self._poll.register(self._driver_fd, select.EPOLLIN)
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake_read, self._wake_write = descendants.open_wake_pipe()
         self._poll.register(self._wake_read, select.EPOLLIN)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self._oom_kills = descendants.count_oom_kills()
         #: When the kernel's kills were seen that no death is explained with yet: two may die before the first is reported.
         self._unexplained_kills: deque[float] = deque()
@@ -153,7 +131,7 @@ class Guardian:
                 self._reap()
             elif fd in self._by_stderr:
                 self._pass_on_stderr(self._by_stderr[fd])
-        while not self._channel.flush():  # the hub reads promptly; a full socket means a driver in trouble
+        while not self._channel.flush():  # the driver reads promptly; a full socket means a driver in trouble
             if self._driver_fd is not None and descriptors.is_readable(self._driver_fd, timeout_s=0.01):
                 return False
         return True
@@ -242,14 +220,7 @@ class Guardian:
     def _become_worker(self, worker_id: int, sock_fd: int, page_fd: int, stderr_fd: int, stack_fd: int) -> NoReturn:
         code = 1
         try:
-            os.setpgid(0, 0)
-            descendants.offer_to_oom_killer()
-            descendants.die_with_parent()
-            if os.getppid() != self._pid:  # it has died before the line above
-                os._exit(code)
-            descendants.set_name(f"hocket:w{worker_id}")
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            descendants.begin_child(f"hocket:w{worker_id}", self._pid)
             os.dup2(stderr_fd, 2)
             self._channel.close()
             self._poll.close()
@@ -275,7 +246,7 @@ class Guardian:
         if not data:
             self._close_stderr(child)
             return
-        child.keep(data)
+        child.tail.keep(data)
         with contextlib.suppress(OSError):  # nobody reads stderr any more; the tail is kept all the same
             os.write(2, data)
 
@@ -294,32 +265,24 @@ class Guardian:
     # --- death --------------------------------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            child = self._children.pop(pid, None)
+        for ended in descendants.reap():
+            child = self._children.pop(ended.pid, None)
             if child is not None:
-                self._report_death(child, status, usage.ru_maxrss * 1024)
+                self._report_death(child, ended)
 
-    def _report_death(self, child: Child, status: int, peak_rss_bytes: int) -> None:
+    def _report_death(self, child: Child, ended: descendants.Ended) -> None:
         if faults.plan is not None:
             faults.plan.reach("guardian.before_report")
         descendants.kill_group(child.pid)  # what it started and left behind
         del self._by_worker[child.worker_id]
         self._drain_stderr(child)
         self._close_stderr(child)
-        signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         self._count_oom_kills()  # at each death: one that is not a worker's explains none that comes later
-        is_oom = signal_number == signal.SIGKILL and not child.is_ended_by_us and bool(self._unexplained_kills)
+        is_oom = ended.signal_number == signal.SIGKILL and not child.is_ended_by_us and bool(self._unexplained_kills)
         if is_oom:
             self._unexplained_kills.popleft()
-        evidence = (child.pid, signal_number, exit_code, peak_rss_bytes, is_oom, child.read_tail(), child.read_stack())
-        self._channel.post((messages.DIED, child.worker_id, *evidence))
+        stack = descendants.read_stack(child.stack_fd, _OURS)
+        self._channel.post((messages.DIED, child.worker_id, *ended, is_oom, child.read_tail(), stack))
         os.close(child.stack_fd)
 
     def _count_oom_kills(self) -> None:
@@ -334,16 +297,7 @@ class Guardian:
         """End every descendant. Workers that were told to stop get a moment; after a driver's death nobody does."""
         if self._is_graceful:
             self._let_stop()
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            for pid in descendants.list_descendants(os.getpid()):
-                descendants.kill(pid)
-            try:
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            except ChildProcessError:
-                return
-            time.sleep(0.001)
+        descendants.end_all()
 
     def _let_stop(self) -> None:
         """Wait for the workers that were told to stop, and pass on their last words."""

@@ -2,31 +2,31 @@
 
 Sending each result by itself would cost a system call a task (some 5 us of 8). So results wait for company, up to a
 millisecond, and a worker that dies in that millisecond must not take them along: what is finished is finished, and
-nobody else is to be blamed for the death. Each worker therefore has a *page*, a piece of shared memory that the hub
+nobody else is to be blamed for the death. Each worker therefore has a *page*, a piece of shared memory that the driver
 maps, too:
 
-- **The journal.** Every message to the hub is written here first, and then counted in one word (`END`). The frame is sent from
-  here, in one piece and without a further copy. When the worker is dead, the hub reads the socket to its end and then the
+- **The journal.** Every message to the driver is written here first, and then counted in one word (`END`). The frame is sent from
+  here, in one piece and without a further copy. When the worker is dead, the driver reads the socket to its end and then the
   journal, less what has come by the socket. A message that carries descriptors is sent at once instead: a descriptor cannot lie in memory.
-- **Replies.** Answers to direct calls (`peers`) go to other workers. They are written here, too, until all have been sent.
+- **Replies.** Answers to direct calls (`direct_channels`) go to other workers. They are written here, too, until all have been sent.
 - **What runs.** An actor that runs several calls at once notes each of them; a process that runs one at a time has one word for
   it in the table of `messages.STATUS_SLOTS`.
-- **The claim.** Tasks are sent ahead, and the hub may want them back from a worker that is silent: because its task holds the
+- **The claim.** Tasks are sent ahead, and the driver may want them back from a worker that is silent: because its task holds the
   interpreter, or is stopped, or yields for ever. `BEGUN` is the worker's: the number of the task that it is about to
-  start. `WITHDRAWN` is the hub's: tasks up to this number are not to be started any more.
+  start. `WITHDRAWN` is the driver's: tasks up to this number are not to be started any more.
 
-**The claim needs no lock.** The worker writes `BEGUN` and then reads `WITHDRAWN`; the hub writes `WITHDRAWN`, lets `SETTLE_SECONDS`
-pass, and then reads `BEGUN`. What the hub takes back are the numbers above what it reads. Had the worker missed the hub's word for one
+**The claim needs no lock.** The worker writes `BEGUN` and then reads `WITHDRAWN`; the driver writes `WITHDRAWN`, lets `SETTLE_SECONDS`
+pass, and then reads `BEGUN`. What the driver takes back are the numbers above what it reads. Had the worker missed the driver's word for one
 of these, its own would have been written before, and seen: a processor holds a store back for nanoseconds (it has some
-dozens of places for them), and empties them whenever it changes threads; the hub waits 100 us. The other way round both may see each other's
-word. Then the hub counts the task as begun, the worker does not start it, and says so (`BACK`).
+dozens of places for them), and empties them whenever it changes threads; the driver waits 100 us. The other way round both may see each other's
+word. Then the driver counts the task as begun, the worker does not start it, and says so (`BACK`).
 
 **After a death no order of stores matters**: the kernel has seen all of them. The words are written so that a death between any two
 of them loses nothing: a message before the word that counts it, and when a frame has been sent, first `END` is set to 0
 and then `BASE`, the number of messages before the journal's first, is raised.
 
-What was tried: a ring that the hub reads while the worker writes. It saves the copy to the socket, and needs a bell all the
-same; the journal leaves the hub's way as it was.
+What was tried: a ring that the driver reads while the worker writes. It saves the copy to the socket, and needs a bell all the
+same; the journal leaves the driver's way as it was.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from hocket.engine import descriptors
 from hocket.engine.local import channel
 
 SETTLE_SECONDS = 1e-4
-"""How long after its own word the hub reads the worker's. A hundred times what a store can take to be seen."""
+"""How long after its own word the driver reads the worker's. A hundred times what a store can take to be seen."""
 
 MAX_RUNNING = 8192
 """How many calls of one actor may be noted as running. If more run at once, all that it was sent count as running when it dies."""
@@ -81,7 +81,7 @@ PAGE_BYTES = _REPLIES + REPLY_BYTES
 
 @final
 class Page:
-    """The hub's side of a worker's page."""
+    """The driver's side of a worker's page."""
 
     __slots__ = ("_map", "_words", "fd")
 
@@ -144,9 +144,9 @@ class Page:
 
 @final
 class JournalChannel(channel.Channel):
-    """A worker's end of its socket to the hub, with its page. What it says is not lost with the process.
+    """A worker's end of its socket to the driver, with its page. What it says is not lost with the process.
 
-    `post` and `flush` wait if the hub is slow: a worker has nothing better to do.
+    `post` and `flush` wait if the driver is slow: a worker has nothing better to do.
     """
 
     __slots__ = ("_count", "_end", "_free", "_map", "_page", "_reply_end", "_top_lock", "words")
@@ -171,7 +171,7 @@ class JournalChannel(channel.Channel):
         self._top_lock = threading.Lock()
 
     def cut_off(self) -> None:
-        """In a fork: let go of the socket, and of the page, which tell the hub of the parent."""
+        """In a fork: let go of the socket, and of the page, which tell the driver of the parent."""
         self.sock.close()
         self._map = mmap.mmap(-1, PAGE_BYTES)
         self.words = memoryview(self._map)[: _WORDS * 8].cast("Q")

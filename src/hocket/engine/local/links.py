@@ -1,4 +1,4 @@
-"""The hub's end of each worker."""
+"""The driver's end of each worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hocket.kernel import records
 
 
 class Link:
-    """The hub's end of a worker."""
+    """The driver's end of a worker."""
 
     __slots__ = (
         "begun",

@@ -1,4 +1,4 @@
-"""Encoded values as they stand in messages and in the hub's table.
+"""Encoded values as they stand in messages and in the driver's table.
 
 A payload is a tuple of plain data that starts with its kind. Small values are the pickle itself. Values with large
 buffers keep them in a segment, whose descriptor travels beside the message.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket import exceptions
-from hocket.engine import contract, values
+from hocket.engine import contract, pickling, values
 from hocket.engine.local import segments
 
 INLINE = 0
@@ -35,7 +35,7 @@ SEGMENT_BYTES = 256 * 1024
 """From this size on, buffers go to a segment. Below, a copy through the socket (some 30 us for 100 KiB) costs less than
 making, sending and mapping a segment, and no descriptor: a process may have only 1,024 of those."""
 
-NONE: Payload = (INLINE, pickle.dumps(None, values.PROTOCOL))
+NONE: Payload = (INLINE, pickle.dumps(None, pickling.PROTOCOL))
 
 
 def build_small(encoded: values.Encoded) -> Payload | None:
@@ -112,4 +112,4 @@ def encode_error(error: BaseException) -> Payload:
 
 _END_ERROR = exceptions.ObjectRefStreamEndOfStreamError("The generator has ended: there is no further item.")
 
-STREAM_END: Payload = (END, pickle.dumps(_END_ERROR, values.PROTOCOL))
+STREAM_END: Payload = (END, pickle.dumps(_END_ERROR, pickling.PROTOCOL))

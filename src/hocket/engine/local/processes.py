@@ -1,4 +1,4 @@
-"""The hub's end of the guardian."""
+"""The driver's end of the guardian."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.pat
 
 
 class GuardianProcess:
-    """Starts the guardian, tells it what to do, and waits for its end. Called with the hub's lock held."""
+    """Starts the guardian, tells it what to do, and waits for its end. Called with the driver's lock held."""
 
     def __init__(self) -> None:
         loading = os.environ.get(late.LOADING)

@@ -1,6 +1,6 @@
 """The memory side of the engine: where large values lie, how much there may be, and what goes to disk.
 
-Each process writes the values that it makes into segments of its own pool (`Store`). The hub (`hub_store.HubStore`) knows all of them,
+Each process writes the values that it makes into segments of its own pool (`Store`). The driver (`driver_store.DriverStore`) knows all of them,
 holds a descriptor of each, and keeps the sum under a limit; a worker (`WorkerStore`) asks it for room before it takes new
 memory, and not when it reuses a warm segment.
 
@@ -16,8 +16,8 @@ free nothing before the last mapping is gone. Pins are counted per process, and 
 What a worker is told to give back counts until it says that it has: a grant that it is just using looks like warm memory from
 here, and a first version that deducted it at once went over the limit.
 
-**Locks.** The hub's lock guards everything here. It is not held while bytes are copied, in memory or to disk. `_spill_lock` makes
-spilling one thread's business at a time and is always taken before the hub's lock.
+**Locks.** The driver's lock guards everything here. It is not held while bytes are copied, in memory or to disk. `_spill_lock` makes
+spilling one thread's business at a time and is always taken before the driver's lock.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class WorkerStore(Store):
 
     Args:
         lock: The worker's.
-        ask_room: Asks the hub for room for so many bytes, which arrive through `credit`; False if there is none.
-        explain_full: Asks the hub for the message of an error.
+        ask_room: Asks the driver for room for so many bytes, which arrive through `credit`; False if there is none.
+        explain_full: Asks the driver for the message of an error.
     """
 
     def __init__(
@@ -161,13 +161,13 @@ class WorkerStore(Store):
         return self.pool.count_bytes() + self._allowance, self._granted
 
     def credit(self, granted: int, folder: str) -> None:
-        """The hub grants room, or names the folder to write to instead. Called with the lock held."""
+        """The driver grants room, or names the folder to write to instead. Called with the lock held."""
         self._allowance += granted
         self._granted += granted
         self._folder = folder
 
     def obey(self, object_id: int, is_kept: bool) -> bool:
-        """Do what a `RECYCLE` says; tell whether the hub waits to hear how large the pool is now. Called with the lock held."""
+        """Do what a `RECYCLE` says; tell whether the driver waits to hear how large the pool is now. Called with the lock held."""
         if is_kept:
             self.pool.recycle(object_id)
         elif object_id == 0:

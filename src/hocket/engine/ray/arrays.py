@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import ray
 
-from hocket.engine import values
+from hocket.engine import pickling
 from hocket.engine.ray import outside
 
 VARIABLE = "HOCKET_RAY_READ_ONLY_ARRAYS"
@@ -24,7 +24,7 @@ VARIABLE = "HOCKET_RAY_READ_ONLY_ARRAYS"
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     flags = array.flags
     if array.dtype.hasobject or not flags.forc:
-        return array.__reduce_ex__(values.PROTOCOL)
+        return array.__reduce_ex__(pickling.PROTOCOL)
     order = "C" if flags.c_contiguous else "F"
     if array.dtype.kind in "mMV":  # dates, and kinds that others have added, export no buffer of their own
         array_bytes = array.reshape(-1, order="A").view(np.uint8)
@@ -47,7 +47,7 @@ def install() -> None:
         _table.clear()
     tables = ray.cloudpickle.CloudPickler.dispatch_table.maps
     tables[:] = [
-        outside.refusing if outside.is_outside() else values.reducers,
+        outside.refusing if outside.is_outside() else pickling.reducers,
         _table,
         *_list_others(tables),
     ]
@@ -60,5 +60,5 @@ def uninstall() -> None:
 
 
 def _list_others(tables: list[Any]) -> list[Any]:
-    ours = (values.reducers, outside.refusing, _table)
+    ours = (pickling.reducers, outside.refusing, _table)
     return [table for table in tables if all(table is not one for one in ours)]

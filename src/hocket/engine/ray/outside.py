@@ -21,7 +21,7 @@ from ray.util import client
 from ray.util.client import common
 
 from hocket import exceptions
-from hocket.engine import values
+from hocket.engine import pickling
 
 T = TypeVar("T")
 
@@ -143,7 +143,7 @@ class Kept(list[Any]):
 
 class _Refusing(dict[type, Any]):
     def __missing__(self, kind: type) -> Any:
-        if kind not in values.reducers:
+        if kind not in pickling.reducers:
             raise KeyError(kind)
         return _refuse
 

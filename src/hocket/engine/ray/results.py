@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from hocket import exceptions
-from hocket.engine import values
+from hocket.engine import pickling, unsendable
 
 
 def install() -> None:
@@ -26,10 +26,10 @@ def install() -> None:
         except (ray.exceptions.RayError, exceptions.HocketError):
             raise
         except Exception as error:
-            if values.can_travel(value):
+            if pickling.can_travel(value):
                 raise
             what = f"the result of `{ray.get_runtime_context().get_task_name()}`"
-            raise exceptions.SerializationError(values.explain_failure(value, what, error)) from None
+            raise exceptions.SerializationError(unsendable.explain_failure(value, what, error)) from None
 
     serialize.explains = True  # type: ignore[attr-defined]
     context.serialize = serialize

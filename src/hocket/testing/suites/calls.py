@@ -22,10 +22,6 @@ from hocket.core import actor, api
 from hocket.testing.suites import programs
 
 
-def _square(x: int) -> int:
-    return x * x
-
-
 class _Verb(enum.StrEnum):
     DOUBLE = "double"
 
@@ -57,10 +53,10 @@ class _Passer:
     """An asynchronous actor that returns references."""
 
     async def start(self, x: int) -> Any:
-        return api.remote(_square).remote(x)
+        return api.remote(programs.square).remote(x)
 
     def start_plainly(self, x: int) -> Any:
-        return api.remote(_square).remote(x)
+        return api.remote(programs.square).remote(x)
 
 
 class _Leaver:
@@ -180,7 +176,7 @@ class CallContract:
             loop = runner.get_loop()
             asyncio.set_event_loop(loop)
             try:
-                there, later = api.put(1), api.remote(_square).remote(3)
+                there, later = api.put(1), api.remote(programs.square).remote(3)
                 futures = [there.as_future(), later.as_future()]
                 assert [loop.run_until_complete(future) for future in futures] == [1, 9]
             finally:
@@ -258,7 +254,7 @@ class CountedGeneratorContract:
             assert isinstance(caught.value, exceptions.TaskError)
         with pytest.raises(ValueError, match="no more"):
             api.get(give.options(num_returns=2).remote(0, fails=True)[0])
-        fed = api.remote(_square).remote(refs[1])
+        fed = api.remote(programs.square).remote(refs[1])
         with pytest.raises(ValueError, match="no more"):
             api.get(fed)
 

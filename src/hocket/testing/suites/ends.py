@@ -209,10 +209,6 @@ class _Node:
         then.touch()
 
 
-def _get_pid() -> int:
-    return os.getpid()
-
-
 class EndsContract:
     """What every engine must do. Part of `EngineContract`."""
 
@@ -369,7 +365,7 @@ class ProcessEndsContract:
         sources = [count.remote() for _ in range(3)]  # as many as there are CPUs, and one that waits for one
         assert api.get([next(sources[0]), next(sources[1])]) == [0, 0]
         sources.clear()
-        assert api.get(api.remote(_get_pid).remote(), timeout=20) > 0
+        assert api.get(api.remote(programs.get_pid).remote(), timeout=20) > 0
 
     @pytest.mark.needs("abandoned_generators")
     @pytest.mark.parametrize("limit", [-1, 2])

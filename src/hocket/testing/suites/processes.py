@@ -118,7 +118,7 @@ class ProcessContract:
         def maybe_wait(gate: Any) -> str:
             return str(api.get(gate.wait.remote())) if gate is not None else "short"
 
-        api.get([maybe_wait.remote(None) for _ in range(300)])  # the function is now known to be short: rows are deep
+        api.get([maybe_wait.remote(None) for _ in range(300)])  # the function is now known to be short: queues are deep
         late = [maybe_wait.remote(gate) for _ in range(2)]
         behind = [maybe_wait.remote(gate) for _ in range(6)]
         for ref in behind:

@@ -131,6 +131,12 @@ def wait_until(is_done: Callable[[], bool], limit_s: float = 20.0) -> None:
         time.sleep(0.005)
 
 
+def call_often(method: Any) -> None:
+    """Call a method of an actor without arguments, more often than it takes for a worker to call the actor directly."""
+    for _ in range(8):
+        api.get(method.remote())
+
+
 def try_add(counter: Any) -> int | None:
     try:
         return int(api.get(counter.add.remote()))

@@ -26,7 +26,7 @@ def save(folder: str | os.PathLike[str], arrays: Iterable[tuple[str, npt.ArrayLi
 
     Example:
         >>> import tempfile
-        >>> from hocket.train import weights
+        >>> from hocket.train.frameworks import weights
         >>> folder = tempfile.mkdtemp()
         >>> weights.save(folder, [("dense/kernel", [[1.0]]), ("dense/bias", [0.5]), ("dense/bias", [2.0])]).name
         'weights.npz'

@@ -203,8 +203,8 @@ def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any)
         raise ValueError(f"This {type(optimizer).__name__} is distributed already. Call DistributedOptimizer() once.")
     if not place.get_place().in_trainer or size() == 1:
         return optimizer
-    exchange = rank_state.get_state("horovod.DistributedOptimizer").exchange
-    crossing = bridges.Crossing(exchange.average)
+    runtime = rank_state.get_state("horovod.DistributedOptimizer").runtime
+    crossing = bridges.Crossing(runtime.average)
     original = optimizer.apply
 
     def apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from hocket import data
-from hocket.data import dataset, shard
+from hocket.data import execution, shard
 from hocket.train.rank import worker_session
 
 TRAIN_DATASET_KEY = "train"
@@ -63,7 +63,7 @@ class DataConfig:
 class Supply:
     """A data set as a rank gets it."""
 
-    source: dataset.Source
+    source: execution.Source
     is_split: bool
     """Whether the rank gets its part; else it gets all."""
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hocket.collective import futex, host_group, lookout, segment, turns
+from hocket.collective import futex, host_group, peer_monitor, segment, turns
 from hocket.collective import world as collective_world
 from hocket.collective.world import World
 from hocket.core import actor
@@ -81,7 +81,7 @@ def open_memory(step: Step) -> None:
     if step.rank != host[0]:
         _Here.memory = segment.open_segment(path, identity, len(host))
     assert _Here.memory is not None, "the first rank has made it"
-    lookout.join(_Here.memory, host.index(step.rank))
+    peer_monitor.join(_Here.memory, host.index(step.rank))
 
 
 def join(step: Step, timeout_s: float) -> None:

@@ -1,6 +1,7 @@
 """Strategies: how updates travel between ranks. One is given to a trainer, ``TorchTrainer(strategy=...)``; the training function does not change.
 
-These are descriptions, the same for all frameworks. What each framework makes of them is in the ``strategies`` of its adapter.
+These are descriptions, the same for all frameworks, and what they do on host arrays, written once. Where a framework does better on its own objects (DistributedDataParallel's
+hooks, a meeting inside a compiled step, tables by rows), its adapter has an override. `hosting` is for what a strategy keeps in the driver, `ps_client` a rank's way to servers.
 """
 
 from hocket.train.strategies.all_reduce import AllReduce as AllReduce
@@ -8,4 +9,11 @@ from hocket.train.strategies.all_reduce import PowerSGD as PowerSGD
 from hocket.train.strategies.local_sgd import LocalSGD as LocalSGD
 from hocket.train.strategies.local_sgd import Nesterov as Nesterov
 from hocket.train.strategies.parameter_server import ParameterServer as ParameterServer
+from hocket.train.strategies.strategy import Array as Array
+from hocket.train.strategies.strategy import HostModel as HostModel
+from hocket.train.strategies.strategy import NativeStrategy as NativeStrategy
+from hocket.train.strategies.strategy import Ranks as Ranks
 from hocket.train.strategies.strategy import Strategy as Strategy
+from hocket.train.strategies.strategy import StrategyRuntime as StrategyRuntime
+from hocket.train.strategies.strategy import flatten as flatten
+from hocket.train.strategies.strategy import unflatten as unflatten

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
+import numpy as np
+
+from hocket.collective.arithmetic import ReduceOp
 from hocket.train.strategies import strategy
 
-_SHORT: Final = ("fp16", "bf16")
+_SHORT: Final = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 @final
@@ -73,3 +77,102 @@ class AllReduce(strategy.Strategy):
             raise ValueError(
                 f"bucket_mb must be more than 0, but received {self.bucket_mb!r}. Leave it out for the framework's own."
             )
+
+    def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
+        """Begin on host arrays.
+
+        Raises:
+            TypeError: The compression is one that PyTorch computes.
+            ValueError: `bucket_mb` is given, but gradients travel in one array.
+        """
+        if isinstance(self.compression, PowerSGD):
+            raise TypeError(
+                f"compression={self.compression!r} is computed by PyTorch, and this framework's gradients travel as one array. Use 'bf16' or 'fp16', or leave it out."
+            )
+        if self.bucket_mb is not None:
+            raise ValueError(
+                f"bucket_mb={self.bucket_mb!r} has no meaning here: this framework's gradients travel as one array. Leave it out."
+            )
+        return _Runtime(ranks.world, self.compression)
+
+
+@final
+class _Runtime(strategy.StrategyRuntime):
+    """Each step is taken with the mean gradient of all ranks' rows."""
+
+    def __init__(self, joined: strategy.Collectives, compression: str | None) -> None:
+        self._world = joined
+        self._short = None if compression is None else _find_dtype(_SHORT[compression])
+        self.averages_gradients = joined.size > 1
+
+    def average(self, flat: strategy.Array, rows: float) -> None:
+        average_rows(self._world, flat, rows, self._short)
+
+    def gather(self, slices: Sequence[strategy.Slices], rows: float) -> Sequence[strategy.Slices]:
+        return gather_slices(self._world, slices, rows, self._short)
+
+
+def average_rows(
+    joined: strategy.Collectives, flat: strategy.Array, rows: float, short: np.dtype[Any] | None = None
+) -> None:
+    """Replace means over ranks' rows by the mean over all rows. The last element has no meaning before and after.
+
+    Ranks may have different numbers of rows, as in the last batch of an epoch. So what is added up are sums, and the numbers of rows with
+    them, in one collective.
+
+    Args:
+        joined: The ranks.
+        flat: The means of this rank's rows; changed.
+        rows: How many there are. What 0 rows give does not count, whatever it is.
+        short: The dtype to travel as, if not as they are; then the numbers of rows travel first, because sums would leave the range.
+    """
+    values = flat[:-1]
+    if not rows:
+        values[:] = 0
+    if short is None:
+        values *= rows
+        flat[-1] = rows
+        joined.all_reduce(flat)
+        values /= flat[-1]
+        return
+    total = np.array([rows], np.float64)
+    joined.all_reduce(total)
+    values *= rows * joined.size / total[0]
+    wire = values.astype(short)
+    joined.all_reduce(wire, ReduceOp.MEAN)
+    values[:] = wire
+
+
+def gather_slices(
+    joined: strategy.Collectives, slices: Sequence[strategy.Slices], rows: float, short: np.dtype[Any] | None = None
+) -> list[strategy.Slices]:
+    """Return the slices of all ranks' rows, one behind the other, of which the sum is the mean over all rows.
+
+    Args:
+        joined: The ranks.
+        slices: The means of this rank's rows.
+        rows: How many there are. What 0 rows give does not count.
+        short: The dtype to travel as, if not as they are.
+    """
+    sent = [(indices, values if short is None else values.astype(short)) for indices, values in slices]
+    ranks = [(theirs, given) for theirs, given in joined.all_gather_object((rows, sent)) if theirs]
+    total = sum(theirs for theirs, _ in ranks)
+    found = []
+    for number, (indices, values) in enumerate(slices):
+        parts = [given[number][1].astype(values.dtype) * values.dtype.type(theirs / total) for theirs, given in ranks]
+        found.append(
+            (
+                np.concatenate([indices[:0], *(given[number][0] for _, given in ranks)]),
+                np.concatenate([values[:0], *parts]),
+            )
+        )
+    return found
+
+
+def _find_dtype(name: str) -> np.dtype[Any]:
+    if name == "float16":
+        return np.dtype(np.float16)
+    import ml_dtypes  # Keras needs it too
+
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found

@@ -6,11 +6,10 @@ find it.
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Self
+from typing import Any, Final, TypeAlias, final
 
 from hocket.train import strategies
 
@@ -44,26 +43,51 @@ def open_host(strategy: strategies.Strategy, num_workers: int) -> Host:
     return Host(strategy)
 
 
-class FunctionWithStrategy(abc.ABC):
-    """A training function together with its strategy; it looks like the function. Each adapter says how to run it.
+UseStrategy: TypeAlias = Callable[[strategies.Strategy], contextlib.AbstractContextManager[None]]
+"""Has a framework in the calling rank use a strategy, for the duration of a block."""
+
+
+@final
+class FunctionWithStrategy:
+    """A training function together with its strategy; it looks like the function.
 
     Args:
         function: The training function.
         strategy: What its `prepare_model`, `prepare_optimizer` and the like shall use.
+        use_strategy: How its framework does so. A function of a module, which ranks can import.
     """
 
-    def __init__(self, function: Callable[..., Any], strategy: strategies.Strategy) -> None:
+    def __init__(self, function: Callable[..., Any], strategy: strategies.Strategy, use_strategy: UseStrategy) -> None:
         self._function = function
         self.strategy: Final = strategy
+        self._use_strategy = use_strategy
         functools.update_wrapper(self, function)
 
-    @abc.abstractmethod
     def __call__(self, *args: Any) -> Any:
-        """Run it."""
+        """Run it in a rank."""
+        with self._use_strategy(self.strategy):
+            return self._function(*args)
 
-    def replace(self, strategy: strategies.Strategy) -> Self:
+    def replace(self, strategy: strategies.Strategy) -> FunctionWithStrategy:
         """Return the function together with another strategy."""
-        return type(self)(self._function, strategy)
+        return FunctionWithStrategy(self._function, strategy, self._use_strategy)
+
+
+def add_strategy(function: Any, strategy: object, use_strategy: UseStrategy) -> Any:
+    """Return a training function together with its strategy, by default `AllReduce`. What cannot be called stays as it is: the trainer refuses it.
+
+    Raises:
+        TypeError: The strategy is none.
+    """
+    if strategy is not None and not isinstance(strategy, strategies.Strategy):
+        raise TypeError(
+            f"strategy must be a Strategy, but received {strategy!r}. Write strategy=AllReduce() or strategy=LocalSGD(8)."
+        )
+    return (
+        FunctionWithStrategy(function, strategy or strategies.AllReduce(), use_strategy)
+        if callable(function)
+        else function
+    )
 
 
 @contextlib.contextmanager

@@ -17,11 +17,13 @@ A rank that takes another number of steps than the others comes to a meeting alo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, final
 
-from hocket.train.strategies import strategy
+import numpy as np
+
+from hocket.train.strategies import all_reduce, strategy
 
 
 @final
@@ -93,3 +95,107 @@ class LocalSGD(strategy.Strategy):
                 f"outer must be a Nesterov, or make an optimizer from a list of tensors, but received {self.outer!r}. Write outer=Nesterov(), or "
                 "functools.partial(torch.optim.SGD, lr=0.7)."
             )
+
+    def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
+        """Begin on host arrays.
+
+        Raises:
+            TypeError: The outer optimizer is PyTorch's.
+        """
+        if not (self.outer is None or isinstance(self.outer, Nesterov)):
+            raise TypeError(
+                f"LocalSGD's outer optimizer steps numpy arrays here, so it must be a Nesterov, but received outer={self.outer!r}. Use outer=Nesterov(), or leave it out."
+            )
+        return _Runtime(self, self.outer, ranks.world)
+
+
+@final
+class _Runtime(strategy.StrategyRuntime):
+    """Ranks step on their own, and meet on one flat array.
+
+    A framework's loop evaluates, reports and saves at the end of an epoch, where no call of the user's can come before it. So the ranks meet there too (`synchronize`).
+    """
+
+    def __init__(self, settings: LocalSGD, outer: Nesterov | None, joined: strategy.Collectives) -> None:
+        self._settings = settings
+        self._world = joined
+        self._outer_settings = outer
+        self._outer = None if outer is None else OuterSteps(outer)
+        self.averages_gradients = settings.begin_after > 0 and joined.size > 1
+        #: Steps whose gradients were seen, and steps that were taken.
+        self._seen = 0
+        self._taken = 0
+        #: Steps since the last meeting.
+        self._apart = 0
+
+    def open_next(self) -> strategy.StrategyRuntime:
+        return _Runtime(self._settings, self._outer_settings, self._world)  # each model has its own steps and anchor
+
+    def average(self, flat: strategy.Array, rows: float) -> None:
+        self._seen += 1
+        if self._seen <= self._settings.begin_after:
+            all_reduce.average_rows(self._world, flat, rows)
+
+    def gather(self, slices: Sequence[strategy.Slices], rows: float) -> Sequence[strategy.Slices]:
+        if self._seen < self._settings.begin_after:
+            return all_reduce.gather_slices(self._world, slices, rows)
+        return slices
+
+    def begin(self, model: strategy.HostModel) -> None:
+        if self._world.size > 1 and model.own_average:
+            raise ValueError(
+                f"LocalSGD averages the weights of the ranks, and {model.own_average} puts each rank's own average of them into the model when fit() ends. "
+                "Leave it out, or use the strategy AllReduce."
+            )
+        if self._outer is not None and not self._apart:
+            self._outer.drop_anchor(model.read_flat())
+
+    def after_steps(self, model: strategy.HostModel, count: int) -> None:
+        before = self._taken
+        self._taken += count
+        first = self._settings.begin_after
+        if self._outer is not None and before < first <= self._taken:
+            self._outer.drop_anchor(model.read_flat())
+        self._apart += max(0, self._taken - max(before, first))
+        if self._apart >= self._settings.sync_every:
+            self._meet(model)
+
+    def synchronize(self, model: strategy.HostModel) -> None:
+        if self._apart:
+            self._meet(model)
+
+    def _meet(self, model: strategy.HostModel) -> None:
+        flat = model.read_flat()
+        self._world.all_reduce(flat)
+        flat /= self._world.size
+        if self._outer is not None:
+            flat = self._outer.step(flat)
+        model.write_flat(flat)
+        self._apart = 0
+
+
+@final
+class OuterSteps:
+    """DiLoCo's outer optimizer, on one flat array: SGD with Nesterov's momentum, as PyTorch computes it.
+
+    Args:
+        settings: Its learning rate and momentum.
+    """
+
+    def __init__(self, settings: Nesterov) -> None:
+        self._settings = settings
+        self._anchor: strategy.Array | None = None
+        self._momentum: strategy.Array | None = None
+
+    def drop_anchor(self, flat: strategy.Array) -> None:
+        """Note what all ranks have now."""
+        self._anchor = flat
+
+    def step(self, mean: strategy.Array) -> strategy.Array:
+        """Return where to go on, after the ranks' mean has come to be `mean`."""
+        assert self._anchor is not None, "there is where the ranks began"
+        gradient = self._anchor - mean
+        lr, momentum = self._settings.lr, self._settings.momentum
+        self._momentum = gradient if self._momentum is None else momentum * self._momentum + gradient
+        self._anchor = self._anchor - lr * (gradient + momentum * self._momentum)
+        return np.array(self._anchor)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
@@ -29,11 +29,11 @@ import numpy.typing as npt
 
 from hocket import ps
 from hocket.collective import turns
-from hocket.ps import gate, links, place, records
+from hocket.ps import closure_context, gate, links, records
 from hocket.ps import strategy as strategy_module
 from hocket.train import strategies
 from hocket.train.rank import worker_session
-from hocket.train.strategies import hosting
+from hocket.train.strategies import hosting, strategy
 
 _log = logging.getLogger("hocket.train")
 
@@ -65,6 +65,10 @@ class OpenParameterServer(strategies.Strategy):
     """How many ranks there will be at most."""
     remote: strategy_module.RemoteStrategy
     """Where the servers are."""
+
+    def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
+        """Begin on host arrays."""
+        return ServedSteps(open_client(self, "strategies.ParameterServer"), ranks.world)
 
 
 @final
@@ -141,9 +145,9 @@ class Client:
         self._attempt = info.attempt
         self._loads = 0
         self._has_pushed = True
-        self._loader = place.Place(_LOADER, info.world_size)
+        self._loader = closure_context.ClosureContext(_LOADER)
         self._loader.begin(info.attempt + 1)
-        self._here = place.Place(info.rank, info.world_size)
+        self._here = closure_context.ClosureContext(info.rank)
         self._forget_dead(opened.num_workers)
         generation = np.zeros(1, np.int64)
         self._generation = self._remote.make_variable(generation, name="hocket.generation", exist_ok=True)
@@ -202,7 +206,7 @@ class Client:
     @property
     def is_inside(self) -> bool:
         """Whether this rank has pulled what it will push a gradient of."""
-        return self._here.gate is not None
+        return self._here.is_inside
 
     @property
     def enters_early(self) -> bool:
@@ -216,8 +220,7 @@ class Client:
 
     def enter(self) -> None:
         """Begin a step: note what it reads. Waits if others are to push first."""
-        with place.entered(self._here):
-            self._link.enter()
+        self._link.enter(self._here)
 
     def enter_early(self) -> None:
         """Begin the next step when one is over, where it cannot be known when it is computed.
@@ -246,7 +249,7 @@ class Client:
             self.enter()
         operations: dict[int, list[records.Operation]] = {}
         for gradient in gradients:
-            found = self._build(gradient)
+            found = gradient.target.build_operations(gradient.value, gradient.scale)
             if found is None:
                 operations.clear()
                 break
@@ -257,8 +260,7 @@ class Client:
             return links.Outcome(is_applied=False, staleness=0)
         self._has_pushed = True
         self._here.begin(self._current * _GENERATION + step)
-        with place.entered(self._here):
-            outcome = self._link.push(operations)
+        outcome = self._link.push(self._here, operations)
         if not outcome.is_applied:
             self._note_dropped(step)
         return outcome
@@ -266,16 +268,6 @@ class Client:
     def leave(self) -> None:
         """Give up a step that was begun: the other ranks need not wait for it."""
         self._here.leave()
-
-    def _build(self, gradient: Gradient) -> Mapping[int, Sequence[records.Operation]] | None:
-        """Return what a gradient does on each server; None if the step is to be skipped."""
-        target, value = gradient.target, gradient.value
-        if not isinstance(target, ps.Embedding):  # a table does it
-            value = self._link.admit(target.name, value)
-            if value is None:
-                return None
-        found: Mapping[int, Sequence[records.Operation]] | None = target.build_operations(value, gradient.scale)
-        return found
 
     def _note_dropped(self, step: int) -> None:
         if not self.dropped:
@@ -312,7 +304,7 @@ class Client:
         Raises:
             IndexError: An id is out of range.
         """
-        with place.entered(self._here) if begins_step else contextlib.nullcontext():
+        with closure_context.entered(self._here) if begins_step else contextlib.nullcontext():
             return table.pull(ids)
 
     def read_table(self, table: Any, rows: int) -> Array:
@@ -331,7 +323,7 @@ class Client:
         if self._has_pushed:  # a model is loaded in parts
             self._loads += 1
             self._has_pushed = False
-        with place.entered(self._loader):
+        with closure_context.entered(self._loader):
             for target, value in values:
                 if isinstance(target, ps.Embedding):
                     for ids in _split(len(value)):
@@ -355,6 +347,99 @@ def find_scale(lr: float, optimizer: Any) -> float:
 def _split(rows: int) -> Iterator[Array]:
     for start in range(0, rows, _CHUNK_ROWS):
         yield np.arange(start, min(start + _CHUNK_ROWS, rows), dtype=np.int64)
+
+
+@final
+class ServedSteps(strategy.StrategyRuntime):
+    """The servers take the steps, on host arrays: the rank's optimizer counts them, keeps its learning rate, and computes nothing else.
+
+    Each parameter moves as a whole, tables, too: in a compiled step shapes are fixed, and how many rows a batch uses is not. A framework's loop evaluates and reports at
+    the end of an epoch. There the ranks wait for each other, and all read the same.
+
+    Args:
+        client: The rank, as the servers' worker.
+        joined: The ranks' collectives.
+    """
+
+    takes_steps = True
+
+    def __init__(self, client: Client, joined: strategy.Collectives) -> None:
+        self._world = joined
+        self._client = client
+        self._made: list[Any] = []
+        """What the servers hold, in the order of the model's parameters."""
+        self._chosen: Sequence[int] = ()
+        self._has_model = False
+        self._step = 0
+        self._seen: Array | None = None
+        """What was pulled last, to see whether the model was given other weights since."""
+
+    def open_next(self) -> strategy.StrategyRuntime:
+        if self._has_model:
+            raise ValueError(
+                "prepare_model() received a second model, but with ParameterServer the servers hold the weights of one. Make one model of both, or train "
+                "the other one in a trainer of its own."
+            )
+        self._has_model = True
+        return self
+
+    def choose(self, numbers: Sequence[int]) -> None:
+        self._chosen = tuple(numbers)
+
+    def take_step(self, flat: Array, rate: float, *, counts: bool) -> None:
+        targets = [self._made[number] for number in self._chosen]
+        parts = strategy.unflatten(flat[:-1], [target.shape for target in targets])
+        if counts:
+            self._step += 1
+            gradients = [
+                Gradient(target, part.astype(target.dtype), find_scale(rate, target.optimizer))
+                for target, part in zip(targets, parts, strict=True)
+            ]
+            self._client.push(self._step, gradients)
+            self._client.pass_turn()
+            self._client.enter_early()
+        for target, part in zip(targets, parts, strict=True):
+            part[...] = self._client.read(target)
+
+    @property
+    def has_begun(self) -> bool:  # type: ignore[override]  # it is known only when the servers have the parameters
+        return bool(self._made)
+
+    def begin(self, model: strategy.HostModel) -> None:
+        values = model.read()
+        if not self._made:
+            rules = model.list_rules()
+            if self._world.rank > 0:
+                self._world.barrier()  # rank 0 makes them
+            for number, (value, (name, rule)) in enumerate(zip(values, rules, strict=True)):
+                wide = value if value.dtype == np.float64 else value.astype(np.float32)
+                self._made.append(
+                    self._client.make_variable(f"{number}/{name}", wide, rule, is_made=self._world.rank > 0)
+                )
+            if self._world.rank == 0:
+                self._world.barrier()
+        elif self._seen is not None and not np.array_equal(self._seen, strategy.flatten(values)):
+            self._client.load(list(zip(self._made, values, strict=True)))
+        self._step = model.steps_taken
+
+    def begin_epoch(self, model: strategy.HostModel) -> None:
+        self._client.enter_early()
+        self._pull(model)
+
+    def synchronize(self, model: strategy.HostModel) -> None:
+        self._client.leave()
+        if not self._made:
+            return
+        self._world.barrier()  # nobody pushes any more
+        self._pull(model)
+        self._world.barrier()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _pull(self, model: strategy.HostModel) -> None:
+        model.write([self._client.read(target) for target in self._made])
+        self._seen = model.read_flat()
 
 
 def open_client(opened: OpenParameterServer, caller: str) -> Client:

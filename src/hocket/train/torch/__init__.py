@@ -25,11 +25,11 @@ from hocket.train.frameworks.torch.optimizers import backward as backward
 from hocket.train.frameworks.torch.optimizers import prepare_optimizer as prepare_optimizer
 from hocket.train.frameworks.torch.seeds import enable_reproducibility as enable_reproducibility
 from hocket.train.frameworks.torch.strategies import Exchange as Exchange
-from hocket.train.frameworks.torch.strategies import Ranks as Ranks
-from hocket.train.frameworks.torch.strategies import Strategy as Strategy
 from hocket.train.frameworks.torch.trainer import TorchTrainer as TorchTrainer
 from hocket.train.strategies import AllReduce as AllReduce
 from hocket.train.strategies import LocalSGD as LocalSGD
 from hocket.train.strategies import Nesterov as Nesterov
 from hocket.train.strategies import ParameterServer as ParameterServer
 from hocket.train.strategies import PowerSGD as PowerSGD
+from hocket.train.strategies import Ranks as Ranks
+from hocket.train.strategies import Strategy as Strategy

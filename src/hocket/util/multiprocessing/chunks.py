@@ -1,4 +1,4 @@
-"""What a pool sends to its processes, and the actor that lives in each.
+"""Chunks, the work that a pool sends to its processes, and the actor that lives in each.
 
 A *chunk* is the pool's unit of work: one call of `apply`, or some items of a `map`. Several chunks go to a process in one
 message when they turn out to be short. A process that finds a message longer than `SLICE_SECONDS` of work
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hocket import texts
-from hocket.engine import values
+from hocket.engine import pickling, values
 
 SLICE_SECONDS = 0.005
 """How long a process works on one message, if it may choose. A guess: 50 times what the message itself costs (measured: about
@@ -66,6 +66,13 @@ class Code(NamedTuple):
     """The memory of the large values that it refers to."""
 
 
+def remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    """Put something into a dict that holds `MAX_FUNCTIONS`; the oldest one goes."""
+    known[key] = value
+    if len(known) > MAX_FUNCTIONS:
+        del known[next(iter(known))]
+
+
 class PoolProcess:
     """The actor in each process of a pool."""
 
@@ -94,9 +101,7 @@ class PoolProcess:
         """
         for digest, code in new:
             self._functions.pop(digest, None)
-            self._functions[digest] = code
-            if len(self._functions) > MAX_FUNCTIONS:
-                del self._functions[next(iter(self._functions))]
+            remember(self._functions, digest, code)
         started = time.perf_counter()
         outcomes: list[Outcome] = []
         spent = 0.0
@@ -159,16 +164,9 @@ def build_failure(error: Exception) -> Failure:
     text = texts.format_error(error)
     for name in ("__cause__", "__context__"):  # they are in the text, and might not be able to travel
         vars(BaseException)[name].__set__(error, None)
-    if not values.can_travel(error):
+    if not pickling.can_travel(error):
         error = RuntimeError(f"{type(error).__module__}.{texts.describe(error)}")
     return Failure(error, text)
-
-
-def _skip_own_frames(error: BaseException) -> Any:
-    frames = error.__traceback__
-    while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
-    return frames
 
 
 def build_chunks(items: Iterable[Any], size: int) -> list[list[Any]]:

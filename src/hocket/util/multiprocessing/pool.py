@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self, final
 
 from hocket.core import actor as core_actor
 from hocket.core import api, session
-from hocket.util.multiprocessing import chunks, crew, results
+from hocket.util.multiprocessing import chunks, pool_workers, results
 
 CHUNKS_PER_PROCESS = 4
 """Into how many chunks `map` divides its items for each process, unless told otherwise. multiprocessing's number."""
@@ -75,10 +75,10 @@ class Pool:
         _check_cpus(processes, options)
         process_class = core_actor.ActorClass(chunks.PoolProcess, options)
         arguments = (initializer, tuple(initargs or ()))
-        self._crew = crew.Crew(processes, lambda: process_class.remote(*arguments), maxtasksperchild)
+        self._workers = pool_workers.PoolWorkers(processes, lambda: process_class.remote(*arguments), maxtasksperchild)
         self._iterators: weakref.WeakSet[results.IMapIterator] = weakref.WeakSet()
         # Not at exit, when the session ends all processes anyway.
-        weakref.finalize(self, self._crew.abandon).atexit = False
+        weakref.finalize(self, self._workers.abandon).atexit = False
 
     # --- one call -------------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Pool:
         self, func: Callable[..., Any], args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call ``func(*args, **kwargs)`` in a process, wait for what it returns, and return it."""
-        return self._apply(func, args, kwargs, None, None, helps=True).get()
+        return self._apply(func, args, kwargs, helps=True).get()
 
     def apply_async(
         self,
@@ -105,25 +105,25 @@ class Pool:
             callback: Called with the result, in a thread of the pool.
             error_callback: Called with the exception, in a thread of the pool.
         """
-        return self._apply(func, args, kwargs, callback, error_callback, helps=False)
+        return self._apply(func, args, kwargs, callback, error_callback)
 
     def _apply(
         self,
         func: Callable[..., Any],
         args: Iterable[Any] | None,
         kwargs: Mapping[str, Any] | None,
-        callback: results.Callback | None,
-        error_callback: results.Callback | None,
+        callback: results.Callback | None = None,
+        error_callback: results.Callback | None = None,
         *,
-        helps: bool,
+        helps: bool = False,
     ) -> results.AsyncResult:
-        self._crew.check_running()
+        self._workers.check_running()
         result = results.AsyncResult(1, is_single=True, callback=callback, error_callback=error_callback, owner=self)
         work = (tuple(args or ()), dict(kwargs or {}))
-        item = crew.Item(self._crew.encode(func), chunks.APPLY, work, result, 0)
-        self._crew.submit([item], helps=helps)
+        item = pool_workers.Item(self._workers.encode(func), chunks.APPLY, work, result, 0)
+        self._workers.submit([item], helps=helps)
         if helps:
-            self._crew.help_out(result)
+            self._workers.help_out(result)
         return result
 
     # --- many calls -----------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Pool:
         Raises:
             ValueError: `chunksize` is below 1, or the pool is closed.
         """
-        return self._map(func, iterable, chunksize, chunks.MAP, None, None, helps=True).get()  # type: ignore[no-any-return]
+        return self._map(func, iterable, chunksize, chunks.MAP, helps=True).get()  # type: ignore[no-any-return]
 
     def map_async(
         self,
@@ -150,13 +150,13 @@ class Pool:
         error_callback: results.Callback | None = None,
     ) -> results.AsyncResult:
         """Like `map`, and return at once."""
-        return self._map(func, iterable, chunksize, chunks.MAP, callback, error_callback, helps=False)
+        return self._map(func, iterable, chunksize, chunks.MAP, callback, error_callback)
 
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[Any]:
         """Like `map`, for items that are the arguments of the function: ``func(*item)``."""
-        return self._map(func, iterable, chunksize, chunks.STARMAP, None, None, helps=True).get()  # type: ignore[no-any-return]
+        return self._map(func, iterable, chunksize, chunks.STARMAP, helps=True).get()  # type: ignore[no-any-return]
 
     def starmap_async(
         self,
@@ -167,7 +167,7 @@ class Pool:
         error_callback: results.Callback | None = None,
     ) -> results.AsyncResult:
         """Like `starmap`, and return at once."""
-        return self._map(func, iterable, chunksize, chunks.STARMAP, callback, error_callback, helps=False)
+        return self._map(func, iterable, chunksize, chunks.STARMAP, callback, error_callback)
 
     def _map(
         self,
@@ -175,26 +175,27 @@ class Pool:
         iterable: Iterable[Any],
         chunksize: int | None,
         kind: int,
-        callback: results.Callback | None,
-        error_callback: results.Callback | None,
+        callback: results.Callback | None = None,
+        error_callback: results.Callback | None = None,
         *,
-        helps: bool,
+        helps: bool = False,
     ) -> results.AsyncResult:
-        self._crew.check_running()
+        self._workers.check_running()
         _check_count("chunksize", chunksize, "Chunksize must be 1+")
-        function = self._crew.encode(func)
+        function = self._workers.encode(func)
         items = list(iterable)
         if chunksize is None:
-            chunksize = max(1, -(-len(items) // (self._crew.size * CHUNKS_PER_PROCESS)))
+            chunksize = max(1, -(-len(items) // (self._workers.size * CHUNKS_PER_PROCESS)))
         pieces = chunks.build_chunks(items, chunksize)
         result = results.AsyncResult(
             len(pieces), is_single=False, callback=callback, error_callback=error_callback, owner=self
         )
-        self._crew.submit(
-            [crew.Item(function, kind, piece, result, position) for position, piece in enumerate(pieces)], helps=helps
+        self._workers.submit(
+            [pool_workers.Item(function, kind, piece, result, position) for position, piece in enumerate(pieces)],
+            helps=helps,
         )
         if helps:
-            self._crew.help_out(result)
+            self._workers.help_out(result)
         return result
 
     def imap(
@@ -218,20 +219,23 @@ class Pool:
     def _imap(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None, *, is_ordered: bool
     ) -> results.IMapIterator:
-        self._crew.check_running()
+        self._workers.check_running()
         _check_count("chunksize", chunksize, "Chunksize must be 1+")
-        function = self._crew.encode(func)
-        own_crew = self._crew
+        function = self._workers.encode(func)
+        workers = self._workers
 
         def submit(work: list[list[Any]], receiver: results.Receiver, first: int) -> None:
-            own_crew.submit(
-                [crew.Item(function, chunks.MAP, piece, receiver, first + offset) for offset, piece in enumerate(work)]
+            workers.submit(
+                [
+                    pool_workers.Item(function, chunks.MAP, piece, receiver, first + offset)
+                    for offset, piece in enumerate(work)
+                ]
             )
 
         iterator = results.IMapIterator(
             _cut(iter(iterable), chunksize or 1),
             submit,
-            lambda: own_crew.count_ahead(function),
+            lambda: workers.count_ahead(function),
             is_ordered=is_ordered,
             owner=self,
         )
@@ -244,11 +248,11 @@ class Pool:
         """Take no more work. The processes end when what there is has been done, `imap` of unread items included."""
         for iterator in list(self._iterators):
             iterator.feed_all()
-        self._crew.close()
+        self._workers.close()
 
     def terminate(self) -> None:
         """End the processes now. What was not done fails with `TaskCancelledError`."""
-        self._crew.terminate()
+        self._workers.terminate()
 
     def join(self) -> None:
         """Wait until all work is done.
@@ -256,12 +260,12 @@ class Pool:
         Raises:
             ValueError: The pool has been neither closed nor terminated.
         """
-        if not self._crew.is_closed:
+        if not self._workers.is_closed:
             raise ValueError("Pool is still running. Call close() or terminate() before join().")
-        self._crew.join()
+        self._workers.join()
 
     def __enter__(self) -> Self:
-        self._crew.check_running()
+        self._workers.check_running()
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""What the asynchronous calls of a pool return."""
+"""Results of a pool's asynchronous calls."""
 
 from __future__ import annotations
 

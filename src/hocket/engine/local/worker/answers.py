@@ -1,6 +1,6 @@
 """What a task returned, raised or yielded, on its way.
 
-Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the steward. They are safe
+Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the background reader. They are safe
 before the next task starts: see `journal`.
 """
 
@@ -87,13 +87,13 @@ class Answers(state.WorkerState):
             engine.channel.post((messages.DONE, work.task_id, seconds, sent, started))
 
     def _answer(self, work: state.Work, sent: list[state.Sent], started: float, seconds: float) -> None:
-        """Answer a direct call: by its line, or through the hub if the hub has to count something. With the lock held."""
+        """Answer a direct call: by its direct channel, or through the driver if the driver has to count something. With the lock held."""
         engine = self._engine
         engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
-        reply = engine.switchboard.find_reply(work.reply_to)
+        reply = engine.direct.find_reply(work.reply_to)
         if reply is not None and not any(contained or payload[0] == payloads.SEGMENT for payload, contained in sent):
-            message = (messages.DONE, work.task_id, [payload for payload, _ in sent])
-            if engine.switchboard.send_reply(reply, message):
+            message = (messages.REPLY, work.task_id, [payload for payload, _ in sent])
+            if engine.direct.send_reply(reply, message):
                 return
         for position, (payload, contained) in enumerate(sent):
             object_id = work.task_id + position
@@ -103,9 +103,9 @@ class Answers(state.WorkerState):
         """Do the same with one short result."""
         engine = self._engine
         engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
-        reply = engine.switchboard.find_reply(work.reply_to)
+        reply = engine.direct.find_reply(work.reply_to)
         payload = (payloads.INLINE, data)
-        if reply is None or not engine.switchboard.send_reply(reply, (messages.DONE, work.task_id, [payload])):
+        if reply is None or not engine.direct.send_reply(reply, (messages.REPLY, work.task_id, [payload])):
             engine.channel.post((messages.DELIVER, work.task_id, payload, ()))
 
     def _encode_failure(self, work: state.Work, failure: items.Failure) -> values.Encoded:
@@ -180,9 +180,9 @@ class Answers(state.WorkerState):
     def _answer_error(self, work: state.Work, payload: payloads.Payload) -> None:
         """Answer a direct call that failed. Called with the lock held."""
         engine = self._engine
-        reply = engine.switchboard.find_reply(work.reply_to)
-        if reply is not None and engine.switchboard.send_reply(
-            reply, (messages.FAILED, work.task_id, payload, max(1, work.num_returns))
+        reply = engine.direct.find_reply(work.reply_to)
+        if reply is not None and engine.direct.send_reply(
+            reply, (messages.REPLY_FAILED, work.task_id, payload, max(1, work.num_returns))
         ):
             return
         for object_id in range(work.task_id, work.task_id + max(1, work.num_returns)):

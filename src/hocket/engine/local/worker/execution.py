@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 import os
 import threading
@@ -14,29 +13,12 @@ import cloudpickle  # noqa: F401 (most functions come in its form: it is to be h
 
 from hocket import exceptions
 from hocket.engine import callers, contract, faults, items, methods, values
-from hocket.engine.local import client, event_loop, messages, payloads, surroundings
+from hocket.engine.local import event_loop, messages, payloads, surroundings, worker_engine
 from hocket.engine.local.worker import intake, state, threads
 
 
 class Execution(intake.Intake):
     """Runs work."""
-
-    @property
-    @abc.abstractmethod
-    def is_stopping(self) -> bool:
-        """Whether the process is to end when it has done what it has."""
-
-    @abc.abstractmethod
-    def finish(self) -> None:
-        """Say goodbye: the actor's own hook, the interpreter's exit functions, and what is unsent."""
-
-    @abc.abstractmethod
-    def exit_actor(self) -> None:
-        """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
-
-    @abc.abstractmethod
-    def _send_exit(self, request: SystemExit) -> None:
-        """`sys.exit` in a task ends the process, as it says."""
 
     def _run_work(self, work: state.Work) -> int | None:
         """Run it and put its results in the outbox; return an exit code if it ends the process."""
@@ -94,7 +76,7 @@ class Execution(intake.Intake):
             traceback.print_exc()
             os._exit(1)
 
-    def note_start(self, work: state.Work, running: client.Running) -> None:
+    def note_start(self, work: state.Work, running: worker_engine.Running) -> None:
         """Write down, for ourselves and for whoever has to explain our death, what runs now."""
         running.task_id = work.task_id
         running.work = work
@@ -102,7 +84,7 @@ class Execution(intake.Intake):
         self._status[self._slot] = work.task_id
         self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
 
-    def _compute(self, work: state.Work, running: client.Running) -> Any:
+    def _compute(self, work: state.Work, running: worker_engine.Running) -> Any:
         """Run the user's code; return its result."""
         result = self._call(work)
         if work.num_returns < 0:
@@ -114,7 +96,7 @@ class Execution(intake.Intake):
             raise exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
         return result
 
-    def _note_end(self, work: state.Work, running: client.Running, place: int | None) -> None:
+    def _note_end(self, work: state.Work, running: worker_engine.Running, place: int | None) -> None:
         """What ran has been answered, unless it ends the process."""
         running.task_id = 0
         running.work = None  # it holds handles
@@ -156,7 +138,7 @@ class Execution(intake.Intake):
             result = function(*args, **kwargs)
             if type(result) in items.KINDS and items.is_to_be_taken(result, work.num_returns, function):
                 result = items.take(
-                    event_loop.iterate(result) if hasattr(result, "__aiter__") else result, work.num_returns, work.name
+                    items.iterate(result) if hasattr(result, "__aiter__") else result, work.num_returns, work.name
                 )
             return result
         finally:
@@ -201,7 +183,7 @@ class Execution(intake.Intake):
             args, kwargs = values.fill_slots(args, kwargs, found)
         return args, kwargs
 
-    def _open_once(self, arrived: client.Arrived, object_id: Any) -> Any:
+    def _open_once(self, arrived: worker_engine.Arrived, object_id: Any) -> Any:
         return self._engine.open_payload(object_id, arrived)
 
     def _create_actor(self, work: state.Work, actor_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -233,7 +215,7 @@ class Execution(intake.Intake):
     def _send_items(self, work: state.Work, found: Any) -> None:
         """Run a generator and send what it yields."""
         if hasattr(found, "__aiter__"):
-            found = event_loop.iterate(found)
+            found = items.iterate(found)
         ahead = self.open_flow(work)
         try:
             if threading.get_ident() == self._main_id and self._threads is None and not work.method:
@@ -256,11 +238,9 @@ class Execution(intake.Intake):
         """Return what the call is to run."""
         if self._actor_error is not None:
             raise self._build_init_error()
-        if work.method in _SPECIAL_METHODS:
-            return functools.partial(_SPECIAL_METHODS[work.method], self._actor)
         return methods.get_method(self._actor, work.method)
 
-    def _name_function(self, running: client.Running) -> str:
+    def _name_function(self, running: worker_engine.Running) -> str:
         work = running.work
         if work is None:
             return ""
@@ -270,7 +250,7 @@ class Execution(intake.Intake):
         return callers.name_function(function, "__init__" if isinstance(function, type) else "")
 
     def _build_init_error(self) -> exceptions.ActorDiedError:
-        """Return the error of a call that was on its way when the constructor raised. The hub says the same to those that come later."""
+        """Return the error of a call that was on its way when the constructor raised. The driver says the same to those that come later."""
         assert self._actor_error is not None
         kind, name = (self._engine.actor_extra.get(key, "") for key in ("class_name", "actor_name"))
         return exceptions.ActorDiedError(
@@ -279,19 +259,3 @@ class Execution(intake.Intake):
             actor_init_failed=True,
             cause_data=self._actor_error[1],
         )
-
-
-def _call_function(actor: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-    return function(actor, *args, **kwargs)
-
-
-def _terminate(actor: Any) -> None:
-    raise exceptions.ActorExit
-
-
-_SPECIAL_METHODS: dict[str, Any] = {
-    "__ray_ready__": lambda actor: True,
-    "__ray_call__": _call_function,
-    "__ray_terminate__": _terminate,
-}
-"""Methods that every actor has. The names are Ray's."""

@@ -1,11 +1,13 @@
-"""What the hub and other workers want done: messages become work in the row, and leave it again.
+"""What the driver and other workers want done: messages become work in the row, and leave it again.
 
-While the main thread is busy, the steward (see `pump`) reads the socket: it puts new work at the end of the row, and interrupts a task that is
+While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the end of the row, and interrupts a task that is
 cancelled.
 """
 
 from __future__ import annotations
 
+import atexit
+import inspect
 import os
 import signal
 import sys
@@ -13,8 +15,9 @@ from typing import Any
 
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
+from hocket import texts
 from hocket.engine import contract
-from hocket.engine.local import channel, client, journal, messages, payloads, surroundings
+from hocket.engine.local import channel, journal, messages, payloads, surroundings, worker_engine
 from hocket.engine.local.worker import answers, state
 
 
@@ -36,8 +39,8 @@ class Intake(answers.Answers):
             self._taken = work.number = self._taken + 1
             work.method = method
             work.extra = extra
-            if self._engine.switchboard.is_called:
-                self._engine.switchboard.read_first(task_id >> 40)
+            if self._engine.direct.is_called:
+                self._engine.direct.read_first(task_id >> 40)
             self._complete(work, args, dependencies, borrowed)
         elif op == messages.DIRECT:
             _, task_id, method, args, num_returns, name, group = message
@@ -94,16 +97,16 @@ class Intake(answers.Answers):
             ]
         if args is not None:
             work.args = self._arrive(args, work.held)
-        switchboard = engine.switchboard
-        is_behind = switchboard.is_called and work.method and not work.reply_to
-        if is_behind and switchboard.keep_if_early(work.task_id >> 40, work):
+        direct = engine.direct
+        is_behind = direct.is_called and work.method and not work.reply_to
+        if is_behind and direct.keep_if_early(work.task_id >> 40, work):
             return
         self._enqueue(work)
 
-    def _arrive(self, payload: payloads.Payload, held: list[contract.ObjectRef[Any]]) -> client.Arrived:
+    def _arrive(self, payload: payloads.Payload, held: list[contract.ObjectRef[Any]]) -> worker_engine.Arrived:
         if payload[0] == payloads.SEGMENT:
             payload = (*payload, self._engine.channel.take_descriptor())
-        return client.Arrived(payload, held)
+        return worker_engine.Arrived(payload, held)
 
     def _enqueue(self, work: state.Work) -> None:
         """Give the work to whoever runs it."""
@@ -124,7 +127,7 @@ class Intake(answers.Answers):
     # --- what is not done here -----------------------------------------------------------------------------------------
 
     def _hand_back(self, work: state.Work) -> None:
-        """The hub has withdrawn the task. It may not have seen that we were about to start it, so tell it that we did not."""
+        """The driver has withdrawn the task. It may not have seen that we were about to start it, so tell it that we did not."""
         with self._engine.lock:
             self._engine.cancelled.discard(work.task_id)
             self._close_unopened(work)
@@ -151,14 +154,14 @@ class Intake(answers.Answers):
         return taken
 
     def _cancel(self, task_id: int, *, recursive: bool) -> None:
-        """Called with the lock held, by the steward if the main thread is busy."""
-        switchboard = self._engine.switchboard
-        if switchboard.cancel(task_id, recursive=recursive):  # a call of ours, whose result we have promised to others
+        """Called with the lock held, by the background reader if the main thread is busy."""
+        direct = self._engine.direct
+        if direct.cancel(task_id, recursive=recursive):  # a call of ours, whose result we have promised to others
             return
         self._engine.cancelled.add(task_id)
         withdrawn = self._words[journal.WITHDRAWN]
-        if recursive:  # the hub cancels what it knows of; it does not know direct calls, nor that this is one
-            switchboard.cancel_children(task_id)
+        if recursive:  # the driver cancels what it knows of; it does not know direct calls, nor that this is one
+            direct.cancel_children(task_id)
             self._engine.channel.post((messages.CANCEL_CHILDREN, task_id))
         for work in list(self._row):
             if work.task_id == task_id and not 0 < work.number <= withdrawn:
@@ -189,3 +192,39 @@ class Intake(answers.Answers):
             guard.check()
         else:
             guard.check_and_print()
+
+    # --- the end -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the process is to end when it has done what it has."""
+        return self._is_stopping
+
+    def finish(self) -> None:
+        """Say goodbye: the actor's own hook, the interpreter's exit functions, and what is unsent."""
+        hook = getattr(self._actor, "__ray_shutdown__", None)
+        try:
+            if hook is not None:
+                farewell = hook()
+                if inspect.isawaitable(farewell) and self._loop is not None:
+                    self._loop.complete(farewell)
+            atexit._run_exitfuncs()
+        except Exception as error:  # noqa: BLE001 (the process ends all the same, and the user sees why the hook did not work)
+            sys.stderr.write(texts.format_error(error))
+        with self._engine.lock:
+            self._engine.before_wait()
+        state.flush_streams()
+
+    def exit_actor(self) -> None:
+        """The actor ends itself: tell the driver first, so that it is not taken for a crash."""
+        with self._engine.lock:
+            self._has_left = True
+            self._engine.channel.post((messages.EXITING,))
+        if self._loop is None:  # else the loop says goodbye when it has stopped
+            self.finish()
+
+    def _send_exit(self, request: SystemExit) -> None:
+        """`sys.exit` in a task ends the process, as it says; the driver learns the code from its parent."""
+        if request.code is not None and not isinstance(request.code, int):
+            sys.stderr.write(f"{request.code}\n")
+        self.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import mmap
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
 from hocket.engine import contract
-from hocket.engine.local import client, event_loop, flow, messages, payloads
+from hocket.engine.local import event_loop, flow, messages, payloads, worker_engine
 from hocket.engine.local.worker import threads
 
 FLUSH_SECONDS = 0.001
@@ -46,14 +45,14 @@ class Work:
         self.name = name
         self.num_returns = num_returns
         self.function_id = b""
-        #: Its place in all that the hub has sent; 0 for a direct call.
+        #: Its place in all that the driver has sent; 0 for a direct call.
         self.number = 0
-        #: The worker that called directly; 0 is the hub.
+        #: The worker that called directly; 0 is the driver.
         self.reply_to = 0
         self.method = ""
         self.extra: dict[str, Any] | None = None
-        self.args: client.Arrived | None = None
-        self.dependencies: list[tuple[int, client.Arrived]] = []
+        self.args: worker_engine.Arrived | None = None
+        self.dependencies: list[tuple[int, worker_engine.Arrived]] = []
         self.held: list[contract.ObjectRef[Any]] = []
         #: When it was started; 0 if it was not.
         self.started = 0.0
@@ -65,19 +64,19 @@ class Work:
         self.held = []
 
 
-class WorkerState(abc.ABC):
+class WorkerState:
     """The process's work, and its actor if it has one."""
 
-    def __init__(self, engine: client.Client, status: mmap.mmap, slot: int) -> None:
+    def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
         self._engine = engine
         self._status = memoryview(status).cast("Q")
         self._start_times = memoryview(status).cast("d")
         self._slot = slot
         self._words = engine.channel.words
         self._row: deque[Work] = deque()
-        #: How many tasks and calls the hub has sent.
+        #: How many tasks and calls the driver has sent.
         self._taken = 0
-        self._codes: dict[bytes, client.Arrived] = {}
+        self._codes: dict[bytes, worker_engine.Arrived] = {}
         self._functions: dict[bytes, Any] = {}
         self._actor: Any = None
         self._actor_error: payloads.Payload | None = None
@@ -90,21 +89,13 @@ class WorkerState(abc.ABC):
         self._environment = ""
         self._is_stopping = False
         self._is_exiting = False
-        #: Whether the hub has been told that the actor ends: the callers of what has not begun have been, too.
+        #: Whether the driver has been told that the actor ends: the callers of what has not begun have been, too.
         self._has_left = False
         self._interruptible_id = 0
         self._cancelling_id = 0
         self._main_id = threading.get_ident()
         #: What the main thread runs.
         self._own_running = engine.running
-
-    @abc.abstractmethod
-    def _run_in_thread(self, work: Work) -> None:
-        """Run it in a thread."""
-
-    @abc.abstractmethod
-    def find_method(self, work: Work) -> Any:
-        """Return what the call is to run."""
 
     def _close_unopened(self, work: Work) -> None:
         """Give back the descriptors and counts of work that is not done here."""

@@ -1,19 +1,17 @@
 """What a worker process runs: take a task from the row, run it, send what it returned.
 
 The main thread runs tasks, and the calls of ordinary actors; an actor with ``max_concurrency > 1`` gets that many threads.
-While the main thread is busy, the steward (see `pump`) reads the socket: it puts new work at the end of the row, and
+While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the end of the row, and
 interrupts a task that is cancelled.
 
 Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the
-steward. They are safe before the next task starts: see `journal`, and there also how the hub takes back what has not
+background reader. They are safe before the next task starts: see `journal`, and there also how the driver takes back what has not
 started. What a task prints is flushed before its result is sent.
 """
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
-import inspect
 import mmap
 import os
 import signal
@@ -25,15 +23,15 @@ import cloudpickle  # noqa: F401 (most functions come in its form: it is to be h
 
 from hocket import texts
 from hocket.engine import contract, forks
-from hocket.engine.local import client, debugger, journal, messages
-from hocket.engine.local.worker import execution, state
+from hocket.engine.local import debugger, journal, messages, worker_engine
+from hocket.engine.local.worker import execution
 
 
 @final
 class Worker(execution.Execution):
     """The process's main loop."""
 
-    def __init__(self, engine: client.Client, status: mmap.mmap, slot: int) -> None:
+    def __init__(self, engine: worker_engine.WorkerEngine, status: mmap.mmap, slot: int) -> None:
         super().__init__(engine, status, slot)
         engine.on_work = self._take_message
         engine.on_late = self._enqueue
@@ -47,13 +45,13 @@ class Worker(execution.Execution):
     def run(self) -> int:
         """Work until told to stop; return the exit code."""
         row, engine = self._row, self._engine
-        engine.pump.start()  # not before `on_work` is set: the steward would read work and drop it
+        engine.reactor.start()  # not before `on_work` is set: the background reader would read work and drop it
 
         def has_work() -> bool:
             return bool(row) or self._is_stopping or self._is_exiting
 
         while True:
-            engine.pump.wait_until(has_work)
+            engine.reactor.wait_until(has_work)
             if self._is_exiting:
                 self.exit_actor()
                 return 0
@@ -61,7 +59,7 @@ class Worker(execution.Execution):
             if code is not None:
                 return code
             if self._is_stopping and not row:
-                engine.pump.wait_until(lambda: not engine.owes())
+                engine.reactor.wait_until(lambda: not engine.owes())
                 for pool in (self._threads, *self._groups.values()):
                     if pool is not None:
                         pool.shutdown()
@@ -92,26 +90,6 @@ class Worker(execution.Execution):
                 return self._loop.run(row)
         return None
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the process is to end when it has done what it has."""
-        return self._is_stopping
-
-    def finish(self) -> None:
-        """Say goodbye: the actor's own hook, the interpreter's exit functions, and what is unsent."""
-        hook = getattr(self._actor, "__ray_shutdown__", None)
-        try:
-            if hook is not None:
-                farewell = hook()
-                if inspect.isawaitable(farewell) and self._loop is not None:
-                    self._loop.complete(farewell)
-            atexit._run_exitfuncs()
-        except Exception as error:  # noqa: BLE001 (the process ends all the same, and the user sees why the hook did not work)
-            sys.stderr.write(texts.format_error(error))
-        with self._engine.lock:
-            self._engine.before_wait()
-        state.flush_streams()
-
     def cut_off(self) -> None:
         """In a fork of this process: have it end where the function that it came from ends. Nothing of it is sent."""
         contract.set_current_engine(None)
@@ -138,21 +116,7 @@ class Worker(execution.Execution):
         elif not self._engine.running.task_id:
             with self._engine.lock:
                 self._is_exiting = True
-                self._engine.pump.poke()
-
-    def exit_actor(self) -> None:
-        """The actor ends itself: tell the hub first, so that it is not taken for a crash."""
-        with self._engine.lock:
-            self._has_left = True
-            self._engine.channel.post((messages.EXITING,))
-        if self._loop is None:  # else the loop says goodbye when it has stopped
-            self.finish()
-
-    def _send_exit(self, request: SystemExit) -> None:
-        """`sys.exit` in a task ends the process, as it says; the hub learns the code from its parent."""
-        if request.code is not None and not isinstance(request.code, int):
-            sys.stderr.write(f"{request.code}\n")
-        self.finish()
+                self._engine.reactor.poke()
 
 
 def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: int, terminal: str | None) -> int:
@@ -163,7 +127,7 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
         if stream is not None:  # whole lines, also with PYTHONUNBUFFERED
             stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     status = mmap.mmap(status_fd, messages.STATUS_BYTES)
-    engine = client.Client(worker_id, socket.socket(fileno=sock_fd), page_fd)
+    engine = worker_engine.WorkerEngine(worker_id, socket.socket(fileno=sock_fd), page_fd)
     contract.set_current_engine(engine)
     debugger.install(terminal, status_fd, lambda: f"`{engine.running.name}`")
     runner = Worker(engine, status, worker_id % messages.STATUS_SLOTS)

@@ -31,13 +31,12 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
+from hocket.train.strategies import strategy
+
 OnHost: TypeAlias = Callable[[npt.NDArray[Any], float], None]
 """Changes an array in place, given the number of rows; its last element has no meaning."""
 
-Slices: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-"""Which rows of a variable, and their gradients. A row may be there several times."""
-
-Gather: TypeAlias = Callable[[Sequence[Slices], float], Sequence[Slices]]
+Gather: TypeAlias = Callable[[Sequence[strategy.Slices], float], Sequence[strategy.Slices]]
 """Returns those of all ranks, given the number of rows of this one. Called before `OnHost` is."""
 
 
@@ -79,7 +78,9 @@ class Crossing:
         back = iter(self._cross(self, there, rows))
         return [None if gradient is None else next(back) for gradient in gradients]
 
-    def call(self, flat: npt.NDArray[Any], slices: Sequence[Slices] = ()) -> tuple[npt.NDArray[Any], Sequence[Slices]]:
+    def call(
+        self, flat: npt.NDArray[Any], slices: Sequence[strategy.Slices] = ()
+    ) -> tuple[npt.NDArray[Any], Sequence[strategy.Slices]]:
         """Called on the host."""
         try:
             rows = float(flat[-1])

@@ -19,6 +19,7 @@ from typing import Any, final
 import keras
 
 from hocket.train.frameworks.keras import bridges, evaluation, loaders, rank_state, variables
+from hocket.train.strategies import strategy
 
 
 def prepare_model(model: Any) -> Any:
@@ -104,8 +105,9 @@ class _Prepared:
     def __init__(self, model: Any, state: rank_state.RankState) -> None:
         self._model = weakref.ref(model)
         self._world = state.world
-        self._exchange = state.exchange.follow_model()
-        self._crossing = bridges.Crossing(self._on_host, None if self._exchange.takes_steps else self._gather)
+        self.runtime = state.runtime.open_next()
+        self._host_model = variables.ModelVariables(model)
+        self._crossing = bridges.Crossing(self._on_host, None if self.runtime.takes_steps else self._gather)
         self._originals: dict[str, Any] = {}
         #: How many rows the batch has whose step is computed or traced; None if that is not known.
         self._rows: Any = None
@@ -121,17 +123,21 @@ class _Prepared:
 
     def synchronize(self) -> None:
         """Make it equal in all ranks."""
-        self._exchange.synchronize(self.model)
+        self.runtime.synchronize(self._host_model)
 
     # --- on the host, in the middle of a step -------------------------------------------------------------------------
 
     def _on_host(self, flat: Any, rows: float) -> None:
+        """Do the strategy's part; `rows` is the learning rate if that is to take the step."""
         is_filler = self._step == self._filler
         self._step += 1
-        self._exchange.average(flat, 0.0 if is_filler else rows)
+        if self.runtime.takes_steps:
+            self.runtime.take_step(flat, rows, counts=not is_filler)
+        else:
+            self.runtime.average(flat, 0.0 if is_filler else rows)
 
-    def _gather(self, slices: Sequence[bridges.Slices], rows: float) -> Sequence[bridges.Slices]:
-        return self._exchange.gather(slices, 0.0 if self._step == self._filler else rows)
+    def _gather(self, slices: Sequence[strategy.Slices], rows: float) -> Sequence[strategy.Slices]:
+        return self.runtime.gather(slices, 0.0 if self._step == self._filler else rows)
 
     # --- the methods that are replaced --------------------------------------------------------------------------------
 
@@ -156,7 +162,7 @@ class _Prepared:
         return returned
 
     def _hook_optimizer(self, model: Any) -> None:
-        if not self._exchange.averages_gradients or model.optimizer is None:
+        if not self.runtime.averages_gradients or model.optimizer is None:
             return
         if keras.backend.backend() == "tensorflow" and model.jit_compile:
             if model.get_compile_config().get("jit_compile") is True:
@@ -170,7 +176,7 @@ class _Prepared:
 
         def apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
             rows, self._rows = self._rows, None
-            if self._exchange.takes_steps:
+            if self.runtime.takes_steps:
                 self._take_step(optimizer, list(grads))
                 return None
             averaged = self._crossing.average(list(grads), 1.0 if rows is None else rows)
@@ -181,7 +187,7 @@ class _Prepared:
     def _take_step(self, optimizer: Any, grads: Sequence[Any]) -> None:
         """Have the variables become what the host makes of the gradients."""
         given, rate = self.model.trainable_variables, keras.ops.convert_to_tensor(optimizer.learning_rate)
-        self._exchange.choose([number for number, gradient in enumerate(grads) if gradient is not None])
+        self.runtime.choose([number for number, gradient in enumerate(grads) if gradient is not None])
         for variable, value in zip(given, self._crossing.average(grads, rate), strict=True):
             if value is not None:
                 variable.assign(value)
@@ -198,7 +204,7 @@ class _Prepared:
         model = self.model
         if self._is_in_epoch:
             self._is_in_epoch = False
-            self._exchange.synchronize(model)
+            self.runtime.synchronize(self._host_model)
             evaluation.level_state(model, self._world)
         evaluation.merge_metrics(model, self._world)
         return self._originals["_get_metrics_result_or_logs"](logs)
@@ -294,23 +300,23 @@ class _Prepared:
     def begin_fit(self) -> None:
         """Give all ranks rank 0's weights."""
         model = self.model
-        if self._world.size > 1 and not self._exchange.has_begun:
+        if self._world.size > 1 and not self.runtime.has_begun:
             optimizer = model.optimizer
             theirs = list(optimizer.variables) if optimizer is not None and optimizer.built else []
             for given in (model.weights, [one for one in theirs if keras.backend.is_float_dtype(one.dtype)]):
                 flat = variables.read_flat(given)
                 self._world.broadcast(flat)
                 variables.write_flat(given, flat)
-        self._exchange.begin(model)
+        self.runtime.begin(self._host_model)
 
     def begin_epoch(self, filler: int | None) -> None:
         """Note that an epoch begins, and which of its steps does not count here."""
         self._step, self._filler, self._is_in_epoch = 0, filler, True
-        self._exchange.begin_epoch(self.model)
+        self.runtime.begin_epoch(self._host_model)
 
     def after_steps(self, count: int) -> None:
         """Note that steps are taken."""
-        self._exchange.after_steps(self.model, count)
+        self.runtime.after_steps(self._host_model, count)
 
 
 @final

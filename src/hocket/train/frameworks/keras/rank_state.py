@@ -1,17 +1,14 @@
-"""The strategy at work in one rank, from the start of its training function to the end. It belongs to the rank's session."""
+"""The strategy at work in one rank, from the start of its training function to the end. See `hocket.train.frameworks.rank_states`."""
 
 from __future__ import annotations
 
 import contextlib
-import weakref
-from collections.abc import Iterator
-from typing import Any, final
+from typing import Any, Final, final
 
 from hocket.collective.world import World
 from hocket.train import strategies
-from hocket.train.frameworks.keras import strategies as keras_strategies
+from hocket.train.frameworks import rank_states
 from hocket.train.rank import worker_session, world
-from hocket.train.strategies import hosting
 
 
 @final
@@ -21,53 +18,40 @@ class RankState:
     Args:
         joined: The ranks.
         strategy: How updates travel.
+
+    Raises:
+        TypeError: The strategy is for another framework.
     """
 
     def __init__(self, joined: World, strategy: strategies.Strategy) -> None:
         self.world = joined
         self.strategy = strategy
-        self.exchange = keras_strategies.open_exchange(strategy, joined)
+        opened = strategy.open(strategies.Ranks(joined.rank, joined.size, joined))
+        if not isinstance(opened, strategies.StrategyRuntime):
+            raise TypeError(
+                f"{type(strategy).__name__}.open() must return a StrategyRuntime, but returned {opened!r}. Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive "
+                "one from hocket.train.strategies.Strategy."
+            )
+        self.runtime: Final = opened
         self.prepared: list[Any] = []
         """What `prepare_model` has made of the rank's models."""
 
-
-_states: weakref.WeakKeyDictionary[worker_session.WorkerSession, RankState] = weakref.WeakKeyDictionary()
-
-
-def get_state(caller: str) -> RankState:
-    """Return the calling rank's state.
-
-    Args:
-        caller: The function's name, for the message.
-
-    Raises:
-        RuntimeError: It is called outside a training function, or the ranks are not joined.
-    """
-    session = worker_session.get_session(f"keras.{caller}")
-    state = _states.get(session)
-    if state is None:
-        joined = world.get_world(f"keras.{caller}")
-        state = _states[session] = RankState(joined, strategies.AllReduce())
-    return state
+    def close(self) -> None:
+        """Give back what the strategy holds."""
+        for runtime in dict.fromkeys([self.runtime, *(one.runtime for one in self.prepared)]):
+            runtime.close()
 
 
-@contextlib.contextmanager
-def use_strategy(strategy: strategies.Strategy) -> Iterator[None]:
+def _build(session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str) -> RankState:
+    return RankState(world.get_world(caller), strategy)
+
+
+_STATES: Final = rank_states.RankStates("keras", _build)
+
+get_state: Final = _STATES.get
+"""Return the calling rank's state; see `rank_states.RankStates.get`."""
+
+
+def use_strategy(strategy: strategies.Strategy) -> contextlib.AbstractContextManager[None]:
     """Have the open session's rank use a strategy, for the duration of a block."""
-    session = worker_session.get_session("keras.KerasTrainer")
-    state = _states[session] = RankState(world.get_world("keras.KerasTrainer"), strategy)
-    try:
-        yield
-    finally:
-        _states.pop(session, None)
-        state.exchange.close()
-
-
-@final
-class RunWithStrategy(hosting.FunctionWithStrategy):
-    """A training function together with its strategy."""
-
-    def __call__(self, *args: Any) -> Any:
-        """Run it."""
-        with use_strategy(self.strategy):
-            return self._function(*args)
+    return _STATES.use(strategy)

@@ -9,6 +9,7 @@ from hocket import data
 from hocket.train import configs, data_parallel_trainer, strategies, validation
 from hocket.train.frameworks.keras import config, rank_state
 from hocket.train.rank import datasets as datasets_module
+from hocket.train.strategies import hosting
 
 
 @final
@@ -49,14 +50,7 @@ class KerasTrainer(data_parallel_trainer.DataParallelTrainer):
         metadata: None = None,
         resume_from_checkpoint: None = None,
     ) -> None:
-        if strategy is not None and not isinstance(strategy, strategies.Strategy):
-            raise TypeError(
-                f"strategy must be a Strategy, but received {strategy!r}. Write strategy=AllReduce() or strategy=LocalSGD(8)."
-            )
-        if callable(train_loop_per_worker):
-            train_loop_per_worker = rank_state.RunWithStrategy(
-                train_loop_per_worker, strategy or strategies.AllReduce()
-            )
+        train_loop_per_worker = hosting.add_strategy(train_loop_per_worker, strategy, rank_state.use_strategy)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,

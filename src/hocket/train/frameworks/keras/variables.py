@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import keras
 import numpy as np
 import numpy.typing as npt
+
+from hocket import ps
+from hocket.train import strategies
+from hocket.train.frameworks.keras import served_optimizers
 
 
 def attach(model: Any) -> None:
@@ -32,15 +37,64 @@ def read(variable: Any) -> npt.NDArray[Any]:
 
 def read_flat(given: Sequence[Any]) -> npt.NDArray[Any]:
     """Return all values in one array of float32, or of float64 if one of them is."""
-    arrays = [read(variable) for variable in given]
-    dtype = np.float64 if any(array.dtype == np.float64 for array in arrays) else np.float32
-    return np.concatenate([array.reshape(-1).astype(dtype) for array in arrays]) if arrays else np.zeros(0, dtype)
+    return strategies.flatten([read(variable) for variable in given])
 
 
 def write_flat(given: Sequence[Any], flat: npt.NDArray[Any]) -> None:
     """Set values from what `read_flat` returned, or what was made of it."""
-    start = 0
-    for variable in given:
-        size = int(np.prod(variable.shape))
-        variable.assign(flat[start : start + size].reshape(variable.shape))
-        start += size
+    for variable, array in zip(given, strategies.unflatten(flat, [tuple(one.shape) for one in given]), strict=True):
+        variable.assign(array)
+
+
+@final
+class ModelVariables(strategies.HostModel):
+    """What a model trains, as host arrays.
+
+    Args:
+        model: Its variables may be made later.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = weakref.ref(model)
+
+    @property
+    def _variables(self) -> Sequence[Any]:
+        given: Sequence[Any] = self._get_model().trainable_variables
+        return given
+
+    def _get_model(self) -> Any:
+        model = self._model()
+        assert model is not None, "it trains"
+        return model
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The variables' shapes."""
+        return [tuple(variable.shape) for variable in self._variables]
+
+    def read(self) -> list[npt.NDArray[Any]]:
+        """Return copies of the variables."""
+        attach(self._get_model())
+        return [read(variable) for variable in self._variables]
+
+    def write(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        """Set the variables."""
+        attach(self._get_model())
+        for variable, array in zip(self._variables, arrays, strict=True):
+            variable.assign(array)
+
+    def list_rules(self) -> list[tuple[str, ps.Optimizer]]:
+        """Return each variable's name, and what does on a server as the model's optimizer does."""
+        optimizer = self._get_model().optimizer
+        return [(variable.path, served_optimizers.convert(optimizer, variable)) for variable in self._variables]
+
+    @property
+    def steps_taken(self) -> int:
+        """How many steps the optimizer has taken."""
+        return int(keras.ops.convert_to_numpy(self._get_model().optimizer.iterations))
+
+    @property
+    def own_average(self) -> str:
+        """What of the optimizer averages the weights over time."""
+        optimizer = self._get_model().optimizer
+        return f"{type(optimizer).__name__}(use_ema=True)" if getattr(optimizer, "use_ema", False) else ""

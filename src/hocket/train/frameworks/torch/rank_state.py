@@ -1,24 +1,22 @@
 """What one rank has prepared, from the start of its training function to the end.
 
-It belongs to the rank's `worker_session.WorkerSession`, and is made at the first call of a function that needs it. `RunWithStrategy` is there earlier, if the trainer
-was given a strategy.
+See `hocket.train.frameworks.rank_states`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from torch.optim import optimizer as torch_optimizer
 
 from hocket.train import strategies
+from hocket.train.frameworks import rank_states
 from hocket.train.frameworks.torch import precision
 from hocket.train.frameworks.torch import strategies as torch_strategies
 from hocket.train.rank import rank_info, worker_session
-from hocket.train.strategies import hosting
 
 
 @final
@@ -32,7 +30,7 @@ class RankState:
 
     def __init__(self, info: rank_info.RankInfo, strategy: strategies.Strategy) -> None:
         self.strategy = strategy
-        self.exchange = torch_strategies.open_exchange(strategy, torch_strategies.Ranks(info.rank, info.world_size))
+        self.exchange = torch_strategies.open_exchange(strategy, strategies.Ranks(info.rank, info.world_size))
         self.precision: precision.Precision | None = None
         """What `accelerate` was asked for; None if it was not called."""
         self._models: list[weakref.ref[torch.nn.Module]] = []
@@ -97,41 +95,16 @@ class RankState:
         self._unrelated.add(optimizer)
 
 
-_states: weakref.WeakKeyDictionary[worker_session.WorkerSession, RankState] = weakref.WeakKeyDictionary()
+def _build(session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str) -> RankState:
+    return RankState(session.info, strategy)
 
 
-def get_state(caller: str) -> RankState:
-    """Return the calling rank's state.
+_STATES: Final = rank_states.RankStates("torch", _build)
 
-    Args:
-        caller: The function's name, for the message.
-
-    Raises:
-        RuntimeError: It is called outside a training function.
-    """
-    session = worker_session.get_session(f"torch.{caller}")
-    state = _states.get(session)
-    if state is None:
-        state = _states[session] = RankState(session.info, strategies.AllReduce())
-    return state
+get_state: Final = _STATES.get
+"""Return the calling rank's state; see `rank_states.RankStates.get`."""
 
 
-@contextlib.contextmanager
-def use_strategy(strategy: strategies.Strategy) -> Iterator[None]:
+def use_strategy(strategy: strategies.Strategy) -> contextlib.AbstractContextManager[None]:
     """Have the open session's rank use a strategy, for the duration of a block."""
-    session = worker_session.get_session("torch.TorchTrainer")
-    state = _states[session] = RankState(session.info, strategy)
-    try:
-        yield
-    finally:
-        state.close()
-
-
-@final
-class RunWithStrategy(hosting.FunctionWithStrategy):
-    """A training function together with its strategy."""
-
-    def __call__(self, *args: Any) -> Any:
-        """Run it."""
-        with use_strategy(self.strategy):
-            return self._function(*args)
+    return _STATES.use(strategy)

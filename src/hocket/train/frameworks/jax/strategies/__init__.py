@@ -1,11 +1,44 @@
 """What JAX makes of the strategies of `hocket.train.strategies`.
 
-`strategy` has what one must do, `all_reduce`, `local_sgd` and `parameter_server` are three of them, `averaging` is what they share.
+`strategy` has what an override does; `all_reduce`, `local_sgd` and `parameter_server` are three of them, inside the compiled step; `on_arrays` drives any other strategy. `averaging` is what
+they share.
 """
 
-from hocket.train.frameworks.jax.strategies import all_reduce as all_reduce
-from hocket.train.frameworks.jax.strategies import local_sgd as local_sgd
-from hocket.train.frameworks.jax.strategies import parameter_server as parameter_server
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from hocket.train import strategies
+from hocket.train.frameworks.jax.strategies import all_reduce, local_sgd, on_arrays, parameter_server
 from hocket.train.frameworks.jax.strategies.strategy import Exchange as Exchange
-from hocket.train.frameworks.jax.strategies.strategy import Ranks as Ranks
-from hocket.train.frameworks.jax.strategies.strategy import open_exchange as open_exchange
+from hocket.train.rank import world
+from hocket.train.strategies import ps_client
+
+OVERRIDES: Final[Mapping[type[strategies.Strategy], Callable[[Any, strategies.Ranks], Exchange]]] = {
+    strategies.AllReduce: all_reduce.Exchange,
+    strategies.LocalSGD: local_sgd.Exchange,
+    ps_client.OpenParameterServer: parameter_server.Exchange,
+}
+"""Which strategies JAX has a way of its own for: a program carries what is remembered between steps, and meets in a branch of it."""
+
+
+def open_exchange(settings: strategies.Strategy, ranks: strategies.Ranks) -> Exchange:
+    """Begin what a strategy describes in one rank: JAX's own way, or on host arrays.
+
+    Raises:
+        TypeError: The strategy is for another framework.
+    """
+    override = OVERRIDES.get(type(settings))
+    if override is not None:
+        return override(settings, ranks)
+    joined = world.get_world("jax.JaxTrainer") if ranks.world_size > 1 else None
+    opened = settings.open(strategies.Ranks(ranks.rank, ranks.world_size, joined))
+    if isinstance(opened, Exchange):
+        return opened
+    if isinstance(opened, strategies.StrategyRuntime):
+        return on_arrays.OnArrays(opened, type(settings).__name__, ranks)
+    raise TypeError(
+        f"{type(settings).__name__}.open() must return a StrategyRuntime, but returned {opened!r}. Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive one from "
+        "hocket.train.strategies.Strategy."
+    )

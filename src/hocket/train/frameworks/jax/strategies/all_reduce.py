@@ -15,16 +15,11 @@ from hocket.train.frameworks.jax.strategies import averaging, strategy
 _SHORT: Final[Mapping[str, Any]] = {"fp16": jnp.float16, "bf16": jnp.bfloat16}
 
 
-@strategy.open_exchange.register
-def _(settings: strategies.AllReduce, ranks: strategy.Ranks) -> strategy.Exchange:
-    return _Exchange(settings, ranks)
-
-
 @final
-class _Exchange(strategy.Exchange):
+class Exchange(strategy.Exchange):
     """All gradients of a step travel in one call."""
 
-    def __init__(self, settings: strategies.AllReduce, ranks: strategy.Ranks) -> None:
+    def __init__(self, settings: strategies.AllReduce, ranks: strategies.Ranks) -> None:
         if isinstance(settings.compression, strategies.PowerSGD):
             raise ValueError(  # noqa: TRY004 (the type is right, and JAX has no such thing)
                 f"JaxTrainer cannot compress with {settings.compression}, which torch computes. Use compression='bf16', or leave it out."
@@ -48,11 +43,6 @@ class _Exchange(strategy.Exchange):
             return optimizer.update(self.average(updates, "prepare_optimizer"), state, params, **extra)
 
         return optimizer._replace(update=update)
-
-    def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
-        return params, state
-
-    def close(self) -> None: ...
 
 
 def _shorten(compression: str, dtype: Any) -> Any:

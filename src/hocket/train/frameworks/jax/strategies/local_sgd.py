@@ -32,16 +32,11 @@ class LocalSGDState(NamedTuple):
     """The user's optimizer's state; the rank's own."""
 
 
-@strategy.open_exchange.register
-def _(settings: strategies.LocalSGD, ranks: strategy.Ranks) -> strategy.Exchange:
-    return _Exchange(settings, ranks)
-
-
 @final
-class _Exchange(strategy.Exchange):
+class Exchange(strategy.Exchange):
     """Keeps nothing; see `LocalSGDState`."""
 
-    def __init__(self, settings: strategies.LocalSGD, ranks: strategy.Ranks) -> None:
+    def __init__(self, settings: strategies.LocalSGD, ranks: strategies.Ranks) -> None:
         outer = settings.outer
         if not (outer is None or isinstance(outer, strategies.Nesterov)):
             raise TypeError(
@@ -111,8 +106,6 @@ class _Exchange(strategy.Exchange):
             lambda node: met if _is_ours(node) else node, state, is_leaf=lambda node: isinstance(node, LocalSGDState)
         )
         return common, whole
-
-    def close(self) -> None: ...
 
     def _average(self, tree: Any) -> Any:
         return averaging.compute_means(tree, self._world_size, "prepare_optimizer")

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket import ps
+from hocket.train import strategies
 from hocket.train.frameworks.jax import host_calls, trees
 from hocket.train.frameworks.jax.strategies import averaging, strategy
 from hocket.train.rank import worker_session
@@ -48,17 +49,12 @@ class ServerOptimizer(NamedTuple):
     update: Any
 
 
-@strategy.open_exchange.register
-def _(settings: ps_client.OpenParameterServer, ranks: strategy.Ranks) -> strategy.Exchange:
-    return _Exchange(settings)
-
-
-_exchanges: weakref.WeakKeyDictionary[worker_session.WorkerSession, _Exchange] = weakref.WeakKeyDictionary()
+_exchanges: weakref.WeakKeyDictionary[worker_session.WorkerSession, Exchange] = weakref.WeakKeyDictionary()
 
 
 @final
-class _Exchange(strategy.Exchange):
-    def __init__(self, settings: ps_client.OpenParameterServer) -> None:
+class Exchange(strategy.Exchange):
+    def __init__(self, settings: ps_client.OpenParameterServer, ranks: strategies.Ranks) -> None:
         self._client = ps_client.open_client(settings, "jax.JaxTrainer")
         self._made: dict[str, Any] = {}
         """What the servers hold, by the leaves' names."""

@@ -1,13 +1,46 @@
 """What PyTorch makes of the strategies of `hocket.train.strategies`.
 
-`strategy` has what one must do, `all_reduce`, `local_sgd` and `parameter_server` (with `tables` and `served_optimizers`) are three of them, `averaging` and
-`sharding` are what they share.
+`strategy` has what an override does; `all_reduce`, `local_sgd` and `parameter_server` (with `tables` and `served_optimizers`) are three of them, on torch's own tensors; `on_arrays`
+drives any other strategy. `averaging`, `sharding` and `closures` are what they share.
 """
 
-from hocket.train.frameworks.torch.strategies import all_reduce as all_reduce
-from hocket.train.frameworks.torch.strategies import local_sgd as local_sgd
-from hocket.train.frameworks.torch.strategies import parameter_server as parameter_server
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from hocket.train import strategies
+from hocket.train.frameworks.torch.strategies import all_reduce, local_sgd, on_arrays, parameter_server
 from hocket.train.frameworks.torch.strategies.strategy import Exchange as Exchange
-from hocket.train.frameworks.torch.strategies.strategy import Ranks as Ranks
-from hocket.train.frameworks.torch.strategies.strategy import Strategy as Strategy
-from hocket.train.frameworks.torch.strategies.strategy import open_exchange as open_exchange
+from hocket.train.strategies import ps_client
+
+OVERRIDES: Final[Mapping[type[strategies.Strategy], Callable[[Any, strategies.Ranks], Exchange]]] = {
+    strategies.AllReduce: all_reduce.Exchange,
+    strategies.LocalSGD: local_sgd.Exchange,
+    ps_client.OpenParameterServer: parameter_server.Exchange,
+}
+"""Which strategies PyTorch has a way of its own for: DistributedDataParallel's hooks, meetings on the tensors' device, and tables by rows."""
+
+
+def open_exchange(settings: strategies.Strategy, ranks: strategies.Ranks) -> Exchange:
+    """Begin what a strategy describes in one rank: PyTorch's own way, or on host arrays.
+
+    Raises:
+        TypeError: The strategy is for another framework.
+    """
+    override = OVERRIDES.get(type(settings))
+    if override is not None:
+        return override(settings, ranks)
+    if ranks.world_size > 1 and dist.is_initialized():
+        ranks = strategies.Ranks(ranks.rank, ranks.world_size, on_arrays.GroupCollectives())
+    opened = settings.open(ranks)
+    if isinstance(opened, Exchange):
+        return opened
+    if isinstance(opened, strategies.StrategyRuntime):
+        return on_arrays.OnArrays(opened, type(settings).__name__, ranks)
+    raise TypeError(
+        f"{type(settings).__name__}.open() must return a StrategyRuntime, or in PyTorch an Exchange, but returned {opened!r}. Use AllReduce(), LocalSGD(8) or "
+        "ParameterServer(), or derive one from hocket.train.strategies.Strategy."
+    )

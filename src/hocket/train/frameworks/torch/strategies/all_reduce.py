@@ -19,16 +19,11 @@ _HOOKS: Final[Mapping[str, Callable[..., Any]]] = {
 }
 
 
-@strategy.open_exchange.register
-def _(settings: strategies.AllReduce, ranks: strategy.Ranks) -> strategy.Exchange:
-    return _Exchange(settings, ranks)
-
-
 @final
-class _Exchange(strategy.Exchange):
+class Exchange(strategy.Exchange):
     """DistributedDataParallel does everything in the backward pass."""
 
-    def __init__(self, settings: strategies.AllReduce, ranks: strategy.Ranks) -> None:
+    def __init__(self, settings: strategies.AllReduce, ranks: strategies.Ranks) -> None:
         self._settings = settings
         self._ranks = ranks
         self._hooks: list[Any] = []
@@ -81,12 +76,6 @@ class _Exchange(strategy.Exchange):
         return closures.replace_closure(
             args, kwargs, lambda: closures.average_loss(closure(), device, self._ranks.world_size)
         )
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None: ...
-
-    def synchronize(self) -> None: ...
 
     def close(self) -> None:
         for hook in self._hooks:

@@ -15,19 +15,14 @@ STATE_KEY: Final = "hocket.local_sgd"
 """Where an optimizer's ``state_dict`` has what belongs to the meetings. Other strategies, and plain torch, load such a dict and ignore it."""
 
 
-@strategy.open_exchange.register
-def _(settings: strategies.LocalSGD, ranks: strategy.Ranks) -> strategy.Exchange:
-    return _Exchange(settings, ranks)
-
-
 @final
-class _Exchange(strategy.Exchange):
-    """One `_Meetings` for each optimizer."""
+class Exchange(strategy.Exchange):
+    """One `_Meetings` for each optimizer. Its work before a step is a hook's, which sees closures too."""
 
     needs_optimizer = True
     shares_gradients = False
 
-    def __init__(self, settings: strategies.LocalSGD, ranks: strategy.Ranks) -> None:
+    def __init__(self, settings: strategies.LocalSGD, ranks: strategies.Ranks) -> None:
         self._settings = settings
         self._ranks = ranks
         self._models: list[torch.nn.Module] = []
@@ -36,11 +31,7 @@ class _Exchange(strategy.Exchange):
     def adapt_model(
         self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
     ) -> torch.nn.Module:
-        if parallel_strategy != "ddp" or options:
-            raise ValueError(
-                f"LocalSGD keeps a whole model in each rank and wraps none, but received parallel_strategy={parallel_strategy!r} with "
-                f"parallel_strategy_kwargs={dict(options)!r}. Leave both out, or use the strategy AllReduce."
-            )
+        strategy.require_whole("LocalSGD", "a whole model in each rank and wraps none", parallel_strategy, options)
         if self._ranks.world_size > 1:
             averaging.copy_from_first(itertools.chain(model.parameters(), model.buffers()))
         self._models.append(model)
@@ -56,9 +47,6 @@ class _Exchange(strategy.Exchange):
             )
         self._meetings[optimizer] = _Meetings(optimizer, models, self._settings, self._ranks.world_size)
         return optimizer
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do nothing: a hook of the optimizer does it, which sees closures too."""
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._meetings[optimizer].after_step()

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from hocket import ps
+from hocket.train import strategies
 from hocket.train.frameworks.torch.strategies import averaging, closures, served_optimizers, strategy, tables
 from hocket.train.strategies import ps_client
 
@@ -24,17 +25,12 @@ STEPS_KEY: Final = "hocket_steps"
 """Where an optimizer's first parameter group has how many steps were taken, so that it is saved and loaded with the optimizer, prepared or not."""
 
 
-@strategy.open_exchange.register
-def _(settings: ps_client.OpenParameterServer, ranks: strategy.Ranks) -> strategy.Exchange:
-    return _Exchange(settings, ranks)
-
-
 @final
-class _Exchange(strategy.Exchange):
+class Exchange(strategy.Exchange):
     needs_optimizer = True
     shares_gradients = False
 
-    def __init__(self, settings: ps_client.OpenParameterServer, ranks: strategy.Ranks) -> None:
+    def __init__(self, settings: ps_client.OpenParameterServer, ranks: strategies.Ranks) -> None:
         self._min_rows = settings.settings.min_table_rows
         self._ranks = ranks
         self._client = ps_client.open_client(settings, "torch.TorchTrainer")
@@ -55,11 +51,9 @@ class _Exchange(strategy.Exchange):
     def adapt_model(
         self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
     ) -> torch.nn.Module:
-        if parallel_strategy != "ddp" or options:
-            raise ValueError(
-                f"ParameterServer keeps the parameters on servers and wraps no model, but received parallel_strategy={parallel_strategy!r} with "
-                f"parallel_strategy_kwargs={dict(options)!r}. Leave both out, or use the strategy AllReduce."
-            )
+        strategy.require_whole(
+            "ParameterServer", "the parameters on servers and wraps no model", parallel_strategy, options
+        )
         found = {weight: module for module, weight in tables.find_tables(model, self._min_rows)}
         self._tables.update(found)
         if self._ranks.world_size > 1:
@@ -87,8 +81,6 @@ class _Exchange(strategy.Exchange):
         self._hooks.append(optimizer.register_step_pre_hook(self._push))
         self._refresh()
         return optimizer
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None: ...  # `_push` is, and knows of closures
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter, gradient in self._aside:

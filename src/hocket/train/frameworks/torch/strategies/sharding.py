@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import torch
 
-from hocket.train.frameworks.torch.strategies import averaging, strategy
+from hocket.train import strategies
+from hocket.train.frameworks.torch.strategies import averaging
 
 
 def shard(
-    model: torch.nn.Module, ranks: strategy.Ranks, options: Mapping[str, Any], device: torch.device
+    model: torch.nn.Module, ranks: strategies.Ranks, options: Mapping[str, Any], device: torch.device
 ) -> torch.nn.Module:
     """Shard a model over all ranks, in place; return it.
 

@@ -1,0 +1,473 @@
+"""The parent of all ranks: starts them, relays what they write, starts them again after a failure, and ends everything.
+
+A fresh, single-threaded interpreter, in a session of its own: a Ctrl-C of the terminal goes to the front, which passes it on. It loads torch
+before it forks, so the ranks share those pages and none of them waits for it again, also after a restart. Nothing is running in torch then.
+
+**Nothing survives.** The agent is the sub-reaper of the launch, as the guardian is of a session: whatever the ranks start, however deep,
+becomes its child at the latest when it is orphaned, and is killed at the end. That the front is gone, however it went, is known by the end
+of a pipe. If the agent is killed, the kernel kills the ranks, and what they have started falls to the front.
+
+**Ports.** The store through which ranks find each other is served by a fork of the agent, one for each attempt. Its port listens before
+there is any rank, so nobody else can take it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import math
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from types import FrameType
+from typing import NoReturn
+
+from hocket import exceptions
+from hocket.cli.launch import backend, output, rank, report, store
+from hocket.cli.launch import plan as plans
+from hocket.engine import descendants, descriptors
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What asks a launch to end; the ranks get the same signal."""
+
+SETTLE_SECONDS = 0.5
+"""How long what the ranks have started may outlive them. Python's own trackers of shared memory clean up when their program is dead; a
+guess at how long that takes."""
+
+NOTICE_SECONDS = float(os.environ.get("HOCKET_RUN_NOTICE_S", "20"))
+"""How long some ranks may go on after the first has ended well, until that is said."""
+
+PATIENCE_SECONDS = 1.0
+"""How long a rank that was asked to end may take before we say what we wait for. A guess."""
+
+
+_OURS = (os.path.dirname(os.path.abspath(__file__)), "<frozen runpy>", '"<string>", line')
+"""Frames that say nothing to a user."""
+
+
+class Child:
+    """One rank of one attempt."""
+
+    def __init__(self, number: int) -> None:
+        self.rank = number
+        self.note = rank.Note()
+        self.stack_fd = os.memfd_create("hocket-stack", os.MFD_CLOEXEC)
+        self.error_fd = os.memfd_create("hocket-error", os.MFD_CLOEXEC)
+        self.stderr: output.Source | None = None
+        self.started_at = time.monotonic()
+        self.pid = 0
+        self.is_ended_by_us = False
+
+    def close(self) -> None:
+        """Forget its files."""
+        for fd in (self.note.fd, self.stack_fd, self.error_fd):
+            os.close(fd)
+
+
+class LaunchAgent:
+    """The loop."""
+
+    def __init__(self, plan: plans.Plan, lifeline: int) -> None:
+        self._plan = plan
+        self._lifeline = lifeline
+        self._relay = output.Relay()
+        self._living: dict[int, Child] = {}
+        self._endings: list[report.Ending] = []
+        #: The process that serves the store.
+        self._server: int | None = None
+        #: Signals that came, and are not handled yet.
+        self._asked: list[int] = []
+        #: The first signal that asked the launch to end.
+        self._stopped_by: int | None = None
+        #: When and by which signal the living ranks were asked to end, and when they are killed.
+        self._asked_at = math.inf
+        self._sent: set[int] = set()
+        self._deadline: float | None = None
+        self._say_at: float | None = None
+        #: When to say that ranks go on though others have ended.
+        self._tell_at: float | None = None
+        self._usual = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        self._pid = os.getpid()
+        self._wake_read, self._wake_write = descendants.open_wake_pipe()
+        for number in self._list_heeded():
+            signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        self._oom_kills = descendants.count_oom_kills()
+
+    def _list_heeded(self) -> list[int]:
+        """Return the stop signals that whoever started us does not have ignored, as `nohup` has."""
+        return [number for number, usual in self._usual.items() if usual is not signal.SIG_IGN]
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._asked.append(number)
+
+    def run(self) -> int:
+        """Run the script until it succeeds or no restart is left; return the exit code."""
+        most = self._plan.max_restarts
+        for attempt in range(most + 1):
+            self._run_attempt(attempt)
+            failures = [ending for ending in self._endings if ending.is_failure]
+            if self._asked and self._stopped_by is None:
+                self._stopped_by = self._asked[0]
+            if self._stopped_by is not None:
+                return self._finish_stopped(self._stopped_by)
+            if not failures:
+                return 0
+            if attempt < most:
+                self._relay.say(report.announce_restart(self._endings, attempt=attempt, max_restarts=most))
+        self._relay.say(report.explain(self._endings, attempt=most, max_restarts=most))
+        return report.find_first(self._endings).code
+
+    def _finish_stopped(self, number: int) -> int:
+        if all(ending.code == 0 for ending in self._endings):  # they heeded the signal, and ended well
+            return 0
+        self._relay.say(_describe_stop(number))
+        return 128 + number
+
+    def _run_attempt(self, attempt: int) -> None:
+        self._endings = []
+        self._asked_at, self._sent = math.inf, set()
+        self._deadline = self._say_at = self._tell_at = None
+        address = self._start_server()
+        for number in range(self._plan.num_workers):
+            self._start(number, attempt, address)
+        while self._living:
+            self._wait()
+        self._end_leftovers()
+        self._endings.sort(key=lambda ending: ending.rank)
+
+    # --- birth --------------------------------------------------------------------------------------------------------
+
+    def _start_server(self) -> tuple[str, int]:
+        """Start the process that serves the store; return its address."""
+        with store.listen() as listener:
+            address: tuple[str, int] = listener.getsockname()
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            self._server = os.fork()
+            if self._server == 0:
+                try:
+                    self._leave([], [], [])
+                    descendants.set_name("hocket:store")
+                    store.serve(listener)
+                finally:
+                    os._exit(1)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        return address
+
+    def _end_server(self) -> None:
+        if self._server is not None:
+            descendants.kill(self._server)
+
+    def _start(self, number: int, attempt: int, address: tuple[str, int]) -> None:
+        child = Child(number)
+        prefix = f"[{number}] " if self._plan.is_prefixed else ""
+        pipes = [(target, *output.open_pipe(target)) for target in ((1, 2) if prefix else (2,))]
+        environment = build_environment(self._plan, number, attempt, address, child.error_fd)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        child.pid = os.fork()
+        if child.pid == 0:
+            self._leave([theirs for _, _, theirs in pipes], [ours for _, ours, _ in pipes], [1, 2][-len(pipes) :])
+            gc.enable()
+            os.environ.update(environment)
+            sys.exit(rank.run(self._plan, child.note, child.stack_fd))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        for target, ours, theirs in pipes:
+            os.close(theirs)
+            source = self._relay.add(ours, target, prefix)
+            if target == 2:
+                child.stderr = source
+        self._living[child.pid] = child
+
+    def _leave(self, theirs: list[int], ours: list[int], targets: list[int]) -> None:
+        """In the new process: let go of everything that is the agent's."""
+        descendants.begin_child(os.path.basename(sys.executable)[:15], self._pid)
+        for number, usual in self._usual.items():
+            signal.signal(number, usual)
+        for fd, target in zip(theirs, targets, strict=True):
+            os.dup2(fd, target)
+        own = (self._lifeline, self._wake_read, self._wake_write)
+        for fd in (*own, *theirs, *ours, *self._relay.list_descriptors()):
+            os.close(fd)
+        for child in self._living.values():
+            child.close()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._lifeline, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        self._relay.register(poll)
+        for fd, _ in poll.poll(self._count_milliseconds()):
+            if fd == self._lifeline:
+                self._end_at_once()
+            elif fd == self._wake_read:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+            else:
+                self._relay.handle(fd)
+        while self._asked:
+            self._stop(self._asked.pop(0))
+        self._reap()
+        self._keep_time()
+
+    def _count_milliseconds(self) -> int | None:
+        """Return how long there is nothing to do, unless something happens."""
+        times = [
+            at for at in (self._deadline, self._say_at, self._tell_at, self._relay.find_release()) if at is not None
+        ]
+        return max(0, int((min(times) - time.monotonic()) * 1000) + 1) if times else None
+
+    def _stop(self, number: int) -> None:
+        """Pass a signal on to the ranks; the second one ends them at once."""
+        is_first = self._stopped_by is None and self._deadline is None
+        self._stopped_by = self._stopped_by or number
+        if is_first:
+            self._ask_to_end(number)
+        else:
+            self._deadline = time.monotonic()
+
+    def _ask_to_end(self, number: int) -> None:
+        """Send the living ranks a signal. Not their own children: a rank may need those to save what it has."""
+        for child in self._living.values():
+            child.is_ended_by_us = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, number)
+        now = self._asked_at = time.monotonic()
+        self._sent.add(number)
+        self._deadline = now + self._plan.grace_s
+        self._say_at = now + PATIENCE_SECONDS
+
+    def _keep_time(self) -> None:
+        now = time.monotonic()
+        self._relay.release(now)
+        if self._say_at is not None and now >= self._say_at:
+            self._say_at = None
+            if self._living and self._deadline is not None and now < self._deadline:
+                ranks = ", ".join(str(child.rank) for child in self._living.values())
+                rest = self._deadline - now
+                self._relay.say(
+                    f"hocket run: waiting for rank {ranks} to end, {rest:.0f} s at most (--grace); Ctrl-C ends all now.\n"
+                )
+        if self._tell_at is not None and now >= self._tell_at:
+            self._tell_at = None
+            self._tell_of_stragglers()
+        if self._deadline is not None and now >= self._deadline:
+            self._deadline = None
+            self._sent.add(signal.SIGKILL)
+            for child in self._living.values():
+                descendants.kill_group(child.pid)
+
+    # --- death --------------------------------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        for ended in descendants.reap():
+            child = self._living.get(ended.pid)
+            if child is not None:
+                self._bury(child, ended)
+            elif ended.pid == self._server:
+                self._server = None
+                status = ended.exit_code if ended.signal_number is None else -ended.signal_number
+                self._relay.say(
+                    f"hocket run: the process that serves the store at MASTER_PORT (pid {ended.pid}) ended with status {status}; "
+                    "ranks that need it now will fail. Look above and at `dmesg` for the cause.\n"
+                )
+
+    def _bury(self, child: Child, ended: descendants.Ended) -> None:
+        del self._living[child.pid]
+        now = time.monotonic()
+        signal_number, exit_code = ended.signal_number, ended.exit_code
+        oom_kills = descendants.count_oom_kills()
+        word = child.note.read()
+        if word is not None and word.time <= self._asked_at and signal_number in self._sent - {signal.SIGKILL}:
+            signal_number, exit_code = None, word.code  # it had failed, and was about to end, when our signal came
+        assert child.stderr is not None
+        self._take_rest(child.stderr.fd)
+        death = exceptions.Death(
+            pid=child.pid,
+            signal_number=signal_number,
+            exit_code=exit_code,
+            peak_rss_bytes=ended.peak_rss_bytes,
+            out_of_memory=signal_number == signal.SIGKILL and oom_kills > self._oom_kills,
+            stderr_tail=child.stderr.read_tail(),
+            stack=descendants.read_stack(child.stack_fd, _OURS) if signal_number is not None else "",
+            # An error that it left word of before we asked is its own; so is any signal that we did not send.
+            expected=child.is_ended_by_us
+            and (word is None or word.time > self._asked_at)
+            and (signal_number is None or signal_number in self._sent),
+        )
+        self._oom_kills = oom_kills
+        ending = report.Ending(
+            rank=child.rank,
+            death=death,
+            ended_at=word.time if word else now,
+            ran_s=(word.time if word else now) - child.started_at,
+            summary=word.summary if word else "",
+            recorded=report.parse_recorded(os.pread(child.error_fd, descendants.TAIL_BYTES, 0)),
+        )
+        self._endings.append(ending)
+        child.close()
+        if ending.is_failure and self._deadline is None and self._living:
+            self._ask_to_end(signal.SIGTERM)
+        elif self._tell_at is None and len(self._endings) == 1:
+            self._tell_at = now + NOTICE_SECONDS
+
+    def _tell_of_stragglers(self) -> None:
+        """Say it once: that a rank goes on may be meant, or it may wait for ever, as for a rank that has ended."""
+        if not self._living or self._deadline is not None:
+            return
+        ended = ", ".join(str(ending.rank) for ending in sorted(self._endings, key=lambda one: one.rank))
+        living = ", ".join(f"{child.rank} (pid {child.pid})" for child in self._living.values())
+        self._relay.say(
+            f"hocket run: rank {ended} ended {NOTICE_SECONDS:.0f} s ago, and rank {living} goes on. If it waits for one that has ended, Ctrl-C or SIGTERM ends "
+            "the launch.\n"
+        )
+
+    def _take_rest(self, fd: int) -> None:
+        """Read what a dead rank left in its pipe, as much as a pipe holds; what nobody takes waits in our memory."""
+        for _ in range(32):
+            if fd not in self._relay.list_descriptors() or not descriptors.is_readable(fd):
+                return
+            self._relay.handle(fd)
+
+    def _end_leftovers(self) -> None:
+        """End what the ranks have started and left behind, and pass on the last words."""
+        self._settle()
+        self._relay.drain(1.0)
+
+    def _end_at_once(self) -> NoReturn:
+        """The front is gone, or nothing can go on: nobody waits for anything."""
+        for child in self._living.values():
+            descendants.kill(child.pid)
+        self._settle()
+        os._exit(1)
+
+    def _settle(self) -> None:
+        """End the store and all descendants; what cleans up behind the ranks gets a moment for that."""
+        self._end_server()
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while descendants.list_descendants(self._pid) and time.monotonic() < deadline:
+            time.sleep(0.005)
+            descendants.reap_orphans()
+        descendants.end_all()
+
+    def give_up(self, error: OSError) -> NoReturn:
+        """End everything: there is no process, descriptor or terminal to be had for a rank."""
+        self._relay.say(
+            f"hocket run: {self._plan.num_workers} ranks cannot be started here: {error}. Use fewer --workers, or raise the limits "
+            "that `ulimit -a` shows.\n"
+        )
+        self.finish()
+        self._end_at_once()
+
+    def finish(self) -> None:
+        """Write what is still to be said."""
+        self._relay.drain(1.0)
+
+
+def build_environment(
+    plan: plans.Plan, number: int, attempt: int, address: tuple[str, int], error_fd: int
+) -> dict[str, str]:
+    """Return the environment variables of a rank: those of torchrun."""
+    size = str(plan.num_workers)
+    return {
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
+        "GROUP_RANK": "0",
+        "ROLE_RANK": str(number),
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_WORLD_SIZE": size,
+        "MASTER_ADDR": address[0],
+        "MASTER_PORT": str(address[1]),
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.max_restarts),
+        "TORCHELASTIC_RUN_ID": plan.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in STOP_SIGNALS),
+        "TORCHELASTIC_ERROR_FILE": f"/proc/{os.getpid()}/fd/{error_fd}",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        # All ranks are here, so gloo need not ask the network who this machine is.
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+
+
+def _describe_stop(number: int) -> str:
+    name = signal.Signals(number).name
+    return f"hocket run: stopped by {name}{' (Ctrl-C)' * (name == 'SIGINT')}; all ranks have ended.\n"
+
+
+def _load(modules: tuple[str, ...]) -> None:
+    """Import what ranks will need. As long as that takes, there is nothing to end in order: signals just end this process."""
+    heeded = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    usual = {number: signal.signal(number, _exit_at_once) for number in heeded}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    descendants.die_with_parent()
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the ranks may do without)
+            if not (isinstance(error, ModuleNotFoundError) and error.name == name):
+                _tell_of_failed_import(name, error)
+    backend.announce()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    descendants.die_with_parent(0)  # from here on the lifeline tells, and there are others to end
+    for number, handler in usual.items():
+        signal.signal(number, handler)
+
+
+def _tell_of_failed_import(name: str, error: Exception) -> None:
+    """Say what went wrong here: when the ranks import the rest of it, they may fail in another way."""
+    text = "".join(traceback.format_exception(error))
+    with contextlib.suppress(OSError):
+        os.write(
+            2, f"{text}hocket run: the import of {name} failed, as above, before the ranks were started.\n".encode()
+        )
+
+
+def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, _describe_stop(number).encode())
+    os._exit(128 + number)
+
+
+def main(lifeline: int) -> None:
+    """Run the agent: the whole life of its process. In a rank it leaves by `SystemExit`, as a script does."""
+    descendants.adopt()
+    plan = plans.parse_plan(_read_line(lifeline))
+    if not sys.flags.safe_path:
+        sys.path[0] = plan.get_path_entry()
+    elif not plan.is_module and not plans.is_plain_script(plan.target):
+        sys.path.insert(0, plan.get_path_entry())
+    descendants.set_name("hocket:keeper")
+    descendants.allow_forks()
+    gc.disable()  # measured: looking for garbage takes 0.35 of the 2.0 s that torch and its compiler take to load
+    _load(plan.modules)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # it is when its descriptor was closed
+            stream.flush()  # or each rank would write again what an import has printed
+    gc.freeze()  # what is here now is never looked at again, so the ranks share its pages; a collection would take 0.25 s
+    agent = LaunchAgent(plan, lifeline)
+    try:
+        code = agent.run()
+    except OSError as error:
+        agent.give_up(error)
+    agent.finish()
+    os._exit(code)
+
+
+def _read_line(fd: int) -> str:
+    data = b""
+    while not data.endswith(b"\n"):
+        more = os.read(fd, 1 << 16)
+        if not more:
+            os._exit(1)  # the front died in the middle of a word
+        data += more
+    return data.decode()

@@ -1,0 +1,259 @@
+"""How the ranks of one host keep step: the marks that they leave for each other, how they wait, and how a group ends.
+
+*Slots.* The mark of turn s says that the slot of turn s is full. It also says that its rank is done with turn s - 2,
+because nobody runs further ahead than by one turn. A rank fills the slot of turn s after it has seen all marks of turn
+s - 2, so everybody is done with turn s - 4, which had the same slot: four are enough, and nobody ever waits for a slot.
+Marks are reused in the same way.
+
+*Waiting.* For `SPIN_SECONDS` a rank looks again and again, which is what a turn usually takes. Every 16 looks the rank
+gives its processor away, and where ranks outnumber the processors each time: the rank that it waits for may want the
+same processor, as the kernel likes to wake a process where its waker runs. (Measured: without it two ranks on two cores
+came to share one, and a turn took 400 us instead of 20.) Then the rank says that it sleeps, and sleeps in the kernel
+until it is woken. Ten times a second it looks whether there is still something to wait for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+from hocket import texts
+from hocket.collective import errors, futex, peer_monitor, point_to_point, segment, turns
+
+SPIN_SECONDS = 100e-6
+"""How long a rank looks before it sleeps. To be woken takes some 50 us. A guess at twice that."""
+
+LOOK_SECONDS = 0.1
+"""How often one who sleeps looks around. It also bounds what a lost wake could cost."""
+
+_MASK: Final = 0xFFFFFFFF
+_TURNS: Final = segment.ROUNDS - 1
+
+
+@final
+class Rounds:
+    """One rank's marks, and its waits for those of the others.
+
+    Args:
+        memory: What the ranks share; closed with this.
+        rank: This rank.
+        timeout_s: How long it may be waited for a rank.
+        names: What messages call the ranks.
+    """
+
+    def __init__(self, memory: segment.Segment, rank: int, timeout_s: float, names: Sequence[int]) -> None:
+        size = memory.size
+        self.memory = memory
+        self.rank = rank
+        #: The number of the last mark that this rank made.
+        self.seq = 0
+        self.lock = threading.Lock()
+        #: An operation: one at a time.
+        self.operation = _Operation(self)
+        #: Why nothing can be called any more.
+        self.error: errors.CollectiveError | None = None
+        self._tag = 0
+        self._marks = memory.words
+        self._own_marks = [segment.find_mark(size, turn, rank) for turn in range(segment.ROUNDS)]
+        others = [other for other in range(size) if other != rank]
+        self._their_marks = [
+            [(segment.find_mark(size, turn, other), other) for other in others] for turn in range(segment.ROUNDS)
+        ]
+        self._header = segment.find_header(rank)
+        self._sleepers = [2 * (segment.find_header(other) + segment.ASLEEP) for other in others]
+        self._start = ctypes.addressof(ctypes.c_char.from_buffer(memory.view()))
+        self._is_crowded = size > len(os.sched_getaffinity(0))
+        self._monitor = peer_monitor.PeerMonitor(memory, rank, timeout_s, names)
+        self.messages = point_to_point.PointToPoint(memory, rank, self.wake_all)
+        self._turns = turns.get_optional_turns()
+        self._is_open = True
+
+    def close(self) -> None:
+        """Leave the group, and let go of the memory."""
+        with self.lock:
+            self.give_up(errors.CollectiveError("The group is closed. Make a new one in all ranks."))
+            if self._is_open:
+                self._is_open = False
+                self._monitor.close()
+                self.messages.close()
+                self.memory.close()
+
+    def end(self) -> None:
+        """Say that this rank's program is over: it can still be asked, but will not come to another operation."""
+        with self.lock:
+            if self._is_open and self.error is None:
+                peer_monitor.end(self.memory, self.rank)
+                self.wake_all()
+
+    def announce(self, doing: int, amount: int) -> None:
+        """Say what begins: an operation as `peer_monitor.pack` returns it, and how many bytes it is about."""
+        words, header = self._marks, self._header
+        words[header + segment.DOING] = doing
+        words[header + segment.AMOUNT] = amount
+        self._tag = (doing * 0x9E3779B97F4A7C15 ^ amount * 0xC2B2AE3D27D4EB4F) >> 17 & _MASK
+
+    def describe(self) -> str:
+        """Return what this rank is doing, in words."""
+        return self._monitor.describe_own()
+
+    def mark(self) -> int:
+        """Say that this rank's part of the next turn is there; return the turn's mark."""
+        self.seq = seq = self.seq + 1 & _MASK
+        mark = seq << 32 | self._tag
+        self._marks[self._own_marks[seq & _TURNS]] = mark
+        futex.fence()
+        halves = self.memory.halves
+        for place in self._sleepers:
+            if halves[place]:
+                self._wake(place)
+        return mark
+
+    def wake_all(self) -> None:
+        """Wake all who sleep."""
+        futex.fence()
+        for place in self._sleepers:
+            if self.memory.halves[place]:
+                self._wake(place)
+
+    def _wake(self, asleep: int) -> None:
+        bell = asleep + 2 * (segment.BELL - segment.ASLEEP)
+        self.memory.halves[bell] = self.memory.halves[bell] + 1 & _MASK
+        futex.wake(self._start + 4 * bell)
+
+    def wait(self, mark: int) -> None:
+        """Wait until all others have made the same mark."""
+        marks = self._marks
+        for place, other in self._their_marks[mark >> 32 & _TURNS]:
+            if marks[place] != mark:
+                self._linger(place, other, mark)
+
+    def _linger(self, place: int, other: int, mark: int) -> None:
+        marks, until = self._marks, time.perf_counter() + (SPIN_SECONDS if self._turns is None else 0)
+        looks = 1 if self._is_crowded else 16
+        while True:
+            for _ in range(looks):
+                if marks[place] == mark:
+                    return
+            os.sched_yield()
+            if marks[place] >> 32 == mark >> 32 and marks[place] != mark:
+                self._fail(self._monitor.build_mismatch(other))
+            if time.perf_counter() > until:
+                break
+        self._sleep_until(lambda: marks[place] >> 32 == mark >> 32, self._list_missing(mark))
+        if marks[place] != mark:
+            self._fail(self._monitor.build_mismatch(other))
+
+    def wait_for(self, is_over: Callable[[], bool], others: Sequence[int]) -> None:
+        """Move messages until something is so that one of these ranks brings about."""
+        until = time.perf_counter() + (SPIN_SECONDS if self._turns is None else 0)
+        while time.perf_counter() < until:
+            self.messages.progress()
+            if is_over():
+                return
+            os.sched_yield()
+        self._sleep_until(is_over, lambda: list(others))
+
+    def _list_missing(self, mark: int) -> Callable[[], list[int]]:
+        places = self._their_marks[mark >> 32 & _TURNS]
+        return lambda: [other for place, other in places if self._marks[place] >> 32 != mark >> 32]
+
+    def _sleep_until(self, is_over: Callable[[], bool], list_missing: Callable[[], list[int]]) -> None:
+        """Sleep until something is so that another rank brings about.
+
+        Raises:
+            RankDiedError: It never will be.
+            CollectiveTimeoutError: It took too long.
+        """
+        halves, asleep = self.memory.halves, 2 * (self._header + segment.ASLEEP)
+        bell = 2 * (self._header + segment.BELL)
+        start = time.monotonic()
+        self._monitor.begin()
+        if self._turns is not None:
+            self._take_turns(self._turns, is_over, list_missing, start)
+            return
+        try:
+            while True:
+                halves[asleep] = 1
+                futex.fence()
+                heard = halves[bell]
+                if self.messages.progress() or is_over():
+                    if is_over():
+                        return
+                    continue
+                futex.wait(self._start + 4 * bell, heard, LOOK_SECONDS)
+                waited = time.monotonic() - start
+                if waited > LOOK_SECONDS / 2:
+                    self._look_around(is_over, list_missing, waited)
+        finally:
+            halves[asleep] = 0
+
+    def _look_around(self, is_over: Callable[[], bool], list_missing: Callable[[], list[int]], waited: float) -> None:
+        """Raise if there is nothing to wait for any more."""
+        if is_over():
+            return
+        try:
+            self._monitor.check(list_missing(), waited)
+        except errors.CollectiveError as error:
+            self.messages.progress()  # it may have sent something before it ended
+            if not is_over():
+                self._fail(error)
+
+    def _take_turns(
+        self, ours: turns.Turns, is_over: Callable[[], bool], list_missing: Callable[[], list[int]], start: float
+    ) -> None:
+        """As `_sleep_until`, where the other ranks are threads of this process."""
+
+        def look() -> bool:
+            if self.messages.progress():
+                ours.note_progress()
+            self._look_around(is_over, list_missing, time.monotonic() - start)
+            return is_over()
+
+        ours.wait(look, f"waits in {self._monitor.describe_own()}", needs_rank=True)
+
+    def _fail(self, error: errors.CollectiveError) -> None:
+        self.give_up(error)
+        raise error
+
+    def give_up(self, error: errors.CollectiveError) -> None:
+        """Leave the group, unless that is done: whoever waits for this rank gets an error."""
+        if self.error is None:
+            self.error = error
+            peer_monitor.leave(self.memory, self.rank)
+            self.wake_all()
+
+
+@final
+class _Operation:
+    """Lets in one thread at a time. Ends a group in which an operation was broken off: its ranks are no longer at one place."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._lock = rounds.lock
+        #: The last turn that was marked before the operation.
+        self._seq = 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._seq = self._rounds.seq
+        if self._rounds.error is not None:
+            self._lock.release()
+            raise self._rounds.error
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        rounds = self._rounds
+        try:
+            is_local = rounds.seq == self._seq and isinstance(error, Exception)  # nothing of it was shown to the others
+            if error is not None and not is_local:
+                doing, why = rounds.describe(), texts.describe(error, 1_000)
+                rounds.give_up(
+                    errors.CollectiveError(
+                        f"This rank has left the group: {doing} was broken off by {why}. Make a new group in all ranks."
+                    )
+                )
+        finally:
+            self._lock.release()

@@ -1,0 +1,37 @@
+"""Encoded values as they stand in the kernel's tables: ``(is_error, pickle, buffers)``, all of them copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hocket.engine import contract, values
+
+Payload = tuple[Any, ...]
+"""``(is_error, data, buffers)``"""
+
+
+def encode(value: Any, what: str = "value") -> tuple[Payload, tuple[int, ...]]:
+    """Return a value's payload, and the ids of the references inside it."""
+    encoded = values.encode(value, what, by_index=True)
+    return build(encoded), tuple([ref._id for ref in encoded.refs])
+
+
+def build(encoded: values.Encoded) -> Payload:
+    """Return the payload of an encoded value."""
+    pickled, arrays = encoded.split()
+    return (False, pickled, [bytes(array) for array in arrays])
+
+
+def encode_error(error: BaseException) -> Payload:
+    """Return the payload of an exception."""
+    return (True, values.encode_error(error), [])
+
+
+def decode(payload: Payload, refs: list[contract.ObjectRef[Any]] | None = None) -> Any:
+    """Return a new value; `refs` are handles for the references inside."""
+    return values.decode(payload[1], [bytearray(buffer) for buffer in payload[2]], refs)
+
+
+def measure(payload: Payload) -> int:
+    """Return the bytes that a payload takes."""
+    return len(payload[1]) + sum(map(len, payload[2]))

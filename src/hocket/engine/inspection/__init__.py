@@ -1,0 +1,13 @@
+"""What an engine shows of itself: its kernel's records as plain rows, with Ray's names for kinds, fields and states.
+
+Written once for all engines: an engine brings its `Facts`, which say what the kernel cannot know (pids, clocks, sizes).
+Nothing here changes anything, and nothing is computed before somebody asks.
+"""
+
+from hocket.engine.inspection.facts import LostWorker as LostWorker
+from hocket.engine.inspection.facts import OwnSpan as OwnSpan
+from hocket.engine.inspection.facts import Row as Row
+from hocket.engine.inspection.view import KINDS as KINDS
+from hocket.engine.inspection.view import Filter as Filter
+from hocket.engine.inspection.view import StateView as StateView
+from hocket.engine.inspection.view import matches as matches

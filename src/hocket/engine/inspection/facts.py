@@ -1,0 +1,71 @@
+"""What an engine knows of its session, and the words that all rows share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hocket import exceptions
+from hocket.kernel import machine, resources
+from hocket.kernel.records import WorkerRecord
+
+Row = dict[str, Any]
+
+
+class LostWorker(NamedTuple):
+    """A worker process that has ended."""
+
+    worker_id: int
+    death: exceptions.Death
+    ended_at: float
+    """Unix time."""
+    was_asked: bool
+    """Whether we wanted it to end."""
+
+
+class OwnSpan(NamedTuple):
+    """Something that the driver itself spent time on."""
+
+    name: str
+    """``get`` or ``put``."""
+    started: float
+    seconds: float
+    amount: int
+    """References waited for, or bytes put."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Facts:
+    """What an engine knows besides its kernel. Its callables are called with the engine's lock held."""
+
+    kernel: machine.Kernel
+    job_id: str
+    node_id: str
+    namespace: str
+    labels: Mapping[str, str]
+    driver_pid: int
+    entrypoint: str
+    """The driver's command line."""
+    opened_at: float
+    """Unix time."""
+    get_pid: Callable[[int], int]
+    """The pid of a worker, dead ones included; 0 if it is not known."""
+    find_running: Callable[[WorkerRecord], tuple[int, float]]
+    """The task that a worker started last, and when, by `time.perf_counter`; zeros where unknown."""
+    measure: Callable[[tuple[Any, ...]], int]
+    """Bytes of a payload."""
+    locate: Callable[[tuple[Any, ...]], str]
+    """The source line that made a payload, where known."""
+    errors: Iterable[exceptions.ErrorRecord]
+    starts: Mapping[int, float] = field(default_factory=dict)
+    """When each task that runs was started, by `time.perf_counter`, where the engine itself runs them; first asked."""
+    lost: Iterable[LostWorker] = ()
+    """Oldest first."""
+    spans: Iterable[OwnSpan] = ()
+    """Oldest first."""
+
+
+def to_amounts(demand: resources.Demand) -> dict[str, float]:
+    """Return a demand as people write it."""
+    return {name: units / resources.UNIT for name, units in demand}

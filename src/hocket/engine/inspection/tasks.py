@@ -1,0 +1,186 @@
+"""Tasks: the living, the last that are over, and what they took."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from hocket import exceptions
+from hocket.engine.inspection.facts import Facts, Row, to_amounts
+from hocket.kernel import records
+from hocket.kernel.records import TaskKind, TaskRecord, TaskState
+
+TASK_TYPES = {
+    TaskKind.FUNCTION: "NORMAL_TASK",
+    TaskKind.CREATION: "ACTOR_CREATION_TASK",
+    TaskKind.CALL: "ACTOR_TASK",
+}
+"""Ray's words for our kinds of task."""
+
+
+def list_tasks(facts: Facts) -> Iterator[Row]:
+    """Return a row for each task: living ones first, then those that are remembered, the latest first."""
+    offset = time.time() - time.perf_counter()
+    errors = {record.task_id: record for record in facts.errors}
+    for task in list(facts.kernel.tasks.values()):
+        yield _describe_living(facts, task, offset)
+    failed_types: dict[int, str | None] = {}
+    # The constructor of an actor that was built again is there more than once, and lives while it runs again.
+    closed = list({task.id: task for task in facts.kernel.closed_tasks if task.state == TaskState.DONE}.values())
+    for task in closed:
+        failed_types[task.id] = _find_error_type(task, failed_types)
+    for task in reversed(closed):
+        yield _describe_closed(facts, task, offset, failed_types[task.id], errors)
+
+
+def _describe_living(facts: Facts, task: TaskRecord, offset: float) -> Row:
+    state, started = find_state(facts, task)
+    worker_id = task.worker.id if task.worker is not None else 0
+    return _describe_task(facts, task, worker_id) | {
+        "state": state,
+        "error_type": None,
+        "start_time_ms": _to_ms(started, offset),
+        "end_time_ms": None,
+        "error_message": None,
+    }
+
+
+def _describe_closed(
+    facts: Facts, task: TaskRecord, offset: float, error_type: str | None, errors: Mapping[str, exceptions.ErrorRecord]
+) -> Row:
+    worker_id, started, seconds, _ = task.outcome or (0, 0.0, 0.0, None)
+    error = errors.get(f"{task.id:016x}")
+    return _describe_task(facts, task, worker_id) | {
+        "state": "FAILED" if error_type is not None else "FINISHED",
+        "error_type": error_type,
+        "start_time_ms": _to_ms(started, offset),
+        "end_time_ms": _to_ms(started and started + seconds, offset),
+        "error_message": error.message if error is not None else None,
+    }
+
+
+def _describe_task(facts: Facts, task: TaskRecord, worker_id: int) -> Row:
+    options = task.options
+    group_id = options.shape.group_id
+    actor_id = task.id if task.kind == TaskKind.CREATION else task.actor.id if task.actor is not None else 0
+    return {
+        "task_id": f"{task.id:016x}",
+        "attempt_number": task.attempt,
+        "name": options.name,
+        "job_id": facts.job_id,
+        "actor_id": f"{actor_id:016x}" if actor_id else None,
+        "type": TASK_TYPES[task.kind],
+        "func_or_class_name": _name_function(task),
+        "parent_task_id": f"{task.parent:016x}",
+        "node_id": facts.node_id,
+        "worker_id": f"{worker_id:016x}" if worker_id else None,
+        "worker_pid": (facts.get_pid(worker_id) or None) if worker_id else None,
+        "required_resources": to_amounts(options.shape.demand),
+        "placement_group_id": f"{group_id:016x}" if group_id else None,
+    }
+
+
+def find_state(facts: Facts, task: TaskRecord) -> tuple[str, float]:
+    """Return Ray's word for how far a living task is, and when it was started."""
+    if task.state == TaskState.WAITING:
+        return "PENDING_ARGS_AVAIL", 0.0
+    worker = task.worker
+    if worker is None:
+        if task.kind == TaskKind.CALL:
+            return "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY", 0.0
+        return "PENDING_NODE_ASSIGNMENT", 0.0
+    task_id, started = facts.find_running(worker)
+    if task.id in facts.starts:
+        task_id, started = task.id, facts.starts[task.id]
+    if task_id == task.id:
+        return "RUNNING_IN_RAY_GET" if worker.blocked else "RUNNING", started
+    at_once = _count_threads(worker.actor.options) if worker.actor is not None else 1
+    if at_once > 1 and task.id in itertools.islice(worker.inflight, at_once):
+        return "RUNNING", 0.0
+    return "SUBMITTED_TO_WORKER", 0.0
+
+
+def count_tasks(facts: Facts) -> Iterator[Row]:
+    """Return how many tasks of each function are in each state."""
+    counts: Counter[tuple[str, TaskKind, str]] = Counter()
+    for task in facts.kernel.tasks.values():
+        counts[_name_function(task), task.kind, find_state(facts, task)[0]] += 1
+    unseen: dict[bytes, int] = {}
+    names: dict[bytes, tuple[str, TaskKind]] = {}
+    for task in facts.kernel.closed_tasks:
+        has_failed = _has_failed(task)
+        counts[_name_function(task), task.kind, "FAILED" if has_failed else "FINISHED"] += 1
+        runs = getattr(task, "runs", None)
+        if runs is not None and not has_failed:
+            names[runs.function_id] = _name_function(task), task.kind
+            unseen[runs.function_id] = unseen.get(runs.function_id, runs.count) - 1
+    for function_id, count in unseen.items():  # short runs that are not remembered one by one
+        counts[*names[function_id], "FINISHED"] += max(0, count)
+    for (name, kind, state), count in counts.items():
+        yield {"func_or_class_name": name, "type": TASK_TYPES[kind], "state": state, "count": count}
+
+
+def list_spans(facts: Facts) -> Iterator[Row]:
+    """Return what took how long: tasks, and what the driver itself did."""
+    for task in list(facts.kernel.closed_tasks):
+        if task.outcome is not None and task.outcome[1]:
+            yield _describe_span(facts, task, *task.outcome)
+    now = time.perf_counter()
+    for task in list(facts.kernel.tasks.values()):
+        if task.worker is not None:
+            started = find_state(facts, task)[1]
+            if started:
+                yield _describe_span(facts, task, task.worker.id, started, now - started, None) | {"state": "RUNNING"}
+    for span in list(facts.spans):
+        yield {
+            "name": span.name,
+            "type": "DRIVER",
+            "worker_id": 0,
+            "pid": facts.driver_pid,
+            "started": span.started,
+            "seconds": span.seconds,
+            "amount": span.amount,
+        }
+
+
+def _describe_span(
+    facts: Facts, task: TaskRecord, worker_id: int, started: float, seconds: float, error_type: str | None
+) -> Row:
+    return {
+        "name": task.options.name,
+        "type": TASK_TYPES[task.kind],
+        "worker_id": worker_id,
+        "pid": facts.get_pid(worker_id),
+        "started": started,
+        "seconds": seconds,
+        "task_id": f"{task.id:016x}",
+        "attempt_number": task.attempt,
+        "state": "FINISHED" if error_type is None else "FAILED",
+        "error_type": error_type,
+    }
+
+
+def _name_function(task: TaskRecord) -> str:
+    return task.actor_options.class_name if task.actor_options is not None else task.options.name
+
+
+def _count_threads(options: records.ActorOptions) -> int:
+    return options.max_concurrency + sum(size for _, size in options.concurrency_groups)
+
+
+def _has_failed(task: TaskRecord) -> bool:
+    return task.outcome is None or task.outcome[3] is not None
+
+
+def _find_error_type(task: TaskRecord, earlier: Mapping[int, str | None]) -> str | None:
+    """Return the error of a task that is over; None after a success. It may have come with an argument."""
+    if task.outcome is not None:
+        return task.outcome[3]
+    causes = (earlier.get(object_id) for object_id in task.dependencies)
+    return next((cause for cause in causes if cause is not None), "ArgumentFailed")
+
+
+def _to_ms(started: float, offset: float) -> int | None:
+    return int((started + offset) * 1000) if started else None

@@ -1,0 +1,112 @@
+"""The rows of each kind, chosen and counted."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+from hocket import version
+from hocket.engine.inspection import tasks, things
+from hocket.engine.inspection.facts import Facts, Row
+from hocket.kernel import resources
+
+Filter = tuple[str, str, Any]
+"""``(field, "=" or "!=", value)``"""
+
+KINDS = (
+    "actors",
+    "cluster_events",
+    "jobs",
+    "nodes",
+    "objects",
+    "placement_groups",
+    "runtime_envs",
+    "spans",
+    "task_counts",
+    "tasks",
+    "workers",
+)
+"""What can be listed. ``spans`` is what the timeline is drawn from; ``task_counts`` is tasks by function and state."""
+
+SHOWN_ROWS = 500
+"""Rows of one kind in a snapshot at most: more fill no screen. A guess."""
+
+SHOWN_ERRORS = 5
+"""Errors in a snapshot, the latest."""
+
+_LISTERS: dict[str, Callable[[Facts], Iterator[Row]]] = {
+    "actors": things.list_actors,
+    "cluster_events": things.list_events,
+    "jobs": things.list_jobs,
+    "nodes": things.list_nodes,
+    "objects": things.list_objects,
+    "placement_groups": things.list_groups,
+    "runtime_envs": lambda facts: iter(()),
+    "spans": tasks.list_spans,
+    "task_counts": tasks.count_tasks,
+    "tasks": tasks.list_tasks,
+    "workers": things.list_workers,
+}
+
+
+@final
+class StateView(Facts):
+    """A look at a session."""
+
+    def list_records(self, kind: str, filters: Sequence[Filter] = (), limit: int | None = None) -> list[Row]:
+        """Return the rows of a kind that pass all filters; what lives comes before what is over.
+
+        Raises:
+            ValueError: The kind is unknown.
+        """
+        if kind not in _LISTERS:
+            raise ValueError(f"kind must be one of {list(KINDS)}, but received {kind!r}.")
+        found: Iterator[Row] = _LISTERS[kind](self)
+        if filters:
+            found = (row for row in found if all(matches(row, one) for one in filters))
+        return list(itertools.islice(found, limit))
+
+    def build_snapshot(self, statistics: Mapping[str, Any]) -> Row:
+        """Return, as plain data, what `hocket status` shows of the session. Large sessions are cut, and say so."""
+        pool = self.kernel.pool
+        actors = self.list_records("actors", [("state", "!=", "DEAD")], SHOWN_ROWS)
+        errors = list(self.errors)
+        return {
+            "version": version.__version__,
+            "job_id": self.job_id,
+            "namespace": self.namespace,
+            "driver_pid": self.driver_pid,
+            "opened_at": self.opened_at,
+            "statistics": dict(statistics),
+            "tasks": self.list_records("task_counts", limit=SHOWN_ROWS),
+            "actors": actors,
+            "workers": self.list_records(
+                "workers", [("is_alive", "=", True), ("worker_type", "=", "WORKER")], SHOWN_ROWS
+            ),
+            "resources": {
+                "total": {name: units / resources.UNIT for name, units in pool.total.items()},
+                "free": {name: units / resources.UNIT for name, units in pool.free.items()},
+            },
+            "errors": {
+                "count": len(errors),
+                "last": [
+                    {"name": error.name, "type": error.error_type, "message": error.message, "at": error.timestamp}
+                    for error in errors[-SHOWN_ERRORS:]
+                ],
+            },
+        }
+
+
+def matches(row: Row, one: Filter) -> bool:
+    """Tell whether a row passes a filter. Words compare without regard to case, numbers also with their text."""
+    name, sign, wanted = one
+    value = row.get(name)
+    if isinstance(value, str):
+        is_same = value.casefold() == str(wanted).casefold()
+    elif isinstance(value, bool) or value is None:
+        is_same = str(value).casefold() == str(wanted).casefold()
+    else:
+        is_same = value == wanted or str(value) == str(wanted)
+    return is_same if sign == "=" else operator.not_(is_same)

@@ -1,0 +1,430 @@
+"""Direct channels between workers: an actor's caller and the actor, without the driver between them.
+
+A worker that calls an actor again and again makes a socket pair, keeps one end and has the driver pass the other one on
+(`INTRODUCE`). From then on small calls and small results go that way: two messages less, and the driver may
+compute meanwhile. There is no named socket that a stranger could find.
+
+**Order.** A caller's calls run in the order in which they were made, whichever way each took. The driver passes the new
+socket on behind the calls that it has from that caller, and the actor reads nothing from it before. Later a call may
+have to go through the driver again (it has references among its arguments, or a large array). The actor then reads the
+direct channel first, because what is in it was sent before; and the caller puts a `HOLD` into the direct channel before its next direct call
+and has the driver pass a `SYNC` of the same number on: the actor reads no further than the one before it has seen the other. If the
+direct channel is full when a call has to bypass it, an `AWAIT` says how many direct calls the actor has to read first.
+
+**Counting.** What a direct call returns is *private*: only the caller knows it, so the driver counts nothing. It is published
+when a reference on it leaves the caller: with its value if that has come, and else as a promise, which is kept when it
+comes, or broken by the caller's death. A result with references inside, or in shared memory, goes to the driver as an
+object of the caller's, and the caller is told.
+
+**Death.** The direct channel ends when one of its processes does. The caller then hands its unanswered calls to the driver, which fails
+them with what it knows, or will know, of the actor's death. Those that the actor had answered are not among them: the answers lie in
+its page (`journal`), from where the driver delivers them. A caller keeps the actor alive while an answer is due.
+
+What does not take this way: calls of actors that are built again or count their pending calls, calls that are tried
+again, generators, and whatever has references among its arguments.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol, final
+
+from hocket.engine.local import channel, journal, messages, payloads, reactor
+
+INTRODUCE_AFTER = 3
+"""Calls on one actor before it gets a direct channel. A guess: a direct channel costs about as much as ten calls, and two descriptors."""
+
+MAX_CHANNELS = 200
+"""Direct channels that a worker makes at most; further actors are called through the driver."""
+
+BATCH = 32
+"""Calls that wait for company at most."""
+
+
+class Pending(NamedTuple):
+    """A direct call that is not answered."""
+
+    name: str
+    returns: int
+    parent: int
+    """What made the call."""
+
+
+class DirectChannel:
+    """The caller's end."""
+
+    __slots__ = ("actor", "actor_id", "channel", "is_bypassed", "number", "pending", "sent")
+
+    def __init__(self, actor_id: int, sock: socket.socket) -> None:
+        self.actor_id = actor_id
+        #: Keeps the actor alive while it owes answers.
+        self.actor: object | None = None
+        self.channel = channel.Channel(sock)
+        #: Unanswered calls, by task.
+        self.pending: dict[int, Pending] = {}
+        #: Whether a call has gone through the driver since the last direct one.
+        self.is_bypassed = False
+        #: Of the last `HOLD`.
+        self.number = 0
+        #: How many calls were put on the direct channel.
+        self.sent = 0
+
+
+class CallerChannel:
+    """The actor's end."""
+
+    __slots__ = ("awaited", "caller_id", "channel", "held", "late", "read", "synced", "waits_for")
+
+    def __init__(self, caller_id: int, sock: socket.socket) -> None:
+        self.caller_id = caller_id
+        self.channel = channel.Channel(sock)
+        #: The number of the last `SYNC` that the driver passed on.
+        self.synced = 0
+        #: The `HOLD` at which reading has stopped; 0 is none.
+        self.waits_for = 0
+        #: What came behind it.
+        self.held: list[channel.Message] = []
+        #: How many calls were read from the direct channel.
+        self.read = 0
+        #: How many have to be before what comes through the driver has its turn.
+        self.awaited = 0
+        #: What came through the driver and waits for that, each with its number.
+        self.late: deque[tuple[int, object]] = deque()
+
+
+Message = channel.Message
+
+
+class Owner(Protocol):
+    """What these need of the worker's engine. The engine's lock is held in every call of a method here."""
+
+    channel: journal.JournalChannel
+    reactor: reactor.Reactor
+    #: Takes the work that came by a direct channel.
+    on_work: Callable[[Message], None]
+
+    #: Takes work that was kept back for order.
+    on_late: Callable[[object], None]
+
+    def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
+        """A value has come by a direct channel."""
+
+    def give_to_driver(self, object_ids: Iterable[int]) -> None:
+        """The driver knows these objects from now on, and will bring them."""
+
+
+class Sockets:
+    """What both roles of a worker share: who owns the sockets, and which have something unsent."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._dirty: set[channel.Channel] = set()
+        #: Those whose socket would not take everything.
+        self._clogged: set[channel.Channel] = set()
+
+    def flush(self) -> None:
+        """Send what is unsent; what a socket does not take is sent when it does."""
+        for end in list(self._dirty):
+            self._flush(end)
+        if not self._clogged:
+            self._owner.channel.forget_replies()
+
+    def _flush(self, end: channel.Channel) -> None:
+        self._dirty.discard(end)
+        self._clogged.discard(end)
+        try:
+            is_sent = end.flush()
+        except OSError:  # the other process is dying; the end of the stream will tell
+            end.outbox.clear()
+            return
+        if not is_sent:
+            self._clogged.add(end)
+        if end.sock.fileno() >= 0:  # it is open
+            self._owner.reactor.watch_writable(end.fd, not is_sent)
+
+    def has_unsent(self) -> bool:
+        """Tell whether an answer or a call waits to be sent."""
+        return bool(self._dirty)
+
+    def _forget(self, end: channel.Channel) -> None:
+        self._dirty.discard(end)
+        self._clogged.discard(end)
+        end.close()
+
+
+class Calls(Sockets):
+    """The direct channels to actors that this worker calls."""
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(owner)
+        self._by_actor: dict[int, DirectChannel] = {}
+        self._by_fd: dict[int, DirectChannel] = {}
+        self._calls: dict[int, int] = {}
+        #: How many direct calls were made here.
+        self.sent = 0
+        #: Which direct channel will bring an object, by the task that makes it.
+        self.by_task: dict[int, DirectChannel] = {}
+        #: The task of each further return.
+        self._first_ids: dict[int, int] = {}
+
+    def find_channel(self, actor_id: int) -> DirectChannel | None:
+        """Return the direct channel to an actor that a direct call may take; makes one for an actor that is called often."""
+        direct = self._by_actor.get(actor_id)
+        if direct is None:
+            count = self._calls[actor_id] = self._calls.get(actor_id, 0) + 1
+            if count <= INTRODUCE_AFTER or len(self._by_actor) >= MAX_CHANNELS:
+                return None
+            direct = self._introduce(actor_id)
+            if direct is None:
+                return None
+        if direct.is_bypassed:
+            direct.is_bypassed = False
+            direct.number += 1
+            self._owner.channel.post((messages.SYNC, actor_id, direct.number))
+            direct.channel.post((messages.HOLD, direct.number))
+        return direct
+
+    def _introduce(self, actor_id: int) -> DirectChannel | None:
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:  # no descriptor is left; the driver does it without
+            return None
+        direct = self._by_actor[actor_id] = DirectChannel(actor_id, ours)
+        self._by_fd[direct.channel.fd] = direct
+        self._owner.reactor.watch(direct.channel.fd)
+        driver = self._owner.channel
+        driver.outbox_fds.append(theirs.fileno())
+        driver.post((messages.INTRODUCE, actor_id))
+        theirs.close()
+        return direct
+
+    def note_bypass(self, actor_id: int) -> None:
+        """A call on the actor is about to go through the driver."""
+        direct = self._by_actor.get(actor_id)
+        if direct is None:
+            return
+        direct.is_bypassed = True
+        self._flush(direct.channel)
+        if (
+            direct.channel.has_unsent()
+        ):  # what is before the call does not fit into the socket: the actor has to wait for it
+            self._owner.channel.post((messages.AWAIT, actor_id, direct.sent))
+
+    def send_call(self, direct: DirectChannel, actor: object, message: channel.Message, pending: Pending) -> None:
+        """Put a call on a direct channel. The first one goes at once, those behind it in company."""
+        task_id = message[1]
+        is_first = not direct.pending
+        direct.actor = actor
+        direct.pending[task_id] = pending
+        direct.sent += 1
+        self.sent += 1
+        self.by_task[task_id] = direct
+        for further in range(task_id + 1, task_id + pending.returns):
+            self._first_ids[further] = task_id
+        direct.channel.outbox.append(message)  # short and plain: what is not goes through the driver
+        self._dirty.add(direct.channel)
+        if is_first or len(direct.channel.outbox) >= BATCH:
+            self._flush(direct.channel)
+
+    def cancel(self, task_id: int, *, recursive: bool) -> bool:
+        """Cancel the direct call that returns this object; False if there is no such one."""
+        task_id = self._first_ids.get(task_id, task_id)
+        direct = self.by_task.get(task_id)
+        if direct is None:
+            return False
+        direct.channel.post((messages.CANCEL, task_id, recursive))
+        self._flush(direct.channel)
+        return True
+
+    def cancel_children(self, parent: int) -> None:
+        """Cancel the direct calls that this work has made, and what they have made."""
+        for task_id, direct in list(self.by_task.items()):
+            if direct.pending[task_id].parent == parent:
+                self.cancel(task_id, recursive=True)
+
+    def describe(self, task_id: int) -> tuple[int, str] | None:
+        """Return the actor and the name of a direct call that is unanswered."""
+        direct = self.by_task.get(task_id)
+        return None if direct is None else (direct.actor_id, direct.pending[task_id].name)
+
+    def is_waiting(self) -> bool:
+        """Tell whether a direct call is unanswered."""
+        return bool(self.by_task)
+
+    def settle(self, task_id: int) -> int:
+        """A direct call is answered; return its number of returns, 0 if it was answered before."""
+        task_id = self._first_ids.get(task_id, task_id)
+        direct = self.by_task.pop(task_id, None)
+        if direct is None:
+            return 0
+        returns = direct.pending.pop(task_id).returns
+        for further in range(task_id + 1, task_id + returns):
+            self._first_ids.pop(further, None)
+        if not direct.pending:
+            direct.actor = None
+        return returns
+
+    def _take_answer(self, message: channel.Message) -> None:
+        op, task_id = message[0], message[1]
+        returns = self.settle(task_id)
+        if op == messages.REPLY:
+            for position, payload in enumerate(message[2]):
+                self._owner.take_answer(task_id + position, payload)
+        elif op == messages.REPLY_FAILED:
+            for position in range(max(1, returns)):
+                self._owner.take_answer(task_id + position, message[2])
+        else:
+            raise channel.FrameError(f"message {op!r} is unknown, or is not for a caller")
+
+    def _hang_up(self, direct: DirectChannel) -> None:
+        """The actor's process has ended: the driver will say what became of the unanswered calls."""
+        del self._by_fd[direct.channel.fd]
+        del self._by_actor[direct.actor_id]
+        self._calls.pop(direct.actor_id, None)
+        self._owner.reactor.unwatch(direct.channel.fd)
+        self._forget(direct.channel)
+        for task_id, (name, returns, _) in list(direct.pending.items()):
+            del self.by_task[task_id]
+            for further in range(task_id + 1, task_id + returns):
+                self._first_ids.pop(further, None)
+            object_ids = tuple(range(task_id, task_id + max(1, returns)))
+            self._owner.channel.post((messages.LOST, direct.actor_id, object_ids, name))
+            self._owner.give_to_driver(object_ids)
+        direct.pending.clear()
+        direct.actor = None
+
+
+@final
+class DirectChannels(Calls):
+    """All direct channels of a worker: those above, and those by which its own actor is called."""
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(owner)
+        self._by_caller: dict[int, CallerChannel] = {}
+        self._callers_by_fd: dict[int, CallerChannel] = {}
+        #: Whether anybody has ever called here directly.
+        self.is_called = False
+
+    def accept(self, caller_id: int, fd: int) -> None:
+        """Take over the end of a direct channel that the driver passed on."""
+        self.is_called = True
+        old = self._by_caller.get(caller_id)
+        caller = CallerChannel(caller_id, socket.socket(fileno=fd))
+        if old is not None:  # the caller made a new one, so it has nothing more to say on the old one
+            self._hang_up_caller(old)
+        self._by_caller[caller_id] = caller
+        self._callers_by_fd[caller.channel.fd] = caller
+        self._owner.reactor.watch(caller.channel.fd)
+
+    def sync(self, caller_id: int, number: int) -> None:
+        """The driver has passed on all that the caller gave it before this number."""
+        caller = self._by_caller.get(caller_id)
+        if caller is not None:
+            caller.synced = number
+            held, caller.held, caller.waits_for = caller.held, [], 0
+            self._take(caller, held)
+
+    def read_first(self, caller_id: int) -> None:
+        """Read what a caller sent by its direct channel before it called through the driver."""
+        caller = self._by_caller.get(caller_id)
+        if caller is not None:
+            self._read(caller)
+
+    def await_calls(self, caller_id: int, count: int) -> None:
+        """What comes from the caller through the driver stands behind so many direct calls; some are not in the socket yet."""
+        caller = self._by_caller.get(caller_id)
+        if caller is not None:
+            caller.awaited = count
+
+    def keep_if_early(self, caller_id: int, work: object) -> bool:
+        """Keep what came through the driver if it stands behind direct calls that are still to come; tell whether it does."""
+        caller = self._by_caller.get(caller_id)
+        if caller is None or caller.read >= caller.awaited:
+            return False
+        caller.late.append((caller.awaited, work))
+        return True
+
+    def _release_late(self, caller: CallerChannel, read: float) -> None:
+        late = caller.late
+        while late and late[0][0] <= read:
+            self._owner.on_late(late.popleft()[1])
+
+    def find_reply(self, caller_id: int) -> channel.Channel | None:
+        """Return where the answer to a caller's direct call goes; None if the caller is gone."""
+        caller = self._by_caller.get(caller_id)
+        return None if caller is None else caller.channel
+
+    def send_reply(self, reply: channel.Channel, message: Message) -> bool:
+        """Answer a direct call; the answer outlives this process. False if there is no room for that."""
+        data = channel.encode(message)
+        driver = self._owner.channel
+        if not driver.keep_reply(data):
+            self.flush()
+            if not driver.keep_reply(data):
+                return False
+        reply.outbox.append(data)
+        self._dirty.add(reply)
+        return True
+
+    def _read(self, caller: CallerChannel) -> None:
+        while True:
+            received = caller.channel.receive()
+            if received is None:
+                self._hang_up_caller(caller)
+                return
+            if not received:
+                return
+            self._take(caller, received)
+
+    def _take(self, caller: CallerChannel, received: list[channel.Message]) -> None:
+        for position, message in enumerate(received):
+            if caller.waits_for:
+                caller.held += received[position:]
+                return
+            if message[0] == messages.HOLD:
+                if message[1] > caller.synced:
+                    caller.waits_for = message[1]
+            else:
+                self._owner.on_work(message)
+                caller.read += message[0] == messages.DIRECT
+                if caller.late:
+                    self._release_late(caller, caller.read)
+
+    def _hang_up_caller(self, caller: CallerChannel) -> None:
+        del self._callers_by_fd[caller.channel.fd]
+        if self._by_caller.get(caller.caller_id) is caller:
+            del self._by_caller[caller.caller_id]
+        self._owner.reactor.unwatch(caller.channel.fd)
+        self._forget(caller.channel)
+        self._release_late(caller, float("inf"))
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    def handle(self, fd: int, is_readable: bool) -> None:
+        """Something happened on a descriptor of a direct channel."""
+        direct = self._by_fd.get(fd)
+        caller = self._callers_by_fd.get(fd)
+        end = direct or caller
+        if end is None:
+            return
+        if end.channel.has_unsent():
+            self._flush(end.channel)
+        if not is_readable:
+            return
+        if caller is not None:
+            self._read(caller)
+        elif direct is not None:
+            received = direct.channel.receive()
+            if received is None:
+                self._hang_up(direct)
+                return
+            for message in received:
+                self._take_answer(message)
+
+    def cut_off(self) -> None:
+        """In a fork: let go of the sockets, which are the parent's."""
+        ends: list[DirectChannel | CallerChannel] = [*self._by_actor.values(), *self._by_caller.values()]
+        for end in ends:
+            end.channel.sock.close()

@@ -1,0 +1,144 @@
+"""What the driver's engine looks after from time to time, while it waits: circles, long waits for resources, idle workers, actors that nobody can reach.
+
+`Watch._look` is called before each wait with the lock held. It does something at most once a second, and says how soon it
+wants to be called again; an idle session is left asleep.
+"""
+
+from __future__ import annotations
+
+from hocket import texts
+from hocket.engine.local import messages
+from hocket.engine.local.driver import worker_pool
+from hocket.kernel import deadlock, resources
+from hocket.kernel.records import WorkerState
+
+LOOK_SECONDS = 1.0
+"""How often to look for circles while a worker waits."""
+
+PATIENCE_SECONDS = 10.0
+"""How long a request may wait for resources before the user is told who holds them."""
+
+IDLE_SECONDS = 60.0
+"""How long workers beyond the first stay for later work."""
+
+STOP_SECONDS = 30.0
+"""How long a worker that was told to stop may take for its goodbye."""
+
+
+OVERDUE_SECONDS = 1.0
+"""How long the guardian may say nothing of a birth or a death before we look whether somebody has stopped it."""
+
+SILENT_SECONDS = 3.0
+"""How long a worker's death may go unreported by a guardian that stays stopped."""
+
+
+class Watch(worker_pool.WorkerPool):
+    """The engine's sense of time."""
+
+    def _look(self, now: float) -> float | None:
+        """Do what is due; return after how many seconds to be called again, or None for not before something happens."""
+        if now < self._next_look:
+            return self._next_look - now
+        self._next_look = now + LOOK_SECONDS
+        kernel = self.kernel
+        is_blocked = any(worker.waits for worker in kernel.workers.values())
+        is_waiting = any(kernel.queues.values())
+        is_idle = len(kernel.idle) > 1 and len(kernel.idle) == len(kernel.workers)
+        stopping = [worker for worker in kernel.workers.values() if worker.stopped]
+        ends_s = self.ends.look(now)
+        is_owed = self.guardian is not None and self.guardian.owes()
+        if is_owed:
+            self._look_after_guardian(now)
+        if not (is_blocked or is_waiting or is_idle or is_owed or stopping):
+            self._idle_since = 0.0
+            self._waiting_since.clear()
+            return ends_s
+        if is_blocked:
+            self._break_circle()
+        if is_waiting:
+            self._tell_who_holds(now)
+        self._stop_idle(now, is_idle)
+        for worker in stopping:
+            link = self.links.get(worker.id)
+            if link is not None and now - link.stopped_at > STOP_SECONDS:
+                self.kill_worker(worker.id)
+        limit_s = LOOK_SECONDS if is_blocked or is_waiting or is_owed or stopping else IDLE_SECONDS
+        return limit_s if ends_s is None else min(limit_s, ends_s)
+
+    def _look_after_guardian(self, now: float) -> None:
+        """Continue a guardian that somebody has stopped. If that is of no use, do without what it would say of the dead."""
+        guardian = self.guardian
+        assert guardian is not None
+        if not guardian.list_overdue(now, OVERDUE_SECONDS):
+            return
+        if not guardian.revive():
+            for worker_id in guardian.list_overdue(now, OVERDUE_SECONDS):
+                link = self.links.get(worker_id)
+                if (
+                    link is not None and link.is_closed
+                ):  # it lives and has lost its socket: nobody can talk to it any more
+                    self.kill_worker(worker_id)
+            return
+        import logging  # here, as below
+
+        text = "The guardian (pid %d), the parent of all workers, was stopped; it has been continued."
+        logging.getLogger("hocket").warning(text, guardian.pid)
+        for worker_id in guardian.list_overdue(now, SILENT_SECONDS):
+            link = self.links.get(worker_id)
+            if link is not None and link.is_closed:
+                self._bury_unreported(link)
+
+    def _break_circle(self) -> None:
+        found = deadlock.find_deadlock(self.kernel)
+        if found is not None:
+            worker, number, text = found
+            self.send(self.links[worker.id], (messages.DEADLOCK, number, text))
+
+    def _stop_idle(self, now: float, is_idle: bool) -> None:
+        if not is_idle:
+            self._idle_since = 0.0
+        elif not self._idle_since:
+            self._idle_since = now
+        elif now - self._idle_since >= IDLE_SECONDS:
+            self.kernel.trim_idle(1)
+
+    def _tell_who_holds(self, now: float) -> None:
+        """Say once for each shape, after a while, that its tasks wait and for what."""
+        import logging  # here, because it would hold up the start of each session by 2 ms
+
+        kernel = self.kernel
+        for shape in [shape for shape in self._waiting_since if not kernel.queues.get(shape)]:
+            del self._waiting_since[shape]
+        for shape, queue in kernel.queues.items():
+            if not queue or shape in kernel.leases or shape in self._told:  # leases: its tasks run, one after another
+                continue
+            since = self._waiting_since.setdefault(shape, now)
+            if now - since >= PATIENCE_SECONDS:
+                self._told.add(shape)
+                holders = ", ".join(self._list_holders(shape)) or "nobody: a worker is being started"
+                names = (queue[0].options.name, resources.format_demand(shape.demand), holders)
+                waiting, wanted, held = [texts.escape(name, one_line=True) for name in names]
+                logging.getLogger("hocket").warning(
+                    "`%s` has waited %.0f s for %s, held by %s.", waiting, now - since, wanted, held
+                )
+
+    def _list_holders(self, shape: resources.Shape) -> list[str]:
+        """Return who holds what the shape asks for."""
+        wanted = {name for name, _ in shape.demand}
+        holders = []
+        for worker in self.kernel.workers.values():
+            allocation = worker.allocation
+            if allocation is None or not wanted & {name for name, _ in allocation.demand}:
+                continue
+            what = f"worker {worker.id}"
+            if worker.actor is not None:
+                what = f"actor `{worker.actor.options.class_name}`"
+            elif worker.state == WorkerState.LEASED and worker.inflight:
+                what = f"task `{next(iter(worker.inflight.values())).options.name}`"
+            holders.append(f"{what} ({resources.format_demand(allocation.demand)})")
+        holders += [
+            f"placement group {group.name or f'{group.id:016x}'}"
+            for group in self.kernel.groups.values()
+            if group.pools and not shape.group_id
+        ]
+        return holders

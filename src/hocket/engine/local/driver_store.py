@@ -1,0 +1,432 @@
+"""The driver's part of the object store: every object, the limit, and what goes to disk.
+
+`store` explains how it all fits together.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import queue
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hocket import exceptions
+from hocket.engine.local import messages, payloads, segments, spill, store
+from hocket.kernel.records import DRIVER
+
+T = TypeVar("T")
+
+GRANT_BYTES = 4 << 20
+"""The least that a worker is granted, so that it asks once for many small segments. Touching so much new memory takes 1 ms, a
+question 0.1 ms."""
+
+GIVE_SECONDS = 1.0
+"""How long a worker may take to give back what it was told to. It takes milliseconds unless native code holds the interpreter
+lock there; then more is spilled than was needed."""
+
+SHOWN_HOLDERS = 5
+"""Source lines in an error message. The largest few are what one can do something about."""
+
+
+class Entry:
+    """A living object that has a segment or a file."""
+
+    __slots__ = ("capacity", "fd", "is_file", "object_id", "payload", "pins", "size", "where", "worker_id")
+
+    def __init__(self, payload: payloads.Payload, fd: int, worker_id: int, capacity: int, *, is_file: bool) -> None:
+        self.payload = payload
+        self.object_id: int = payload[2]
+        self.size: int = payload[3]
+        #: The source line that made it.
+        self.where: str = payload[5]
+        #: The pool's if the driver made it, else its own.
+        self.fd = fd
+        self.worker_id = worker_id
+        #: Bytes that it takes, of memory or of disk.
+        self.capacity = capacity
+        self.is_file = is_file
+        #: How many mappings each process has, or will have when a message arrives.
+        self.pins: dict[int, int] = {}
+
+
+class WorkerMemory:
+    """What a worker's pool takes, as far as the driver knows."""
+
+    __slots__ = ("granted", "total", "used", "waited_for")
+
+    def __init__(self) -> None:
+        #: What it said last, and was granted since.
+        self.total = 0
+        #: What it was granted ever.
+        self.granted = 0
+        #: What the segments of its living objects take; all that is left of a dead worker.
+        self.used = 0
+        #: How often it was told to give memory back and has not answered.
+        self.waited_for = 0
+
+    def count(self) -> int:
+        """Return what it takes."""
+        return max(self.total, self.used)
+
+
+class ObjectTable(store.Store):
+    """Every object that has a segment or a file, and who maps it. Called with the lock held.
+
+    Args:
+        lock: The driver's.
+        tell: Appends a message to what a worker is to get; False if it is dead. Called with the lock held.
+    """
+
+    def __init__(self, lock: threading.RLock, tell: Callable[[int, tuple[Any, ...]], bool]) -> None:
+        super().__init__(lock)
+        self.entries: dict[int, Entry] = {}
+        #: Objects whose mapping in this process is gone; a finalizer may append at any moment.
+        self.unmapped: deque[int] = deque()
+        self._tell = tell
+        #: What may be spilled: entries in memory that nobody maps, the one used least recently first.
+        self._idle: OrderedDict[int, Entry] = OrderedDict()
+        self._idle_bytes = 0
+        self._workers: dict[int, WorkerMemory] = {}
+        self._is_closed = False
+
+    def _register(self, payload: payloads.Payload, held: segments.Segment | segments.SpillFile) -> None:
+        if self._is_closed:
+            held.close()
+            raise exceptions.SessionClosedError("The session was shut down while a value was stored.")
+        super()._register(payload, held)
+        self._add(Entry(payload, held.fd, DRIVER, held.capacity, is_file=held.is_file))
+
+    def take(self, payload: payloads.Payload, fd: int, worker_id: int) -> None:
+        """Take over the descriptor of a segment or file that a worker made.
+
+        A generator that is run again makes its items again: those that are there already are sent back.
+        """
+        if payload[2] in self.entries:
+            os.close(fd)
+            self._tell(worker_id, (messages.RECYCLE, payload[2], True))
+            return
+        found = os.fstat(fd)
+        is_file = found.st_dev != _get_memory_device()
+        if not is_file:
+            self._get_worker(worker_id).used += found.st_size
+        self._add(Entry(payload, fd, worker_id, found.st_size, is_file=is_file))
+
+    def _add(self, entry: Entry) -> None:
+        self.entries[entry.object_id] = entry
+        self._park(entry)
+
+    def _park(self, entry: Entry) -> None:
+        """Nobody maps it: it may be spilled, after those that have been idle for longer."""
+        if not entry.is_file:
+            self._idle[entry.object_id] = entry
+            self._idle_bytes += entry.capacity
+
+    def _unpark(self, entry: Entry) -> None:
+        if self._idle.pop(entry.object_id, None) is not None:
+            self._idle_bytes -= entry.capacity
+
+    def lend(self, object_id: int, worker_id: int = DRIVER) -> int:
+        """Return an object's descriptor for a mapping in some process, and pin the object until `unpin`."""
+        entry = self.entries[object_id]
+        entry.pins[worker_id] = entry.pins.get(worker_id, 0) + 1
+        self._unpark(entry)
+        return entry.fd
+
+    def unpin(self, object_id: int, worker_id: int) -> None:
+        """One mapping is gone."""
+        entry = self.entries.get(object_id)
+        if entry is not None and worker_id in entry.pins:
+            entry.pins[worker_id] -= 1
+            if not entry.pins[worker_id]:
+                self._drop_pins(entry, worker_id)
+
+    def _drop_pins(self, entry: Entry, worker_id: int) -> None:
+        del entry.pins[worker_id]
+        if not entry.pins:
+            self._park(entry)
+
+    def drain_unmapped(self) -> None:
+        """Unpin what this process does not map any more."""
+        while self.unmapped:
+            self.unpin(self.unmapped.popleft(), DRIVER)
+
+    def free(self, payload: payloads.Payload) -> None:
+        """Nothing needs the object: its segment goes back to who made it, its file is gone."""
+        object_id = payload[2]
+        entry = self.entries.get(object_id)
+        if entry is None or entry.payload is not payload:  # the second of two, which was not taken
+            return
+        del self.entries[object_id]
+        self._unpark(entry)
+        if entry.worker_id == DRIVER:
+            self.pool.recycle(object_id)
+            return
+        os.close(entry.fd)
+        if not entry.is_file:
+            self._forget_used(entry)
+        self._tell(entry.worker_id, (messages.RECYCLE, object_id, True))
+
+    def _forget_used(self, entry: Entry) -> None:
+        memory = self._workers[entry.worker_id]
+        memory.used -= entry.capacity
+        if not memory.used and not memory.total:
+            del self._workers[entry.worker_id]
+
+    def _get_worker(self, worker_id: int) -> WorkerMemory:
+        return self._workers.setdefault(worker_id, WorkerMemory())
+
+    def list_holders(self) -> list[tuple[str, int, int]]:
+        """Return who made the living objects: source line, bytes and number of objects; the largest first."""
+        found: dict[str, tuple[int, int]] = {}
+        for entry in self.entries.values():
+            taken, count = found.get(entry.where, (0, 0))
+            found[entry.where] = (taken + entry.capacity, count + 1)
+        holders = [(where, taken, count) for where, (taken, count) in found.items()]
+        return sorted(holders, key=lambda holder: -holder[1])
+
+
+class DriverStore(ObjectTable):
+    """The store of the driver, which knows the objects of all processes.
+
+    Args:
+        lock: The driver's.
+        limit: How many bytes the segments of all processes may take.
+        folder: Where spill files are made; empty finds one when the first is needed.
+        tell: Appends a message to what a worker is to get; False if it is dead. Called with the lock held.
+        send: Sends what was told. Called with the lock held.
+        wait: Handles messages until something is so (asked with the lock held) or the time is over.
+    """
+
+    def __init__(
+        self,
+        lock: threading.RLock,
+        *,
+        limit: int,
+        folder: str,
+        tell: Callable[[int, tuple[Any, ...]], bool],
+        send: Callable[[], None],
+        wait: Callable[[Callable[[], bool], float], bool],
+    ) -> None:
+        super().__init__(lock, tell)
+        self.limit = limit
+        self._folder = folder
+        self._send = send
+        self._wait = wait
+        self._spill_lock = threading.Lock()
+        self._requests: queue.SimpleQueue[tuple[int, int, int] | None] = queue.SimpleQueue()
+        self._spiller: threading.Thread | None = None
+
+    # --- workers; called with the lock held ---------------------------------------------------------------------------
+
+    def note_pool(self, worker_id: int, has: int, granted: int, *, is_answer: bool = False) -> None:
+        """A worker tells how large its pool is, and how much of what it was granted it knows of."""
+        memory = self._get_worker(worker_id)
+        memory.total = has + memory.granted - granted
+        memory.waited_for = max(0, memory.waited_for - is_answer)  # one may come too late to be waited for
+
+    def _tell_to_give(self, worker_id: int, object_id: int) -> None:
+        """Have a worker give back a segment, or with 0 all that is warm."""
+        if self._tell(worker_id, (messages.RECYCLE, object_id, False)):
+            self._get_worker(worker_id).waited_for += 1
+
+    def _have_given(self) -> bool:
+        return not any(memory.waited_for for memory in self._workers.values())
+
+    def lose_worker(self, worker_id: int) -> None:
+        """The worker is dead: its warm memory and its mappings are gone; what it made lives on."""
+        memory = self._workers.get(worker_id)
+        if memory is not None:
+            memory.total = memory.waited_for = 0
+            if not memory.used:
+                del self._workers[worker_id]
+        for entry in self.entries.values():
+            if worker_id in entry.pins:
+                self._drop_pins(entry, worker_id)
+
+    def answer_room(self, worker_id: int, question_id: int, needed: int) -> None:
+        """A worker asks for room: grant it, or have the spiller make it."""
+        for wanted in (max(needed, GRANT_BYTES), needed):
+            if self._fits(wanted):
+                self._grant(worker_id, question_id, wanted)
+                return
+        if self._spiller is None:
+            self._spiller = threading.Thread(target=self._run_spiller, name="hocket-spill", daemon=True)
+            self._spiller.start()
+        self._requests.put((worker_id, question_id, needed))
+
+    def _grant(self, worker_id: int, question_id: int, granted: int) -> int:
+        data = pickle.dumps((granted, self._get_folder()))
+        if self._tell(worker_id, (messages.ANSWER, question_id, True, data, ())) and granted:
+            memory = self._get_worker(worker_id)
+            memory.total += granted
+            memory.granted += granted
+        return granted
+
+    def _run_spiller(self) -> None:
+        while (request := self._requests.get()) is not None:
+            if self._make(request[2], functools.partial(self._grant, *request)) is None:
+                with self.lock:
+                    self._grant(*request[:2], 0)
+                    self._send()
+
+    # --- room ---------------------------------------------------------------------------------------------------------
+
+    def count_bytes(self) -> int:
+        """Return what the segments of all processes take."""
+        return self.pool.count_bytes() + sum([memory.count() for memory in self._workers.values()])
+
+    def _fits(self, needed: int) -> bool:
+        return self.count_bytes() + needed <= self.limit
+
+    def _take_new(self, capacity: int) -> segments.Segment | None:
+        return self._make(capacity, lambda: self.pool.take_new(capacity))
+
+    def _make(self, needed: int, take: Callable[[], T]) -> T | None:
+        """Make room and return what `take` returns, called with the lock held in the same breath; None if there can be none."""
+        with self.lock:
+            if self._fits(needed):
+                return take()
+        with self._spill_lock:
+            with self.lock:
+                self.drain_unmapped()
+                self._trim(needed)
+            while not self._is_closed:
+                self._wait_given()
+                with self.lock:
+                    if self._fits(needed):
+                        taken = take()
+                        self._send()
+                        return taken
+                    victim = self._find_victim(needed)
+                    if victim is None:
+                        return None
+                    copy_of = os.dup(victim.fd)
+                if not self._spill(victim, copy_of):
+                    return None
+        return None
+
+    def _wait_given(self) -> None:
+        """Wait until the workers have given back what they were told to; one that does not answer is not waited for long."""
+        with self.lock:
+            self._send()
+            if self._have_given():
+                return
+        if not self._wait(self._have_given, GIVE_SECONDS):
+            with self.lock:
+                for memory in self._workers.values():
+                    memory.waited_for = 0
+
+    def _trim(self, needed: int) -> None:
+        """Give warm segments back, our own first, as far as is needed."""
+        self.pool.trim(self.count_bytes() + needed - self.limit)
+        if self._fits(needed):
+            return
+        for worker_id, memory in self._workers.items():
+            if memory.total > memory.used:
+                self._tell_to_give(worker_id, 0)
+
+    def _find_victim(self, needed: int) -> Entry | None:
+        """Return the least recently used segment that nobody maps; None if spilling all of them would not be enough."""
+        if self.count_bytes() - self._idle_bytes + needed > self.limit:
+            return None
+        return next(iter(self._idle.values()), None)
+
+    def _spill(self, entry: Entry, fd: int) -> bool:
+        """Copy a segment to a file and give its memory back; False if the disk does not take it. Called without the lock."""
+        try:
+            copied = spill.copy_segment(fd, entry.size, self._get_folder())
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        with self.lock:
+            if self.entries.get(entry.object_id) is not entry or entry.pins:  # freed or mapped in the meantime
+                os.close(copied)
+                return True
+            self._unpark(entry)
+            if entry.worker_id == DRIVER:
+                held = self.pool.used[entry.object_id]
+                assert isinstance(held, segments.Segment)
+                self.pool.discard(held)
+                self.pool.used[entry.object_id] = segments.SpillFile(copied, entry.size)
+            else:
+                os.close(entry.fd)
+                self._forget_used(entry)
+                self._tell_to_give(entry.worker_id, entry.object_id)
+            entry.fd, entry.capacity, entry.is_file = copied, entry.size, True
+        return True
+
+    def _get_folder(self) -> str:
+        if not self._folder:
+            self._folder = spill.choose_folder()
+        return self._folder
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> dict[str, Any]:
+        """Return what the store holds, in bytes, and who made it. Called with the lock held."""
+        in_memory = sum(entry.capacity for entry in self.entries.values() if not entry.is_file)
+        return {
+            "shared_bytes": in_memory,
+            "warm_bytes": self.count_bytes() - in_memory,
+            "spilled_bytes": sum(entry.capacity for entry in self.entries.values() if entry.is_file),
+            "limit_bytes": self.limit,
+            "holders": self.list_holders(),
+        }
+
+    def explain_full(self, size: int, reason: str, *, is_disk: bool) -> str:
+        with self.lock:
+            free, holders = max(0, self.limit - self.count_bytes()), self.list_holders()
+            spilled = sum(entry.capacity for entry in self.entries.values() if entry.is_file)
+        lines = [f"  {where}: {taken:,} bytes in {count} objects" for where, taken, count in holders[:SHOWN_HOLDERS]]
+        if not is_disk:
+            why = f"the system refuses it ({reason})"
+        else:
+            folder = self._get_folder()
+            why = (
+                f"that is too little, and {folder} does not take it either ({reason}; {spill.find_free_bytes(folder):,} bytes free, "
+                f"{spilled:,} in use for objects)"
+            )
+        text = f"No room for an object of {size:,} bytes. Of {self.limit:,} bytes of memory {free:,} are free; {why}."
+        if lines:
+            text += "\nThe largest holders, by the source line that made them:\n" + "\n".join(lines)
+        return text + (
+            "\nFree objects by dropping references to them, or give more room: hocket.init(object_store_memory=..., "
+            "object_spilling_directory=...)."
+        )
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Store nothing more. Called without the lock."""
+        self._is_closed = True
+        self._requests.put(None)
+        if self._spiller is not None:
+            self._spiller.join()
+
+    def close(self) -> None:
+        """Give everything back. Called without the lock, when nobody uses the session any more."""
+        with self._spill_lock, self.lock:
+            for entry in self.entries.values():
+                if entry.worker_id != DRIVER:
+                    os.close(entry.fd)
+            self.entries.clear()
+            self._idle.clear()
+            self.pool.close()
+
+
+def _get_memory_device() -> int:
+    """Return the number of the file system that memfds are on, by which a worker's segments are told from its files."""
+    global _memory_device  # noqa: PLW0603 (found out once)
+    if not _memory_device:
+        fd = os.memfd_create("hocket-probe", os.MFD_CLOEXEC)
+        _memory_device = os.fstat(fd).st_dev
+        os.close(fd)
+    return _memory_device
+
+
+_memory_device = 0

@@ -1,0 +1,161 @@
+"""The inspection endpoint, through which another process of the same user looks at a session: no socket, no file, no name.
+
+A driver with workers holds a pipe and a memfd. Whoever may open the driver's descriptors, by the kernel's rules on
+``/proc/PID/fd`` (the same user, and a process that may be traced), writes a byte into the pipe; the driver then writes a
+snapshot of the session, as JSON, into the memfd, and the other process reads it there. What comes through the pipe is not
+looked at, and the snapshot is data for people: nothing here can change the session.
+
+The memfd starts with a header: a magic word, the driver's pid (a fork of the driver has the descriptors too, and is not
+it), the number of the pipe's descriptor, a sequence number that is odd while a snapshot is being written, and the length
+of the snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+MEMFD_NAME = "hocket-window"
+"""By which the memfd is found among a process's descriptors."""
+
+GUARDIAN_NAME = "hocket:guardian"
+"""The process name of a guardian, whose parent is a driver. 15 bytes, as many as the kernel keeps."""
+
+MAGIC = b"hocket-1"
+
+_HEADER = struct.Struct("<8sIIQQ")
+
+_DATA_AT = 64
+"""Where the snapshot starts."""
+
+_POLL_SECONDS = 0.002
+"""How often a reader looks for the answer. A driver that waits in `get` answers in less than that."""
+
+
+class InspectionEndpoint:
+    """The driver's side. `answer` is called by whoever finds `fd` readable."""
+
+    def __init__(self) -> None:
+        self._memfd = os.memfd_create(MEMFD_NAME, os.MFD_CLOEXEC)
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._sequence = 0
+        self._write_header(0)
+
+    def answer(self, build_snapshot: Callable[[], dict[str, Any]]) -> None:
+        """Write a snapshot for those who have asked."""
+        try:
+            os.read(self.fd, 65536)
+        except BlockingIOError:
+            return
+        try:
+            data = json.dumps(build_snapshot(), default=str).encode()
+        except Exception as error:  # noqa: BLE001 (a look at the session must never harm it)
+            data = json.dumps({"failure": f"{type(error).__name__}: {error}"}).encode()
+        self._sequence += 1
+        self._write_header(0)
+        os.pwrite(self._memfd, data, _DATA_AT)
+        self._sequence += 1
+        self._write_header(len(data))
+
+    def _write_header(self, length: int) -> None:
+        header = _HEADER.pack(MAGIC, os.getpid(), self._write_fd, self._sequence, length)
+        os.pwrite(self._memfd, header, 0)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for fd in (self.fd, self._write_fd, self._memfd):
+            os.close(fd)
+
+
+class Found(NamedTuple):
+    """A session of this user on this machine."""
+
+    driver_pid: int
+    guardian_pid: int
+
+
+def list_sessions() -> list[Found]:
+    """Return the sessions of the calling user that have started workers, by driver pid."""
+    me = os.getuid()
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            if os.stat(f"/proc/{name}").st_uid != me or _read_name(name) != GUARDIAN_NAME:
+                continue
+            with open(f"/proc/{name}/stat", "rb") as stat:
+                parent = int(stat.read().rpartition(b")")[2].split()[1])
+        except OSError:  # it has ended meanwhile
+            continue
+        if parent > 1:  # the driver of a guardian that belongs to nobody is dead, and so will the guardian be
+            found.append(Found(parent, int(name)))
+    return sorted(found, key=lambda one: one.driver_pid)
+
+
+def _read_name(pid: str) -> str:
+    with open(f"/proc/{pid}/comm") as comm:
+        return comm.read().strip()
+
+
+def ask(driver_pid: int, timeout_s: float) -> dict[str, Any]:
+    """Return a snapshot of a session.
+
+    Raises:
+        PermissionError: The driver's descriptors are not ours to open.
+        TimeoutError: It did not answer in time.
+        LookupError: It has no endpoint: it is ending, or its version has none.
+    """
+    deadline = time.monotonic() + timeout_s
+    memfd = _open_endpoint(driver_pid)
+    try:
+        _, _, pipe_number, before, _ = _HEADER.unpack(os.pread(memfd, _HEADER.size, 0))
+        pipe = os.open(f"/proc/{driver_pid}/fd/{pipe_number}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(pipe, b"?")
+        except BlockingIOError:
+            pass  # it is full of questions already
+        finally:
+            os.close(pipe)
+        while time.monotonic() < deadline:
+            snapshot = _read_snapshot(memfd, before)
+            if snapshot is not None:
+                return snapshot
+            time.sleep(_POLL_SECONDS)
+    except (FileNotFoundError, struct.error) as error:
+        raise LookupError(f"the driver (pid {driver_pid}) is ending") from error
+    finally:
+        os.close(memfd)
+    raise TimeoutError(f"the driver (pid {driver_pid}) did not answer within {timeout_s:g} s")
+
+
+def _open_endpoint(driver_pid: int) -> int:
+    folder = f"/proc/{driver_pid}/fd"
+    for number in os.listdir(folder):
+        try:
+            if not os.readlink(f"{folder}/{number}").startswith(f"/memfd:{MEMFD_NAME}"):
+                continue
+            memfd = os.open(f"{folder}/{number}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        header = os.pread(memfd, _HEADER.size, 0)
+        if header.startswith(MAGIC) and len(header) == _HEADER.size and _HEADER.unpack(header)[1] == driver_pid:
+            return memfd
+        os.close(memfd)
+    raise LookupError(f"the process {driver_pid} shows no session")
+
+
+def _read_snapshot(memfd: int, before: int) -> dict[str, Any] | None:
+    """Return a snapshot newer than `before`; None if there is none yet, or it is being replaced."""
+    _, _, _, sequence, length = _HEADER.unpack(os.pread(memfd, _HEADER.size, 0))
+    if sequence == before or sequence % 2:
+        return None
+    data = os.pread(memfd, length, _DATA_AT)
+    if _HEADER.unpack(os.pread(memfd, _HEADER.size, 0))[3] != sequence:
+        return None
+    snapshot: dict[str, Any] = json.loads(data)
+    return snapshot

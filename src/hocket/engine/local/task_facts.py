@@ -1,0 +1,54 @@
+"""What a worker must know of a task or call that is not an ordinary one, as it stands in `messages.RUN` and `messages.CALL`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hocket.kernel import resources
+from hocket.kernel.records import TaskRecord, WorkerRecord
+
+
+def build_extra(worker: WorkerRecord, task: TaskRecord) -> dict[str, Any]:
+    """Return it for a task."""
+    shape = task.options.shape
+    allocation = worker.allocation
+    extra: dict[str, Any] = {
+        "resources": {name: units / resources.UNIT for name, units in shape.demand},
+        "group_id": shape.group_id,
+        "attempt": task.attempt,
+    }
+    if shape.captures_children:
+        extra["captures_children"] = True
+    if shape.environment:
+        extra["environment"] = shape.environment
+    if task.options.backpressure:
+        extra["backpressure"] = task.options.backpressure
+    if task.stream is not None:
+        extra["consumed"] = task.stream.read
+    if allocation is not None and allocation.gpu_ids:
+        extra["gpu_ids"] = list(allocation.gpu_ids)
+    options = task.actor_options
+    if options is not None:
+        extra["creates_actor"] = True
+        extra["max_concurrency"] = options.max_concurrency
+        extra["is_async"] = options.is_async
+        extra["groups"] = list(options.concurrency_groups)
+        extra["namespace"] = options.namespace
+        extra["actor_name"] = options.name
+        extra["class_name"] = options.class_name
+        extra["resources"] = {name: units / resources.UNIT for name, units in options.lifetime_shape.demand}
+    return extra
+
+
+def build_call_extra(task: TaskRecord) -> dict[str, Any] | None:
+    """Return it for a call; None for an ordinary one."""
+    options = task.options
+    if not (task.attempt or options.concurrency_group or options.backpressure):
+        return None
+    consumed = task.stream.read if task.stream is not None else 0
+    return {
+        "attempt": task.attempt,
+        "group": options.concurrency_group,
+        "backpressure": options.backpressure,
+        "consumed": consumed,
+    }

@@ -1,0 +1,152 @@
+"""Objects: stored in Ray, waited for, opened."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ray
+
+from hocket import exceptions
+from hocket.engine import contract, rules, unsendable
+from hocket.engine.ray import errors, listing, natives, outside, runner, submission
+from hocket.kernel import records
+
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 60.0
+"""How long Ray is waited for at once: the first time, and at most. While it waits Ray hears no signal but Ctrl-C. Guesses; each part doubles,
+so that what takes long to fetch is not begun again and again."""
+
+
+class ObjectAccess(submission.Submission):
+    """Puts and gets."""
+
+    def put(self, value: Any) -> contract.ObjectRef[Any]:
+        self._check_open()
+        try:
+            native = ray.put(value)
+        except ray.exceptions.RayError as error:
+            failure = errors.translate(error)
+        except exceptions.HocketError:
+            raise
+        except Exception as error:
+            raise exceptions.SerializationError(
+                unsendable.explain_failure(value, "value", submission.get_first(error))
+            ) from error
+        else:
+            return self.wrap(native)
+        raise failure
+
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+        self._check_open()
+        options = records.TaskOptions(name=error.function_name)
+        failing = outside.build_remote(
+            runner.build_failure(error.as_instanceof_cause(), options), {"num_cpus": 0, "max_retries": 0}
+        )
+        return self.wrap(failing.remote())
+
+    def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+        self._check_open()
+        wanted = natives.list_awaitables(refs)
+        for part_s in _split_time(timeout_s):
+            try:
+                return natives.hide_groups(refs, ray.get(wanted, timeout=part_s))
+            except ray.exceptions.GetTimeoutError:
+                lost = self._find_lost(refs)
+                if not lost:
+                    continue
+                failure: BaseException = exceptions.TaskPlacementGroupRemoved(
+                    f"What makes {lost[0]!r} was to run in a placement group that was removed. Keep the group until its tasks are done."
+                )
+            except ray.exceptions.RayError as error:
+                failure = errors.translate(error)
+            raise failure
+        distinct = list(dict.fromkeys(wanted))
+        missing = len(ray.wait(distinct, num_returns=len(distinct), timeout=0, fetch_local=False)[1])
+        raise rules.build_timeout_error(missing, len(refs), timeout_s)
+
+    def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
+        self._check_open()
+        wanted = natives.list_awaitables(refs)
+        # Those that are there already count in their order, which Ray's own wait does not promise.
+        ready = set(ray.wait(wanted, num_returns=len(wanted), timeout=0)[0])
+        if len(ready) >= num_ready:
+            first = itertools.islice((place for place, native in enumerate(wanted) if native in ready), num_ready)
+            chosen = set(first)
+            return [place in chosen for place in range(len(wanted))]
+        for part_s in _split_time(timeout_s):
+            ready = set(ray.wait(wanted, num_returns=num_ready, timeout=part_s)[0])
+            if len(ready) >= num_ready:
+                break
+            lost = [natives.get_awaitable(ref) for ref in self._find_lost(refs)]
+            ready.update(lost[: num_ready - len(ready)])
+            if len(ready) >= num_ready:
+                break
+        return [native in ready for native in wanted]
+
+    def _find_lost(self, refs: Sequence[contract.ObjectRef[Any]]) -> list[contract.ObjectRef[Any]]:
+        """Return those that Ray will never make, though it does not say so: what waits for a placement group that was removed."""
+        groups = {ref: self._in_groups.get(ref, ref._id if natives.is_group(ref._native) else 0) for ref in refs}
+        suspects = [ref for ref, group_id in groups.items() if group_id]
+        if not suspects:
+            return []
+        removed = self._removed | listing.list_removed_groups()
+        suspects = [ref for ref in suspects if groups[ref] in removed]
+        waiting = [natives.get_awaitable(ref) for ref in suspects]
+        there = set(ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=False)[0]) if waiting else set()
+        return [ref for ref, native in zip(suspects, waiting, strict=True) if native not in there]
+
+    def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
+        with self._callbacks_lock:
+            if not self._is_closed:
+                self._callbacks.add(callback)
+                is_open = True
+            else:
+                is_open = False
+        if not is_open:
+            callback()
+            return
+
+        def call_back(_: object) -> None:
+            with self._callbacks_lock:
+                if callback not in self._callbacks:  # the session was closed
+                    return
+                self._callbacks.discard(callback)
+            if outside.is_outside():  # in the thread that hears all answers, and a callback may wait for one
+                threading.Thread(target=callback, name="hocket-callback", daemon=True).start()
+            else:
+                callback()
+
+        natives.get_awaitable(ref).future().add_done_callback(call_back)
+
+    def take_item(self, stream: contract.ObjectRef[Any], index: int) -> contract.ObjectRef[Any]:
+        return self.wrap(natives.Head(stream._native))
+
+    def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
+        head = item._native
+        if not isinstance(head, natives.Head):
+            return False
+        if head.is_end is None:
+            try:
+                ref = head.generator._next_sync(timeout_s)
+            except StopIteration:
+                head.is_end = True
+            else:
+                if ref.is_nil():
+                    return None
+                item._native = ref  # it may be another one: the generator's own, if that is what failed
+                return False
+        return head.is_end
+
+
+def _split_time(timeout_s: float | None) -> Iterator[float]:
+    """Yield how long to wait for Ray at a time, so that signals are heard and lost things are looked for in between."""
+    part_s, left_s = FIRST_WAIT_S, timeout_s
+    while left_s is None or left_s > part_s:
+        yield part_s
+        if left_s is not None:
+            left_s -= part_s
+        part_s = min(2 * part_s, LONGEST_WAIT_S)
+    yield left_s

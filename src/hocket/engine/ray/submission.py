@@ -1,0 +1,187 @@
+"""Tasks, actors and calls, said to Ray."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import ray
+
+from hocket import exceptions
+from hocket.engine import callers, contract, pickling, rules, unsendable
+from hocket.engine.ray import base, errors, keeping, keywords, listing, natives, outside, runner
+from hocket.kernel import records, resources
+
+_MOST_PENDING = re.compile(r"more than (\d+) tasks")
+
+MOST_FUNCTIONS = 4096
+"""How many functions are kept in the form that Ray submits. A guess; one takes some kilobytes."""
+
+
+class Submission(base.RayState):
+    """Hands work to Ray."""
+
+    def submit_task(
+        self,
+        function: contract.RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.TaskOptions,
+    ) -> list[contract.ObjectRef[Any]]:
+        self._check_open()
+        if options.shape.group_id in self._removed:
+            return self._submit_lost(options)
+        task = self._functions.get((function.id, options)) or self._build_task(function, options)
+        native_args, native_kwargs = natives.replace_references(args, kwargs)
+        try:
+            refs = self._wrap_returns(task.remote(*native_args, **native_kwargs), options.num_returns)
+        except Exception as error:
+            raise _explain_submission(error, args, kwargs, function.name) from error
+        if options.shape.group_id:
+            for ref in refs:
+                self._in_groups[ref] = options.shape.group_id
+        return refs
+
+    def _submit_lost(self, options: records.TaskOptions) -> list[contract.ObjectRef[Any]]:
+        """Submit what fails in the place of a task whose placement group is gone: Ray would wait for the group."""
+        error = exceptions.TaskPlacementGroupRemoved(
+            f"Task `{options.name}` was to run in a placement group that was removed. Make a new group."
+        )
+        given = {"num_cpus": 0, "max_retries": 0, "num_returns": keywords.count_returns(options)}
+        found = outside.build_remote(runner.build_failure(error, options), given).remote()
+        return self._wrap_returns(found, options.num_returns)
+
+    def _wrap_returns(self, found: Any, num_returns: int) -> list[contract.ObjectRef[Any]]:
+        if found is None:
+            return []
+        return [self.wrap(native) for native in found] if num_returns > 1 else [self.wrap(found)]
+
+    def _build_task(self, function: contract.RemoteFunction, options: records.TaskOptions) -> Any:
+        self._check_open()
+        _check_returning(options)
+        self._check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
+        if len(self._functions) >= MOST_FUNCTIONS:
+            self._functions.pop(next(iter(self._functions)))
+        is_generator = inspect.isgeneratorfunction(function.value)
+        run = runner.build_function(self._build_code(function), options, is_generator=is_generator)
+        run.__name__ = run.__qualname__ = getattr(function.value, "__name__", options.name)
+        run.__module__ = callers.name_function(function.value).rpartition(".")[0]
+        task = outside.build_remote(run, keywords.build_task_keywords(options))
+        self._functions[function.id, options] = task
+        return task
+
+    def _build_code(self, function: contract.RemoteFunction) -> runner.Code:
+        code = self._codes.get(function.id)
+        if code is None:
+            buffers = ray.put([bytes(buffer) for buffer in function.buffers]) if function.buffers else None
+            code = self._codes[function.id] = runner.Code(function, buffers, self._home)
+        return code
+
+    def create_actor(
+        self,
+        actor_class: contract.RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.ActorOptions,
+    ) -> contract.ActorInfo:
+        self._check_open()
+        if options.creation.shape.group_id in self._removed:
+            raise exceptions.ActorPlacementGroupRemoved(
+                f"Actor `{options.class_name}` was to live in a placement group that was removed. Make a new group."
+            )
+        for shape in (options.creation.shape, options.lifetime_shape):
+            self._check_feasible(shape, exceptions.ActorUnschedulableError, f"Actor `{options.class_name}`")
+        shell = runner.build_class(self._build_code(actor_class), actor_class.value, options)
+        shell.__module__ = getattr(actor_class.value, "__module__", shell.__module__)
+        native_args, native_kwargs = natives.replace_references(args, kwargs)
+        try:
+            if options.max_restarts:
+                native_args, native_kwargs = keeping.put_large(native_args, native_kwargs)
+            remote = outside.build_remote(shell, keywords.build_actor_keywords(options))
+            native = remote.remote(*native_args, **native_kwargs)
+            ref = self.wrap_known(native)
+        except Exception as error:
+            if "already taken" in str(error) or isinstance(error, ray.exceptions.ActorAlreadyExistsError):
+                raise rules.build_name_error(options.name, options.namespace) from error
+            raise _explain_submission(error, args, kwargs, options.class_name) from error
+        if options.max_restarts:
+            self._kept_arguments.keep(native, native_args, native_kwargs)
+        if options.name:
+            listing.publish_actor(native, options)
+        if not options.detached:
+            self._own_actors.add(ref._id)
+        return contract.ActorInfo(ref=ref, options=options)
+
+    def submit_call(
+        self,
+        actor: contract.ObjectRef[None],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: records.TaskOptions,
+    ) -> list[contract.ObjectRef[Any]]:
+        if self._is_closed:
+            rules.raise_ended(exceptions.SessionClosedError(), options.name)
+        _check_returning(options)
+        native_args, native_kwargs = natives.replace_references(args, kwargs)
+        name = runner.CALL_FUNCTION if method == "__ray_call__" else method
+        given = keywords.build_call_keywords(options)
+        try:
+            found = outside.call_method(actor._native, name, native_args, native_kwargs, given)
+            return self._wrap_returns(found, options.num_returns)
+        except Exception as error:
+            raise _explain_submission(error, args, kwargs, options.name) from error
+
+    def _check_feasible(
+        self, shape: resources.Shape, kind: type[exceptions.InfeasibleResourcesError], what: str
+    ) -> None:
+        if shape in self._feasible:
+            return
+        problem = listing.find_obstacle(shape, self._groups.get(shape.group_id), what)
+        if problem is not None:
+            raise kind(problem)
+        self._feasible.add(shape)
+
+    def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
+        self._check_open()
+        native = natives.get_native(ref)
+        if isinstance(native, natives.Head):
+            native = native.generator
+        if force and outside.is_call(native):
+            raise ValueError(rules.explain_unforcible("a call of an actor"))
+        try:
+            ray.cancel(native, force=force, recursive=recursive)
+        except ValueError as error:
+            if "force=True is not supported" in str(error):
+                raise ValueError(rules.explain_unforcible("a call of an actor")) from error
+            raise
+        except TypeError:  # a put value, or an actor: there is nothing to stop
+            return
+
+
+def _check_returning(options: records.TaskOptions) -> None:
+    if options.num_returns == records.STREAMING and outside.is_outside():
+        raise outside.build_refusal(f"The items of the generator `{options.name}`, one by one,")
+
+
+def _explain_submission(error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> Exception:
+    """Return the error to raise for what Ray raised when it was handed work."""
+    if isinstance(error, ray.exceptions.PendingCallsLimitExceeded):
+        found = _MOST_PENDING.search(str(error))
+        most = int(found.group(1)) if found else -1
+        return rules.build_pending_error(what.partition(".")[0], most, most)
+    if isinstance(error, ray.exceptions.RayError):
+        translated = errors.translate(error)
+        return translated if isinstance(translated, Exception) else error
+    first = get_first(error)
+    if isinstance(first, exceptions.HocketError):
+        return first
+    if all(map(pickling.can_travel, (*args, *kwargs.values()))):
+        return error
+    return exceptions.SerializationError(unsendable.explain_arguments((args, kwargs), what, first))
+
+
+def get_first(error: Exception) -> Exception:
+    """Return what was wrong at first: Ray's own message shows the whole value."""
+    return error.__cause__ if isinstance(error.__cause__, Exception) else error

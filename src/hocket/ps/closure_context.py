@@ -1,0 +1,116 @@
+"""The context of a closure or step: which worker pulls and pushes, and how far it is.
+
+A context is handed on explicitly from where a variable is used to the gate and the servers (`hocket.ps.links`). Only
+the user's function does not pass it: there each thread has the context of the closure that it runs, and the
+coordinator's threads have none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, Final, final
+
+from hocket.ps import gate, records
+
+
+@final
+class ClosureContext:
+    """A worker in the middle of a closure, or a rank in the middle of a step. One thread at a time uses it.
+
+    Args:
+        worker: The worker's index.
+        sequence: Which of this worker's closures it is; rises. A closure that is run again after its worker died has
+            the same number.
+    """
+
+    __slots__ = ("_gate", "failures", "sequence", "turn", "values", "worker")
+
+    def __init__(self, worker: int, sequence: int = 0) -> None:
+        self.worker: Final = worker
+        self.sequence = sequence
+        self.turn = 0
+        """How many pushes the closure has made."""
+        self.values: Final[dict[int, Any]] = {}
+        """What this worker has of per-worker values, by number."""
+        self.failures: Final[dict[int, BaseException]] = {}
+        """What making them raised, by number."""
+        self._gate: gate.Gate | None = None
+
+    def begin(self, sequence: int) -> None:
+        """Begin a closure."""
+        self.sequence, self.turn = sequence, 0
+
+    def take_ticket(self) -> records.Ticket:
+        """Return the id of the closure's next push."""
+        ticket = records.Ticket(self.worker, self.sequence, self.turn)
+        self.turn += 1
+        return ticket
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it has gone into a gate by pulling, and not left it by pushing."""
+        return self._gate is not None
+
+    def note_entered(self, entered_gate: gate.Gate) -> None:
+        """It has gone into a gate."""
+        self._gate = entered_gate
+
+    def note_pushed(self) -> None:
+        """It is on its way out of the gate with a push."""
+        self._gate = None
+
+    def leave(self) -> None:
+        """Leave the gate without having pushed: the others need not wait."""
+        left, self._gate = self._gate, None
+        if left is not None:
+            left.forget(self.worker)
+
+
+_local = threading.local()
+
+
+def get_optional_context() -> ClosureContext | None:
+    """Return the context of the closure that the calling thread runs; None in the coordinator."""
+    return getattr(_local, "context", None)
+
+
+def get_context(caller: str) -> ClosureContext:
+    """Return the context of the closure that the calling thread runs.
+
+    Raises:
+        RuntimeError: It runs no closure.
+    """
+    context = get_optional_context()
+    if context is None:
+        raise RuntimeError(
+            f"{caller} was called outside a closure. Call it in a function that you give to Coordinator.schedule, or in the function of a per-worker dataset."
+        )
+    return context
+
+
+@contextlib.contextmanager
+def entered(context: ClosureContext) -> Iterator[None]:
+    """Run a closure in this thread."""
+    before = get_optional_context()
+    _local.context = context
+    try:
+        yield
+    finally:
+        _local.context = before
+
+
+def get_current_worker_index() -> int:
+    """Return the index of the worker that runs the calling closure. TensorFlow calls it ``experimental_get_current_worker_index``.
+
+    Raises:
+        RuntimeError: It is called outside a closure.
+
+    Example:
+        >>> from hocket import ps
+        >>> ps.get_current_worker_index()
+        Traceback (most recent call last):
+        RuntimeError: get_current_worker_index() was called outside a closure. ...
+    """
+    return get_context("get_current_worker_index()").worker

@@ -1,0 +1,53 @@
+"""What variables and tables have in common: small objects that say what and where they are, and can travel."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from hocket.ps import links, records
+
+
+class Handle:
+    """A variable or table on servers, as any process sees it. Made by `build`.
+
+    Attributes:
+        name: What it is called in messages and checkpoints.
+        dtype: Of its elements.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    _address: links.Address
+    _record: records.VariableRecord
+    _parts: tuple[Any, ...]
+    """Its shards."""
+    _FIELDS: ClassVar[tuple[str, ...]]
+    """Which fields of the record are attributes, too."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return build, (type(self), self._address, self._record)
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Which server holds each shard."""
+        return tuple(part.server for part in self._parts)
+
+    @property
+    def optimizer(self) -> Any:
+        """What turns its gradients into updates; None if it takes none."""
+        return self._parts[0].optimizer
+
+
+T = TypeVar("T", bound=Handle)
+
+
+def build(cls: type[T], address: links.Address, record: records.VariableRecord) -> T:
+    """Return a variable or table whose shards are there."""
+    made = object.__new__(cls)
+    made._address, made._record, made._parts = address, record, record.parts
+    made.name, made.dtype = record.name, np.dtype(record.dtype)
+    for field in cls._FIELDS:
+        setattr(made, field, getattr(record, field))
+    return made

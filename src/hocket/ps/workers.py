@@ -1,0 +1,76 @@
+"""The workers of a coordinator: started, added, removed and ended, each with its dispatcher."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+from hocket.ps import dispatcher, links, scheduler
+
+
+@final
+class Workers:
+    """All workers of a coordinator."""
+
+    def __init__(
+        self,
+        queue: scheduler.ClosureScheduler,
+        link: links.Link,
+        options: Mapping[str, Any],
+        first_sequence: int,
+        *,
+        is_watched: bool,
+    ) -> None:
+        self.scheduler: Final = queue
+        self.dispatchers: Final[dict[int, dispatcher.WorkerDispatcher]] = {}
+        """By worker. Changes under the scheduler's lock."""
+        self.helpers: Final[list[threading.Thread]] = []
+        """Threads that end when the scheduler is closed."""
+        self._link = link
+        self._options = options
+        self._first_sequence = first_sequence
+        self._is_watched = is_watched
+
+    def add(self) -> int:
+        """Start one more worker; return its index."""
+        queue = self.scheduler
+        with queue.condition:
+            queue.check_open()
+            index = queue.num_workers
+            queue.num_workers += 1
+        added = dispatcher.WorkerDispatcher(
+            queue, self._link, index, self._options, self._first_sequence, is_watched=self._is_watched
+        )
+        with queue.condition:
+            self.dispatchers[index] = added
+            queue.workers[index] = added.state
+            self._tell_gate()
+        added.begin()
+        return index
+
+    def remove(self, index: int) -> None:
+        """End a worker, after it has done what it has."""
+        self.dispatchers[index].leave()
+        with self.scheduler.condition:
+            del self.dispatchers[index]
+            self.scheduler.remove_worker(index)
+            self._tell_gate()
+
+    def close(self) -> None:
+        """End all workers and the threads that keep them busy. What has not ended is cancelled."""
+        queue = self.scheduler
+        queue.close()
+        for one in list(self.dispatchers.values()):
+            one.stop()
+        for helper in self.helpers:
+            if helper is not threading.current_thread():
+                helper.join()
+        with queue.condition:
+            self.dispatchers.clear()
+            queue.workers.clear()
+            queue.inputs.close()
+
+    def _tell_gate(self) -> None:
+        if self._link.address.is_synchronous:
+            self._link.gate.set_workers(len(self.dispatchers))

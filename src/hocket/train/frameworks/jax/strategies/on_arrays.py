@@ -1,0 +1,207 @@
+"""Any strategy in JAX, on host arrays: the compiled step calls the host with its gradients before the optimizer, and with the parameters after it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hocket import ps
+from hocket.train import strategies
+from hocket.train.frameworks.jax import host_calls, trees
+from hocket.train.frameworks.jax.strategies import averaging, strategy
+from hocket.train.rank import worker_session
+from hocket.train.strategies.strategy import Array
+
+_GRADIENTS: Final = "hocket.train.jax.on_arrays.gradients"
+_PARAMETERS: Final = "hocket.train.jax.on_arrays.parameters"
+
+
+class OnArraysState(NamedTuple):
+    """The state of an optimizer that was prepared with a strategy on host arrays. A pytree of arrays, to be saved like any other."""
+
+    count: Any
+    """How many steps were taken."""
+    inner: Any
+    """The state of the user's optimizer; the rank's own."""
+
+
+@final
+class TreeModel(strategies.HostModel):
+    """Parameters that are on the host for the moment.
+
+    Args:
+        arrays: Their values; `write` changes them in place.
+        steps_taken: How many steps the optimizer has taken.
+    """
+
+    def __init__(self, arrays: Sequence[Array], steps_taken: int) -> None:
+        self._arrays = arrays
+        self._steps_taken = steps_taken
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The parameters' shapes."""
+        return [array.shape for array in self._arrays]
+
+    def read(self) -> list[Array]:
+        """Return copies of the parameters; of halves as float32."""
+        return [np.array(array) for array in self._arrays]
+
+    def write(self, arrays: Sequence[Array]) -> None:
+        """Set the parameters."""
+        for mine, array in zip(self._arrays, arrays, strict=True):
+            mine[...] = array
+
+    def list_rules(self) -> list[tuple[str, ps.Optimizer]]:
+        """Refuse: an optimizer of optax is a function.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "An optimizer of optax is a function, which servers cannot apply. Give prepare_optimizer() one of hocket.ps, with strategy=ParameterServer()."
+        )
+
+    @property
+    def steps_taken(self) -> int:
+        """How many steps the optimizer has taken."""
+        return self._steps_taken
+
+
+@final
+class OnArrays(strategy.Exchange):
+    """Drives a strategy on host arrays.
+
+    Args:
+        runtime: The strategy.
+        name: What it is called.
+        ranks: Who takes part.
+
+    Raises:
+        ValueError: The strategy takes steps itself, for which it needs a learning rate, and optax's optimizers do not say theirs.
+    """
+
+    def __init__(self, runtime: strategies.StrategyRuntime, name: str, ranks: strategies.Ranks) -> None:
+        if runtime.takes_steps:
+            raise ValueError(
+                f"{name} takes steps in the optimizer's place and needs its learning rate, which an optimizer of optax does not say. Have the strategy average gradients, "
+                "or return an Exchange for JAX from its open()."
+            )
+        self._runtime = runtime.open_next()
+        self._name = name
+        self._changes_parameters = any(
+            getattr(type(runtime), method) is not getattr(strategies.StrategyRuntime, method)
+            for method in ("after_steps", "synchronize")
+        )
+        self._has_begun = False
+        _at_work[worker_session.get_session(f"jax.{name}")] = self
+        host_calls.add_visitor(_GRADIENTS, _visit_gradients)
+        host_calls.add_visitor(_PARAMETERS, _visit_parameters)
+
+    def average(self, gradients: Any, caller: str) -> Any:
+        if self._changes_parameters:
+            raise ValueError(
+                f"{self._name} works after the optimizer's step too, which {caller}() does not see. Give the optimizer to prepare_optimizer() and leave it out."
+            )
+        return self._average(gradients)
+
+    def adapt_optimizer(self, optimizer: Any) -> Any:
+        def init(params: Any) -> OnArraysState:
+            return OnArraysState(jnp.zeros((), jnp.int32), optimizer.init(params))
+
+        def update(updates: Any, state: OnArraysState, params: Any = None, **extra: Any) -> Any:
+            if not isinstance(state, OnArraysState):
+                raise ValueError(  # noqa: TRY004 (it is mostly a checkpoint's)
+                    f"{self._name} needs the state of a prepared optimizer, but received a {type(state).__name__}. Write optimizer = prepare_optimizer(optimizer), and make "
+                    "the state with optimizer.init(params)."
+                )
+            if params is None and self._changes_parameters:
+                raise ValueError(
+                    f"{self._name} changes parameters, but optimizer.update() was called without them. Write optimizer.update(gradients, state, params)."
+                )
+            steps, inner = optimizer.update(self._average(updates), state.inner, params, **extra)
+            state = OnArraysState(state.count + 1, inner)
+            if not self._changes_parameters:
+                return steps, state
+            moved = jax.tree.map(lambda param, step: jnp.asarray(param + step, param.dtype), params, steps)
+            common = self._travel(_PARAMETERS, moved, state.count, params)
+            return jax.tree.map(averaging.find_step, params, common, steps), state
+
+        return optimizer._replace(init=init, update=update)
+
+    def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
+        if not self._changes_parameters:
+            return params, state
+        return self._travel(_PARAMETERS, params, jnp.zeros((), jnp.int32), params), state
+
+    def close(self) -> None:
+        jax.effects_barrier()
+        self._runtime.close()
+
+    # --- in the program -----------------------------------------------------------------------------------------------
+
+    def _average(self, gradients: Any) -> Any:
+        return self._travel(_GRADIENTS, gradients) if self._runtime.averages_gradients else gradients
+
+    def _travel(self, visitor: str, tree: Any, count: Any = None, before: Any = None) -> Any:
+        """Return what the host makes of a tree's floats.
+
+        Args:
+            visitor: What looks at them there.
+            tree: What travels.
+            count: The number of the step; 0 between steps.
+            before: What the tree was before the step.
+        """
+        leaves, values, structure = trees.list_leaves(tree, "prepare_optimizer")
+        chosen = [number for number, value in enumerate(values) if trees.is_inexact(value)]
+        sent, names = [values[number] for number in chosen], [leaves[number] for number in chosen]
+        if count is not None:
+            old = jax.tree.leaves(before)
+            sent += [*(old[number] for number in chosen), jnp.asarray(count, jnp.int32)]
+            names += [*(trees.Leaf(f"before {one.name}", one.shape, one.dtype) for one in names), _COUNT]
+        found = host_calls.visit(sent, names, "prepare_optimizer", visitor)
+        for number, new in zip(chosen, found, strict=False):
+            values[number] = new.astype(values[number].dtype)
+        return jax.tree_util.tree_unflatten(structure, values)
+
+    # --- on the host --------------------------------------------------------------------------------------------------
+
+    def visit_gradients(self, arrays: Sequence[tuple[trees.Leaf, Array]]) -> None:
+        """Put the gradients of all into this rank's."""
+        parts = [array for _, array in arrays]
+        flat = np.append(strategies.flatten(parts), 0)
+        self._runtime.average(flat, 1.0)
+        for part, new in zip(parts, strategies.unflatten(flat[:-1], [part.shape for part in parts]), strict=True):
+            part[...] = new
+
+    def visit_parameters(self, arrays: Sequence[tuple[trees.Leaf, Array]]) -> None:
+        """Put what the strategy makes of the parameters into their place."""
+        *given, (_, counted) = arrays
+        half, count = len(given) // 2, int(counted[0])
+        shaped = [array.reshape(leaf.shape) for leaf, array in given]
+        if not self._has_begun:
+            self._has_begun = True
+            self._runtime.begin(TreeModel(shaped[half:], max(0, count - 1)))
+        model = TreeModel(shaped[:half], count)
+        if count:
+            self._runtime.after_steps(model, 1)
+        else:
+            self._runtime.synchronize(model)
+
+
+_COUNT: Final = trees.Leaf("the number of the step", (), "int32")
+
+_at_work: weakref.WeakKeyDictionary[worker_session.WorkerSession, OnArrays] = weakref.WeakKeyDictionary()
+
+
+def _visit_gradients(arrays: Sequence[tuple[trees.Leaf, Array]]) -> None:
+    _at_work[worker_session.get_session("jax.prepare_optimizer")].visit_gradients(arrays)
+
+
+def _visit_parameters(arrays: Sequence[tuple[trees.Leaf, Array]]) -> None:
+    _at_work[worker_session.get_session("jax.prepare_optimizer")].visit_parameters(arrays)

@@ -1,0 +1,93 @@
+"""Keras's optimizers, as servers compute them. A rank's optimizer counts its steps, keeps its learning rate, and computes nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import keras
+
+from hocket import ps
+
+_LR: Final = 1.0
+"""The learning rate that servers know. What the optimizer has is sent with each step, since schedules change it."""
+
+_WITHOUT: Final = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "loss_scale_factor",
+    "gradient_accumulation_steps",
+    "amsgrad",
+)
+"""What an optimizer does with gradients or weights before and after its rule, which is not there when the servers apply it."""
+
+
+def convert(optimizer: Any, variable: Any) -> ps.Optimizer:
+    """Return what does on a server as Keras's optimizer does with a variable, with a learning rate of 1.
+
+    Raises:
+        ValueError: Servers cannot do it.
+    """
+    rule = _find_rule(type(optimizer))
+    if rule is None:
+        raise ValueError(
+            f"Servers apply the updates with ParameterServer, and have no {type(optimizer).__name__}. Use one of keras.optimizers: "
+            f"{', '.join(kind.__name__ for kind in _RULES)}."
+        )
+    for name in _WITHOUT:
+        if getattr(optimizer, name, None):
+            raise ValueError(
+                f"Servers apply the updates with ParameterServer, and have no {type(optimizer).__name__}({name}={getattr(optimizer, name)!r}). Leave {name} out."
+            )
+    if variable.constraint is not None:
+        raise ValueError(
+            f"Servers apply the updates with ParameterServer, and have no constraints, but `{variable.path}` has {variable.constraint!r}. Leave it out."
+        )
+    config = optimizer.get_config()
+    decays = config.get("weight_decay") and optimizer._use_weight_decay(variable)
+    return rule(config, float(config["weight_decay"]) if decays else 0.0)
+
+
+def _find_rule(kind: type) -> Callable[[Mapping[str, Any], float], ps.Optimizer] | None:
+    if not kind.__module__.startswith("keras."):
+        return None  # the user's own may compute anything
+    return next((_RULES[one] for one in kind.__mro__ if one in _RULES), None)  # on torch Keras derives from them
+
+
+def _convert_sgd(config: Mapping[str, Any], decay: float) -> ps.Optimizer:
+    if decay and config["momentum"]:
+        raise ValueError(
+            f"Servers apply the updates with ParameterServer, and have no SGD with momentum={config['momentum']!r} and weight_decay={decay!r} as Keras has it. Use "
+            "AdamW, or leave one of them out."
+        )
+    return ps.SGD(lr=_LR, momentum=config["momentum"], nesterov=config["nesterov"], weight_decay=decay)
+
+
+def _convert_adam(config: Mapping[str, Any], decay: float) -> ps.Optimizer:
+    return ps.Adam(
+        lr=_LR,
+        beta1=config["beta_1"],
+        beta2=config["beta_2"],
+        eps=config["epsilon"],
+        weight_decay=decay,
+        decoupled=True,
+        is_eps_hat=True,
+    )
+
+
+def _convert_adagrad(config: Mapping[str, Any], decay: float) -> ps.Optimizer:
+    if decay:
+        raise ValueError(
+            f"Servers apply the updates with ParameterServer, and have no Adagrad(weight_decay={decay!r}) as Keras has it. Leave weight_decay out."
+        )
+    return ps.Adagrad(lr=_LR, initial_accumulator=config["initial_accumulator_value"], eps=config["epsilon"])
+
+
+_RULES: Final[Mapping[type, Callable[[Mapping[str, Any], float], ps.Optimizer]]] = {
+    keras.optimizers.SGD: _convert_sgd,
+    keras.optimizers.Adam: _convert_adam,
+    keras.optimizers.AdamW: _convert_adam,
+    keras.optimizers.Adagrad: _convert_adagrad,
+}

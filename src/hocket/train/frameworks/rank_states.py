@@ -1,0 +1,69 @@
+"""What a framework has prepared in a rank, from the start of its training function to the end. It belongs to the rank's session.
+
+A trainer's rank has its state before the training function runs (`RankStates.use`); elsewhere, as in a session of `Trainer`, it is made at the first call that needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar, final
+
+from hocket.train import strategies
+from hocket.train.rank import worker_session
+
+
+class RankState(Protocol):
+    """What is kept."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+S = TypeVar("S", bound=RankState)
+
+
+@final
+class RankStates(Generic[S]):
+    """The states of one framework.
+
+    Args:
+        framework: Its adapter, for messages: ``"torch"``.
+        build: Makes a state, for a session and a strategy; told who asks.
+    """
+
+    def __init__(
+        self, framework: str, build: Callable[[worker_session.WorkerSession, strategies.Strategy, str], S]
+    ) -> None:
+        self._framework = framework
+        self._build = build
+        self._states: weakref.WeakKeyDictionary[worker_session.WorkerSession, S] = weakref.WeakKeyDictionary()
+
+    def get(self, caller: str) -> S:
+        """Return the calling rank's state.
+
+        Args:
+            caller: The function's name, for the message.
+
+        Raises:
+            RuntimeError: It is called outside a training function.
+        """
+        name = f"{self._framework}.{caller}"
+        session = worker_session.get_session(name)
+        state = self._states.get(session)
+        if state is None:
+            state = self._states[session] = self._build(session, strategies.AllReduce(), name)
+        return state
+
+    @contextlib.contextmanager
+    def use(self, strategy: strategies.Strategy) -> Iterator[None]:
+        """Have the calling rank use a strategy, for the duration of a block."""
+        name = f"{self._framework}'s trainer"
+        session = worker_session.get_session(name)
+        state = self._states[session] = self._build(session, strategy, name)
+        try:
+            yield
+        finally:
+            self._states.pop(session, None)
+            state.close()

@@ -1,0 +1,218 @@
+"""Any strategy in PyTorch, on host arrays: its `StrategyRuntime` sees gradients before each step of an optimizer, and parameters after it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from hocket import ps
+from hocket.collective.arithmetic import ReduceOp
+from hocket.train import strategies
+from hocket.train.frameworks.torch.strategies import averaging, served_optimizers, strategy
+from hocket.train.strategies.strategy import Array
+
+_OPS = {
+    ReduceOp.SUM: dist.ReduceOp.SUM,
+    ReduceOp.PRODUCT: dist.ReduceOp.PRODUCT,
+    ReduceOp.MIN: dist.ReduceOp.MIN,
+    ReduceOp.MAX: dist.ReduceOp.MAX,
+}
+
+
+@final
+class GroupCollectives:
+    """The collectives of torch's default process group, on numpy arrays. An array is reduced where it lies."""
+
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+
+    def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM) -> None:
+        """Put the sum of all ranks' arrays, or what `op` makes of them, into each."""
+        tensor = _as_tensor(array)
+        dist.all_reduce(tensor, dist.ReduceOp.SUM if op is ReduceOp.MEAN else _OPS[op])
+        _put_back(array, tensor / self.size if op is ReduceOp.MEAN else tensor)
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """Put the root's array into that of each rank."""
+        tensor = _as_tensor(array)
+        dist.broadcast(tensor, root)
+        _put_back(array, tensor)
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Return what each rank gave, by rank."""
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value)
+        return found
+
+    def barrier(self) -> None:
+        """Wait until all ranks have called it."""
+        dist.barrier()
+
+
+def _as_tensor(array: Array) -> torch.Tensor:
+    """Return an array's values as a tensor: the same memory, if numpy's dtype is one of torch's."""
+    try:
+        tensor = torch.from_numpy(array)
+    except TypeError:  # bfloat16, which numpy has from another package
+        tensor = torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
+    return tensor.cuda() if dist.get_backend() == "nccl" else tensor
+
+
+def _put_back(array: Array, tensor: torch.Tensor) -> None:
+    back = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    array[...] = back.cpu().numpy()
+
+
+@final
+class TorchModel(strategies.HostModel):
+    """What an optimizer steps, as host arrays.
+
+    Args:
+        optimizer: It may get more parameters later.
+        names: What each parameter is called.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> None:
+        self._optimizer = optimizer
+        self._names = names
+        self.count = 0
+        """Steps that were taken."""
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """The parameters, in the optimizer's order."""
+        return [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The parameters' shapes."""
+        return [tuple(p.shape) for p in self.parameters]
+
+    def read(self) -> list[Array]:
+        """Return copies of the parameters; of halves as float32."""
+        return [to_array(p) for p in self.parameters]
+
+    @torch.no_grad()
+    def write(self, arrays: Sequence[Array]) -> None:
+        """Set the parameters."""
+        for parameter, array in zip(self.parameters, arrays, strict=True):
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+
+    def list_rules(self) -> list[tuple[str, ps.Optimizer]]:
+        """Return each parameter's name, and what does on a server as the optimizer does."""
+        return [
+            (self._names[parameter], served_optimizers.convert(self._optimizer, group))
+            for group in self._optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad
+        ]
+
+    @property
+    def steps_taken(self) -> int:
+        """How many steps the optimizer has taken here."""
+        return self.count
+
+
+def to_array(tensor: torch.Tensor) -> Array:
+    """Return a copy of a tensor's values; of halves as float32."""
+    return np.array(tensor.detach().to("cpu", averaging.widen(tensor.dtype)).numpy())
+
+
+@final
+class OnArrays(strategy.Exchange):
+    """Drives a strategy on host arrays.
+
+    Args:
+        runtime: The strategy, for the first optimizer.
+        name: What it is called.
+        ranks: Who takes part.
+    """
+
+    needs_optimizer = True
+
+    def __init__(self, runtime: strategies.StrategyRuntime, name: str, ranks: strategies.Ranks) -> None:
+        self._first = runtime
+        self._name = name
+        self._ranks = ranks
+        self.shares_gradients = False
+        self._models: list[torch.nn.Module] = []
+        self._driven: dict[torch.optim.Optimizer, tuple[strategies.StrategyRuntime, TorchModel]] = {}
+        #: Gradients of a step that the strategy takes.
+        self._aside: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def adapt_model(
+        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
+    ) -> torch.nn.Module:
+        strategy.require_whole(self._name, "a whole model in each rank", parallel_strategy, options)
+        if self._ranks.world_size > 1:
+            averaging.copy_from_first(itertools.chain(model.parameters(), model.buffers()))
+        self._models.append(model)
+        return model
+
+    def adapt_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        names: dict[torch.Tensor, str] = {
+            parameter: name for model in self._models for name, parameter in model.named_parameters()
+        }
+        driven = TorchModel(optimizer, names)
+        if any(parameter not in names for parameter in driven.parameters):
+            raise ValueError(
+                f"{self._name} works on parameters of prepared models, but prepare_optimizer() received an optimizer of others. Call "
+                "model = prepare_model(model) first, and make the optimizer from the parameters of what it returns."
+            )
+        runtime = self._first.open_next()
+        self._driven[optimizer] = runtime, driven
+        runtime.begin(driven)
+        return optimizer
+
+    @torch.no_grad()
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        runtime, driven = self._driven[optimizer]
+        if not (runtime.averages_gradients or runtime.takes_steps):
+            return
+        everything = driven.parameters
+        numbers = [number for number, p in enumerate(everything) if p.grad is not None]
+        if self._ranks.world_size > 1 and runtime.averages_gradients and not runtime.takes_steps:
+            used = np.array([float(p.grad is not None) for p in everything])
+            self._ranks.world.all_reduce(used)  # one that only some ranks used counts as zero in the others
+            numbers = [number for number, count in enumerate(used) if count]
+        given = [everything[number] for number in numbers]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in given]
+        flat = np.append(strategies.flatten([to_array(gradient) for gradient in gradients]), 0)
+        if runtime.takes_steps:
+            runtime.choose(numbers)
+            runtime.take_step(flat, float(optimizer.param_groups[0]["lr"]), counts=True)
+        else:
+            runtime.average(flat, 1.0)
+        for parameter, part in zip(
+            given, strategies.unflatten(flat[:-1], [tuple(p.shape) for p in given]), strict=True
+        ):
+            new = torch.from_numpy(part).to(parameter.device, parameter.dtype)
+            if runtime.takes_steps:
+                parameter.copy_(new)
+                assert parameter.grad is not None, "it was chosen"
+                self._aside.append((parameter, parameter.grad))
+                parameter.grad = None  # so that torch does nothing
+            else:
+                parameter.grad = new
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        for parameter, gradient in self._aside:
+            parameter.grad = gradient
+        self._aside.clear()
+        runtime, driven = self._driven[optimizer]
+        driven.count += 1
+        runtime.after_steps(driven, 1)
+
+    def synchronize(self) -> None:
+        for runtime, driven in self._driven.values():
+            runtime.synchronize(driven)
+
+    def close(self) -> None:
+        for runtime in dict.fromkeys([self._first, *(runtime for runtime, _ in self._driven.values())]):
+            runtime.close()

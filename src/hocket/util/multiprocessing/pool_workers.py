@@ -1,0 +1,352 @@
+"""The processes of a pool, and the threads that keep them busy.
+
+Work waits in one queue. A thread takes a *worker*, which is an actor, and some chunks from the queue, sends them, waits
+for the outcomes, delivers them and gives the worker back. So a process that is done early gets more, as with
+multiprocessing. There are as many threads as workers, started when they are needed. A caller that waits does the same
+job in its own thread, for its own work only: a call on an idle pool costs no change of threads.
+
+How many chunks go into one message is learned, for each function, from how long its chunks took (see `chunks`).
+
+A process that dies fails the chunks that it was sent, with the engine's error that says why, and is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hocket import exceptions
+from hocket.core import actor as core_actor
+from hocket.core import api, session
+from hocket.engine import contract, values
+from hocket.util.multiprocessing import chunks, results
+
+MAX_CHUNKS = 1000
+"""Chunks in one message at most. A guess: the message's own cost is then spread thin enough."""
+
+
+@dataclass(slots=True, eq=False)
+class Function:
+    """A function that a pool calls, and what is known of it."""
+
+    encoded: contract.RemoteFunction
+    seconds: float | None = None
+    """How long a chunk took lately; None before the first."""
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A chunk that waits for a worker."""
+
+    function: Function
+    kind: int
+    work: Any
+    receiver: results.Receiver
+    position: int
+
+
+@dataclass(slots=True, eq=False)
+class PoolWorker:
+    """One process."""
+
+    handle: core_actor.ActorHandle
+    known: dict[bytes, contract.RemoteFunction] = field(default_factory=dict)
+    """Functions that the process knows, oldest first; keeps the references in their closures alive."""
+    chunks_done: int = 0
+
+
+class PoolWorkers:
+    """All processes of a pool.
+
+    Args:
+        size: How many.
+        create: Starts one.
+        max_chunks: After how many chunks a process is replaced; None for never.
+    """
+
+    def __init__(self, size: int, create: Callable[[], core_actor.ActorHandle], max_chunks: int | None) -> None:
+        self.size = size
+        self._create = create
+        self._max_chunks = max_chunks
+        self._engine = session.get_engine()
+        self._changed = threading.Condition(threading.Lock())
+        self._queue: deque[Item] = deque()
+        self._free = [PoolWorker(create()) for _ in range(size)]
+        self._busy: set[PoolWorker] = set()
+        self._threads: list[threading.Thread] = []
+        self._idle_threads = 0
+        #: The function encoded last, as long as there is work: many calls of one function encode it once, and a later call sees
+        #: the globals of its time.
+        self._latest: tuple[Any, Function] | None = None
+        #: Functions that need to be encoded only once, by their address.
+        self._fixed: dict[int, tuple[Any, Function]] = {}
+        #: By digest, to remember how long they take; the oldest are forgotten.
+        self._functions: dict[bytes, Function] = {}
+        self._is_closed = False
+        self._is_terminated = False
+
+    # --- what the pool calls --------------------------------------------------------------------------------------------
+
+    def check_running(self) -> None:
+        """Raise ValueError if the pool takes no work any more."""
+        if self._is_closed:
+            raise ValueError("Pool not running: it was closed or terminated. Make a new one.")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the pool takes no work any more."""
+        return self._is_closed
+
+    def encode(self, function: Callable[..., Any]) -> Function:
+        """Return the function in the form that travels."""
+        latest = self._latest
+        if latest is not None and latest[0] is function:
+            return latest[1]
+        fixed = self._fixed.get(id(function))
+        if fixed is not None and fixed[0] is function:
+            return fixed[1]
+        if not callable(function):
+            raise TypeError(f"func must be a function, but received {function!r}. Pass it without calling it.")
+        name = getattr(function, "__name__", type(function).__name__)
+        encoded = values.encode_function(function, f"function `{name}`")
+        with self._changed:
+            known = self._functions.get(encoded.id)
+            if known is None:
+                known = Function(encoded)
+                chunks.remember(self._functions, encoded.id, known)
+            if self._queue or self._busy:
+                self._latest = (function, known)
+            if chunks.is_fixed(function):
+                chunks.remember(self._fixed, id(function), (function, known))
+        return known
+
+    def submit(self, items: Iterable[Item], *, helps: bool = False) -> None:
+        """Put chunks at the end of the queue.
+
+        Args:
+            items: The chunks.
+            helps: The calling thread will work on them itself, with `help_out`.
+        """
+        with self._changed:
+            self.check_running()
+            self._queue.extend(items)
+            self._call_threads(spared=helps)
+
+    def _call_threads(self, *, spared: bool) -> None:
+        """See to it that what can be started is; the caller does one part itself if `spared`. Called with the lock held."""
+        wanted = min(len(self._queue), len(self._free)) - spared
+        for _ in range(min(wanted - self._idle_threads, self.size - len(self._threads))):
+            thread = threading.Thread(target=self._work, name="hocket-pool", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        if wanted > 0 and self._idle_threads:
+            self._changed.notify(wanted)
+
+    def help_out(self, receiver: results.Receiver) -> None:
+        """Work on the receiver's chunks in the calling thread; on nobody else's, which might take long."""
+        while True:
+            with self._changed:
+                if not self._queue or not self._free or self._queue[0].receiver is not receiver:
+                    self._call_threads(spared=False)
+                    return
+                worker, items = self._take(receiver)
+            self._run(worker, items)
+
+    def count_ahead(self, function: Function) -> int:
+        """Return how many chunks should be under way for all processes to be busy."""
+        per_worker = 2 if function.seconds is None else chunks.SLICE_SECONDS / max(function.seconds, 1e-6)
+        return self.size * int(min(max(per_worker, 1) + 1, MAX_CHUNKS))
+
+    def close(self) -> None:
+        """Take no more work; the processes end when the queue is empty."""
+        with self._changed:
+            self._is_closed = True
+            self._drop_workers_if_done()
+            self._changed.notify_all()
+
+    def terminate(self) -> None:
+        """End the processes now; what was not done fails."""
+        with self._changed:
+            if self._is_terminated:
+                return
+            self._is_closed = self._is_terminated = True
+            workers = [*self._free, *self._busy]
+            self._free.clear()
+            dropped = list(self._queue)
+            self._queue.clear()
+            self._changed.notify_all()
+        if contract.get_optional_current_engine() is self._engine:
+            for worker in workers:
+                with contextlib.suppress(exceptions.HocketError):  # the session may end at the same moment
+                    api.kill(worker.handle)
+        for item in dropped:
+            item.receiver.receive(item.position, False, _build_cancelled())
+
+    def abandon(self) -> None:
+        """Terminate, from a thread that may be anywhere: the garbage collector may call this while it holds our lock."""
+        threading.Thread(target=self.terminate, name="hocket-pool-end", daemon=True).start()
+
+    def join(self) -> None:
+        """Wait until the threads are done."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    # --- the threads ----------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._queue and self._free):
+                    if self._is_closed and not (self._queue and not self._is_terminated):
+                        return
+                    self._idle_threads += 1
+                    try:
+                        self._changed.wait()
+                    finally:
+                        self._idle_threads -= 1
+                worker, items = self._take()
+            self._run(worker, items)
+            del worker, items
+
+    def _take(self, receiver: results.Receiver | None = None) -> tuple[PoolWorker, list[Item]]:
+        """Take a worker and as much of the queue as is good for it, of one receiver's only if it is given.
+
+        Called with the lock held, when there is some of both.
+        """
+        worker = self._free.pop()
+        self._busy.add(worker)
+        queue = self._queue
+        most = min(MAX_CHUNKS, math.ceil(len(queue) / self.size))
+        if self._max_chunks is not None:
+            most = min(most, self._max_chunks - worker.chunks_done)
+        items = [queue.popleft()]
+        seconds = _estimate(items[0])
+        while len(items) < most:
+            seconds += _estimate(queue[0])
+            if seconds > chunks.SLICE_SECONDS or (receiver is not None and queue[0].receiver is not receiver):
+                break
+            items.append(queue.popleft())
+        return worker, items
+
+    def _run(self, worker: PoolWorker, items: list[Item]) -> None:
+        """Have a process work on chunks, and deliver what comes of it."""
+        is_lost = False
+        try:
+            outcomes = self._send(worker, items)
+        except exceptions.SerializationError as error:
+            outcomes = self._send_one_by_one(worker, items, error)
+        except BaseException as error:
+            is_lost = not isinstance(error, exceptions.TaskError)
+            outcomes = [(False, _build_cancelled() if self._is_terminated else error)] * len(items)
+            if not isinstance(error, Exception):  # Ctrl-C in the caller's own thread
+                with contextlib.suppress(exceptions.HocketError):
+                    api.kill(worker.handle)
+                self._give_back(worker, len(items), [], is_lost=True)
+                with self._changed:
+                    self._call_threads(spared=False)
+                _deliver(items, outcomes)
+                raise
+        self._give_back(worker, len(outcomes), items[len(outcomes) :], is_lost=is_lost)
+        _deliver(items, outcomes)
+
+    def _send(self, worker: PoolWorker, items: list[Item]) -> list[chunks.Outcome]:
+        if len(items) == 1:
+            item = items[0]
+            encoded = item.function.encoded
+            # Only if it is known to be short: `run` alone tells how long something takes.
+            if item.kind == chunks.APPLY and _estimate(item) < chunks.SLICE_SECONDS and encoded.id in worker.known:
+                args, kwargs = item.work
+                if not kwargs and values.PLAIN_TYPES.issuperset(map(type, args)):
+                    return [api.get(worker.handle.apply.remote(encoded.id, *args))]
+        new: list[tuple[bytes, chunks.Code]] = []
+        digests: list[bytes] = []
+        for item in items:
+            encoded = item.function.encoded
+            digests.append(encoded.id)
+            if encoded.id not in worker.known:
+                chunks.remember(worker.known, encoded.id, encoded)
+                new.append((encoded.id, chunks.Code(encoded.blob, list(map(pickle.PickleBuffer, encoded.buffers)))))
+        if len(set(digests)) == 1:
+            digests = digests[:1]
+        work = [(item.kind, item.work) for item in items]
+        try:
+            ref = worker.handle.run.remote(new, digests, work)
+        except exceptions.SerializationError:
+            for digest, _ in new:  # they have not arrived
+                worker.known.pop(digest, None)
+            raise
+        outcomes: list[chunks.Outcome]
+        outcomes, seconds = api.get(ref)
+        if len(digests) == 1:
+            function = items[0].function
+            each = seconds / len(outcomes)
+            function.seconds = each if function.seconds is None else (function.seconds + each) / 2
+        return outcomes
+
+    def _send_one_by_one(
+        self, worker: PoolWorker, items: list[Item], error: exceptions.SerializationError
+    ) -> list[chunks.Outcome]:
+        """One of the chunks, or the only result, cannot travel: find out which."""
+        if len(items) == 1:
+            return [(False, error)]
+        outcomes: list[chunks.Outcome] = []
+        for item in items:
+            try:
+                outcomes += self._send(worker, [item])
+            except Exception as other:  # noqa: BLE001 (it belongs to this chunk alone)
+                outcomes.append((False, other))
+        return outcomes
+
+    def _give_back(self, worker: PoolWorker, done: int, undone: list[Item], *, is_lost: bool) -> None:
+        worker.chunks_done += done
+        is_used_up = self._max_chunks is not None and worker.chunks_done >= self._max_chunks
+        is_over = (is_lost or is_used_up) and not self._is_terminated
+        replacement = self._replace(worker) if is_over else worker
+        with self._changed:
+            self._busy.discard(worker)
+            self._queue.extendleft(reversed(undone))
+            if not self._queue and not self._busy:
+                self._latest = None
+            if replacement is not None and not self._is_terminated:
+                self._free.append(replacement)
+            self._drop_workers_if_done()
+            if self._is_closed:
+                self._changed.notify_all()
+            elif self._queue:
+                self._call_threads(spared=True)
+
+    def _replace(self, worker: PoolWorker) -> PoolWorker | None:
+        if contract.get_optional_current_engine() is not self._engine:  # the session is over, and the pool with it
+            self.terminate()
+            return None
+        try:
+            return PoolWorker(self._create())
+        except exceptions.HocketError:
+            self.terminate()
+            return None
+
+    def _drop_workers_if_done(self) -> None:
+        """Let the processes end. Called with the lock held."""
+        if self._is_closed and not self._queue and not self._busy:
+            self._free.clear()
+
+
+def _estimate(item: Item) -> float:
+    seconds = item.function.seconds
+    return chunks.SLICE_SECONDS if seconds is None else seconds
+
+
+def _deliver(items: list[Item], outcomes: list[chunks.Outcome]) -> None:
+    for item, (ok, value) in zip(items, outcomes, strict=False):
+        item.receiver.receive(item.position, ok, value.open() if isinstance(value, chunks.Failure) else value)
+
+
+def _build_cancelled() -> exceptions.TaskCancelledError:
+    return exceptions.TaskCancelledError("The pool was terminated before this was done.")
