@@ -109,6 +109,24 @@ def test_what_a_rank_raises_comes_out_and_the_trainer_goes_on(two: train.Trainer
     assert [each[0] for each in two.run(count)] == [0, 1]
 
 
+def refuse_to_be_read() -> None:
+    raise OSError("it cannot be read here")
+
+
+class Unreadable:
+    """A training function that comes into no rank."""
+
+    def __call__(self) -> None: ...
+    def __reduce__(self) -> Any:
+        return refuse_to_be_read, ()
+
+
+@pytest.mark.slow
+def test_a_function_that_ranks_cannot_read_is_an_error_and_no_wait(two: train.Trainer) -> None:
+    with pytest.raises(OSError, match="it cannot be read here"):
+        two.run(Unreadable())
+
+
 def die_once() -> tuple[int, int]:
     start = (train.load_checkpoint() or {"step": -1})["step"] + 1
     for step in range(start, 3):

@@ -23,18 +23,29 @@ from hocket.train.tracking.plots import save_curve as save_curve
 Where = str | os.PathLike[str] | None
 
 
-class _TableLogger(user_callback.UserCallback, abc.ABC):
-    """Adds a row to a file for each report."""
+class _Logger(user_callback.UserCallback, abc.ABC):
+    """Opens what it writes to with the first report, and closes it when the run is over."""
 
-    def __init__(self, path: Where = None, *, all_ranks: bool = False) -> None:
-        self._path = _check_path(path)
-        self._has_all_ranks = all_ranks
-        self._table: tables.JsonLines | tables.Csv | None = None
+    def __init__(self, step_key: str | None = None) -> None:
+        self._step_key = step_key if step_key is not None else "step"
+        self._opened: Any = None
         self._count = 0
+        """How many reports there were in this run."""
 
     @abc.abstractmethod
-    def _open(self, given: Path | None, folder: Path) -> tables.JsonLines | tables.Csv:
-        """Open the file."""
+    def _open(self, run_context: user_callback.TrainRunContext) -> Any:
+        """Return what `_close` closes."""
+
+    @abc.abstractmethod
+    def _add(self, metrics: list[dict[str, Any]]) -> None:
+        """Write a report, of which there are `_count` with it."""
+
+    def _close(self, opened: Any, error: BaseException | None) -> None:
+        opened.close()
+
+    def _find_step(self, metrics: Mapping[str, Any]) -> int:
+        step = values.list_numbers(metrics).get(self._step_key)
+        return self._count if step is None else int(step)
 
     def after_report(
         self,
@@ -43,18 +54,30 @@ class _TableLogger(user_callback.UserCallback, abc.ABC):
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
         """Write the report."""
-        if self._table is None:
-            self._table = self._open(self._path, run_context.path)
+        if self._opened is None:
+            self._opened = self._open(run_context)
         self._count += 1
-        now = round(time.time(), 3)
-        for rank, values_of_rank in enumerate(metrics if self._has_all_ranks else metrics[:1]):
-            self._table.add({"_report": self._count, "_time": now, "_rank": rank, **values_of_rank})
+        self._add(metrics)
 
     def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
-        """Close the file."""
-        table, self._table, self._count = self._table, None, 0
-        if table is not None:
-            table.close()
+        """Close what was opened."""
+        opened, self._opened, self._count = self._opened, None, 0
+        if opened is not None:
+            self._close(opened, error)
+
+
+class _TableLogger(_Logger):
+    """Adds a row to a file for each report."""
+
+    def __init__(self, path: Where = None, *, all_ranks: bool = False) -> None:
+        super().__init__()
+        self._path = _check_path(path)
+        self._has_all_ranks = all_ranks
+
+    def _add(self, metrics: list[dict[str, Any]]) -> None:
+        now = round(time.time(), 3)
+        for rank, values_of_rank in enumerate(metrics if self._has_all_ranks else metrics[:1]):
+            self._opened.add({"_report": self._count, "_time": now, "_rank": rank, **values_of_rank})
 
 
 @final
@@ -89,8 +112,8 @@ class JsonLinesLogger(_TableLogger):
         '{"_report": 1, "_time": ..., "_rank": 0, "loss": 0.5}\\n'
     """
 
-    def _open(self, given: Path | None, folder: Path) -> tables.JsonLines:
-        return tables.JsonLines(given or folder / "metrics.jsonl")
+    def _open(self, run_context: user_callback.TrainRunContext) -> tables.JsonLines:
+        return tables.JsonLines(self._path or run_context.path / "metrics.jsonl")
 
 
 @final
@@ -121,12 +144,12 @@ class CsvLogger(_TableLogger):
         '_report,_time,_rank,loss\\n1,...,0,0.5\\n'
     """
 
-    def _open(self, given: Path | None, folder: Path) -> tables.Csv:
-        return tables.Csv(given or folder / "metrics.csv")
+    def _open(self, run_context: user_callback.TrainRunContext) -> tables.Csv:
+        return tables.Csv(self._path or run_context.path / "metrics.csv")
 
 
 @final
-class TensorBoardLogger(user_callback.UserCallback):
+class TensorBoardLogger(_Logger):
     """Writes rank 0's numbers for TensorBoard, with the writer of tensorboardX, or of torch if tensorboard is installed.
 
     Args:
@@ -145,35 +168,21 @@ class TensorBoardLogger(user_callback.UserCallback):
     """
 
     def __init__(self, folder: Where = None, *, step_key: str | None = None) -> None:
+        super().__init__(step_key)
         self._folder = _check_path(folder)
-        self._steps = _Steps(step_key)
         self._writer_class = tensorboard.find_writer_class()
-        self._writer: Any = None
 
-    def after_report(
-        self,
-        run_context: user_callback.TrainRunContext,
-        metrics: list[dict[str, Any]],
-        checkpoint: checkpoint.Checkpoint | None,
-    ) -> None:
-        """Write the numbers."""
-        if self._writer is None:
-            folder = self._folder or run_context.path / "tensorboard"
-            self._writer = tensorboard.open_writer(self._writer_class, folder)
-        step = self._steps.count(metrics[0])
+    def _open(self, run_context: user_callback.TrainRunContext) -> Any:
+        return tensorboard.open_writer(self._writer_class, self._folder or run_context.path / "tensorboard")
+
+    def _add(self, metrics: list[dict[str, Any]]) -> None:
+        step = self._find_step(metrics[0])
         for key, number in values.list_numbers(metrics[0]).items():
-            self._writer.add_scalar(key, number, global_step=step)
-
-    def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
-        """Close the file."""
-        writer, self._writer = self._writer, None
-        self._steps.reset()
-        if writer is not None:
-            writer.close()
+            self._opened.add_scalar(key, number, global_step=step)
 
 
 @final
-class MLflowLogger(user_callback.UserCallback):
+class MLflowLogger(_Logger):
     """Logs the configuration and rank 0's numbers to MLflow, as a run of its own.
 
     What the program does with MLflow itself, such as a run that it has opened, is not touched.
@@ -211,6 +220,7 @@ class MLflowLogger(user_callback.UserCallback):
                 f"experiment_name and experiment_id cannot both be given, but received {experiment_name!r} and {experiment_id!r}. Leave "
                 "one out."
             )
+        super().__init__(step_key)
         self._mlflow = mlflow.import_client()
         self._where = {
             "tracking_uri": tracking_uri,
@@ -218,33 +228,22 @@ class MLflowLogger(user_callback.UserCallback):
             "experiment_name": experiment_name,
         }
         self._tags = tags
-        self._steps = _Steps(step_key)
-        self._run: mlflow.MLflowRun | None = None
 
-    def after_report(
-        self,
-        run_context: user_callback.TrainRunContext,
-        metrics: list[dict[str, Any]],
-        checkpoint: checkpoint.Checkpoint | None,
-    ) -> None:
-        """Log the numbers."""
-        if self._run is None:
-            config = run_context.train_loop_config
-            self._run = mlflow.MLflowRun(
-                self._mlflow,
-                **self._where,
-                run_name=run_context.experiment_name,
-                tags=self._tags,
-                parameters=config if isinstance(config, Mapping) else {},
-            )
-        self._run.log(metrics[0], self._steps.count(metrics[0]))
+    def _open(self, run_context: user_callback.TrainRunContext) -> mlflow.MLflowRun:
+        config = run_context.train_loop_config
+        return mlflow.MLflowRun(
+            self._mlflow,
+            **self._where,
+            run_name=run_context.experiment_name,
+            tags=self._tags,
+            parameters=config if isinstance(config, Mapping) else {},
+        )
 
-    def after_run(self, run_context: user_callback.TrainRunContext, error: BaseException | None) -> None:
-        """End the run, as failed if it has."""
-        run, self._run = self._run, None
-        self._steps.reset()
-        if run is not None:
-            run.close(has_failed=error is not None)
+    def _add(self, metrics: list[dict[str, Any]]) -> None:
+        self._opened.log(metrics[0], self._find_step(metrics[0]))
+
+    def _close(self, opened: mlflow.MLflowRun, error: BaseException | None) -> None:
+        opened.close(has_failed=error is not None)
 
 
 @final
@@ -301,24 +300,6 @@ class LossCurve(user_callback.UserCallback):
             plots.save_curve(history, self._path or run_context.path / "loss.png", self._keys, step_key=self._step_key)
         except ValueError as problem:
             warnings.warn(f"No curve was drawn. {problem}", stacklevel=2)
-
-
-class _Steps:
-    """Counts reports, and finds their steps."""
-
-    def __init__(self, key: str | None) -> None:
-        self._key = key if key is not None else "step"
-        self._count = 0
-
-    def count(self, metrics: Mapping[str, Any]) -> int:
-        """Return the step of the next report."""
-        self._count += 1
-        step = values.list_numbers(metrics).get(self._key)
-        return self._count if step is None else int(step)
-
-    def reset(self) -> None:
-        """Begin again."""
-        self._count = 0
 
 
 def _check_path(path: object) -> Path | None:

@@ -58,11 +58,7 @@ class _Copy:
 
 
 class CheckpointCache:
-    """What a rank has fetched. Safe to use from several threads.
-
-    Args:
-        ask: Takes a request to the driver.
-    """
+    """What a rank has fetched. Safe to use from several threads."""
 
     def __init__(self, ask: Callable[[Request], None]) -> None:
         self._ask = ask

@@ -251,7 +251,7 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
 
 
 def _enter(folder: str, source: str, outer: frozenset[tuple[int, int]]) -> frozenset[tuple[int, int]]:
-    found = os.stat(folder)  # noqa: PTH116 (the walk's folders are texts)
+    found = Path(folder).stat()
     number = (found.st_dev, found.st_ino)
     if number in outer:
         raise ValueError(
@@ -342,10 +342,6 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
 
 def adopt(folder: Path, extra: Mapping[str, Any]) -> None:
     """Make a folder that lies in the run's folder a committed checkpoint.
-
-    Args:
-        folder: The folder.
-        extra: What the manifest shall say beside its files.
 
     Raises:
         FileExistsError: It is one.

@@ -152,11 +152,11 @@ class ProgressDisplay(user_callback.UserCallback):
             return _Nothing()
         if mode != "plain":
             if notebook.is_here():
-                return _Notebook(name, self._look)
+                return _open_notebook(name, self._look)
             descriptor = find_terminal()
             if descriptor is not None:
                 return _Live(name, self._look, descriptor) if _terminal_lock.acquire(blocking=False) else _Nothing()
-        return _Lines(name, self._look, self._interval)
+        return _open_lines(name, self._look, self._interval)
 
 
 class _Nothing:
@@ -167,46 +167,46 @@ class _Nothing:
         """Show nothing."""
 
 
-class _Lines:
-    """Lines in a log."""
+class _Timed:
+    """Shows what there is now and then."""
 
-    def __init__(self, name: str, look: Callable[[], model.Snapshot | None], interval_s: float) -> None:
-        self._name, self._look, self._interval = name, look, interval_s
+    def __init__(
+        self,
+        look: Callable[[], model.Snapshot | None],
+        interval_s: float,
+        show: Callable[[model.Snapshot], None],
+        show_last: Callable[[str], None],
+    ) -> None:
+        self._look, self._interval, self._show, self._show_last = look, interval_s, show, show_last
         self._next = 0.0
 
     def update(self) -> None:
-        """Write a line if it is time for one."""
+        """Show it if it is time to."""
         now = time.monotonic()
         snapshot = self._look() if now >= self._next else None
         if snapshot is not None:
             self._next = now + self._interval
-            _write_line(text.build_line(self._name, snapshot))
-
-    def close(self, last_line: str) -> None:
-        """Write the last line."""
-        _write_line(last_line)
-
-
-class _Notebook:
-    """An output that changes. It is changed in the thread that runs the cell, as IPython wants it."""
-
-    def __init__(self, name: str, look: Callable[[], model.Snapshot | None]) -> None:
-        self._name, self._look = name, look
-        self._output = notebook.Output()
-        self._next = 0.0
-
-    def update(self) -> None:
-        """Change it if it is time to."""
-        now = time.monotonic()
-        snapshot = self._look() if now >= self._next else None
-        if snapshot is not None:
-            self._next = now + NOTEBOOK_SECONDS
-            lags = [text.build_lag_line(snapshot)] if snapshot.lags else []
-            self._output.show([text.build_line(self._name, snapshot), *lags])
+            self._show(snapshot)
 
     def close(self, last_line: str) -> None:
         """Leave the last line."""
-        self._output.show([last_line])
+        self._show_last(last_line)
+
+
+def _open_lines(name: str, look: Callable[[], model.Snapshot | None], interval_s: float) -> _Timed:
+    """Write lines to a log."""
+    return _Timed(look, interval_s, lambda snapshot: _write_line(text.build_line(name, snapshot)), _write_line)
+
+
+def _open_notebook(name: str, look: Callable[[], model.Snapshot | None]) -> _Timed:
+    """Change an output in the thread that runs the cell, as IPython wants it."""
+    output = notebook.Output()
+
+    def show(snapshot: model.Snapshot) -> None:
+        lags = [text.build_lag_line(snapshot)] if snapshot.lags else []
+        output.show([text.build_line(name, snapshot), *lags])
+
+    return _Timed(look, NOTEBOOK_SECONDS, show, lambda last_line: output.show([last_line]))
 
 
 class _Live:

@@ -82,13 +82,7 @@ class _Point:
 
 
 class Progress:
-    """A run, as seen from its reports. Used under a lock of the caller.
-
-    Args:
-        keys: Which metrics count.
-        config: The run's configuration, in which totals are looked for.
-        now: When it began.
-    """
+    """A run, as seen from its reports. Used under a lock of the caller."""
 
     def __init__(self, keys: Keys, config: object, now: float) -> None:
         self._keys = keys

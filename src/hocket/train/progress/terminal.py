@@ -19,11 +19,7 @@ _SAVE, _RESTORE, _PLAIN = "\x1b7", "\x1b8", "\x1b[0m"
 
 
 class StatusArea:
-    """Rows at the bottom of a terminal. `close` must be called.
-
-    Args:
-        descriptor: The terminal's.
-    """
+    """Rows at the bottom of a terminal. `close` must be called."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -26,8 +26,11 @@ class PreemptionSignal:
     """Whether it was the process that called `fit` that was told."""
 
 
-_tell: Callable[[], None] | None = None
-"""What the handler of this process calls; None if it is not set."""
+class _Handler:
+    """The one handler of this process."""
+
+    tell: Callable[[], None] | None = None
+    """What it calls; None if it is not set."""
 
 
 def listen(tell: Callable[[], None]) -> bool:
@@ -36,11 +39,10 @@ def listen(tell: Callable[[], None]) -> bool:
     Args:
         tell: Called by a signal's handler, so it must not wait for a lock that the main thread may hold.
     """
-    global _tell  # noqa: PLW0603 (a process has one handler of a signal)
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return False
-    _tell = tell
+    _Handler.tell = tell
     signal.signal(signal.SIGTERM, _take_signal)
     return True
 
@@ -57,14 +59,13 @@ def end_at_once() -> None:
 
 def ignore() -> None:
     """Have SIGTERM end the process again."""
-    global _tell  # noqa: PLW0603 (see above)
-    _tell = None
+    _Handler.tell = None
     if signal.getsignal(signal.SIGTERM) is _take_signal:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _take_signal(number: int, frame: FrameType | None) -> None:
-    tell = _tell
+    tell = _Handler.tell
     ignore()
     if tell is not None:
         tell()
@@ -76,7 +77,7 @@ _forking = threading.local()
 
 def _before_fork() -> None:
     """Hold SIGTERM back: before the child has set it to its default, it would be taken for a notice, and be lost."""
-    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}) if _tell is not None else None
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}) if _Handler.tell is not None else None
 
 
 def _after_fork() -> None:
@@ -86,7 +87,7 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    if _tell is not None:
+    if _Handler.tell is not None:
         ignore()
     _after_fork()
 

@@ -72,11 +72,7 @@ class Answer:
 
 
 class Inquiry:
-    """The questions of a rank. Safe to use from several threads.
-
-    Args:
-        put: Takes a question to the controller.
-    """
+    """The questions of a rank. Safe to use from several threads."""
 
     def __init__(self, put: Callable[[Question], None]) -> None:
         self._put = put

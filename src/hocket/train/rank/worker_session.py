@@ -7,7 +7,6 @@ function starts can report too.
 from __future__ import annotations
 
 import contextlib
-import functools
 import pickle
 import shutil
 import threading
@@ -108,52 +107,45 @@ class WorkerSession:
         self._check_validation(checkpoint, asked)
         if checkpoint is not None:
             self._check_upload(checkpoint, upload)
+        waits = checkpoint is not None and not upload.is_asynchronous
         with self._lock:  # reports of several threads are numbered in the order in which they are delivered
             self._raise_failure()
             index = self._count
-            positions = (
-                self._read_positions() if checkpoint is not None else {}
-            )  # now, and not when the files are uploaded
-            sending = functools.partial(
-                self._send, index, blob, checkpoint, checkpoint_dir_name, upload, asked, positions
-            )
-            if self._outbox.is_idle and (checkpoint is None or not upload.is_asynchronous):
-                sending()
+            positions = self._read_positions() if checkpoint is not None else {}  # now, and not when files are uploaded
+
+            def send() -> None:
+                staged = None if checkpoint is None else self._stage(index, checkpoint, checkpoint_dir_name, upload)
+                self._deliver(reports.Report(index, blob, staged, checkpoint_dir_name, positions, asked, waits))
+
+            if self._outbox.is_idle and (checkpoint is None or waits):
+                send()
             else:
-                self._outbox.put(sending)
+                self._outbox.put(send)
             self._count += 1
             if checkpoint is not None:
                 self._last_saved = index
-        if checkpoint is not None and not upload.is_asynchronous:
+        if waits:
             self._prepare_to_wait()
             self._wait_acknowledged(index)
 
-    def _send(
-        self,
-        index: int,
-        blob: bytes,
-        checkpoint: checkpoint_module.Checkpoint | None,
-        dir_name: str | None,
-        upload: uploads.Upload,
-        asked: bool | validation.ValidationTaskConfig,
-        positions: reports.Positions,
-    ) -> None:
+    def _stage(
+        self, index: int, checkpoint: checkpoint_module.Checkpoint, dir_name: str | None, upload: uploads.Upload
+    ) -> storage.Staged | storage.Offered | storage.Adopted:
+        """Bring a checkpoint's files beside the run's others, or note that the driver is to fetch them."""
         info = self.info
-        staged: storage.Staged | storage.Offered | storage.Adopted | None = None
-        if checkpoint is not None:
-            if upload.stays:
-                staged = upload.call(info.run_storage, checkpoint, dir_name or f"{info.name_prefix}_{index:06d}")
-                storage.list_contents(staged.path)  # for what it refuses: here it is the rank's own error
-            elif self._cache is None:
-                staged = storage.stage(info.run_storage, name_part(info.attempt, index, info.rank), checkpoint.path)
-            else:
-                storage.check_source(checkpoint.path)
-                storage.list_contents(checkpoint.path)  # for what it refuses: here it is the rank's own error
-                self._offers[index], staged = checkpoint.path, storage.Offered()
-            if upload.deletes_afterwards:
-                self._to_delete[index] = checkpoint.path
-        waits = checkpoint is not None and not upload.is_asynchronous
-        self._deliver(reports.Report(index, blob, staged, dir_name, positions, asked, waits))
+        staged: storage.Staged | storage.Offered | storage.Adopted
+        if upload.stays:
+            staged = upload.call(info.run_storage, checkpoint, dir_name or f"{info.name_prefix}_{index:06d}")
+            storage.list_contents(staged.path)  # for what it refuses: here it is the rank's own error
+        elif self._cache is None:
+            staged = storage.stage(info.run_storage, name_part(info.attempt, index, info.rank), checkpoint.path)
+        else:
+            storage.check_source(checkpoint.path)
+            storage.list_contents(checkpoint.path)  # for what it refuses: here it is the rank's own error
+            self._offers[index], staged = checkpoint.path, storage.Offered()
+        if upload.deletes_afterwards:
+            self._to_delete[index] = checkpoint.path
+        return staged
 
     def _wait_acknowledged(self, index: int) -> None:
         with self._changed:
@@ -388,12 +380,12 @@ LOCAL: Final = turns.Local(lambda: _current, _set_current)
 @contextlib.contextmanager
 def open_session(session: WorkerSession) -> Iterator[None]:
     """Make it the process's session for the duration of a block."""
-    global _current  # noqa: PLW0603 (see the module's docstring)
-    before, _current = _current, session
+    before = _current
+    _set_current(session)
     try:
         yield
     finally:
-        _current = before
+        _set_current(before)
 
 
 def get_optional_session() -> WorkerSession | None:

@@ -19,15 +19,12 @@ from hocket.train.rank import worker_session
 def get_world(caller: str) -> World:
     """Return the calling rank's collectives; with one rank, some that have nothing to do.
 
-    Args:
-        caller: The function's name, for the message.
-
     Raises:
         RuntimeError: It is called outside a training function, or by one whose trainer did not join the ranks.
     """
     info = worker_session.get_session(caller).info
-    if _world is not None:
-        return _world
+    if _Here.world is not None:
+        return _Here.world
     if info.world_size == 1:
         return World(0, [[0]])
     raise RuntimeError(
@@ -47,20 +44,18 @@ class Step:
     exchange: actor.ActorHandle | None
 
 
-_world: World | None = None
-_memory: segment.Segment | None = None
+class _Here:
+    """What this rank has been joined by: its collectives, and before that the memory of its machine."""
 
-
-def _take() -> tuple[World | None, segment.Segment | None]:
-    return _world, _memory
+    world: World | None = None
+    memory: segment.Segment | None = None
 
 
 def _put(kept: tuple[World | None, segment.Segment | None]) -> None:
-    global _world, _memory
-    _world, _memory = kept
+    _Here.world, _Here.memory = kept
 
 
-LOCAL: Final = turns.Local(_take, _put, lambda: (None, None))
+LOCAL: Final = turns.Local(lambda: (_Here.world, _Here.memory), _put, lambda: (None, None))
 """Both, for ranks that take turns in one process."""
 
 
@@ -74,39 +69,35 @@ def find_host(hosts: Sequence[Sequence[int]], rank: int) -> Sequence[int]:
 
 def make_memory(size: int) -> tuple[str, str]:
     """Called in the first rank of a machine."""
-    global _memory  # noqa: PLW0603 (a rank is a process)
-    _memory = segment.create(size)
-    return _memory.path, _memory.identity
+    _Here.memory = segment.create(size)
+    return _Here.memory.path, _Here.memory.identity
 
 
 def open_memory(step: Step) -> None:
-    global _memory  # noqa: PLW0603 (the same)
     path, identity = step.memory
     if not path:
         return
     host = find_host(step.hosts, step.rank)
     if step.rank != host[0]:
-        _memory = segment.open_segment(path, identity, len(host))
-    assert _memory is not None, "the first rank has made it"
-    peer_monitor.join(_memory, host.index(step.rank))
+        _Here.memory = segment.open_segment(path, identity, len(host))
+    assert _Here.memory is not None, "the first rank has made it"
+    peer_monitor.join(_Here.memory, host.index(step.rank))
 
 
 def join(step: Step, timeout_s: float) -> None:
     """All ranks of this machine have opened the memory."""
-    global _world, _memory  # noqa: PLW0603 (the same)
     host = find_host(step.hosts, step.rank)
     local = None
-    if _memory is not None:
-        local = host_group.HostGroup(_memory, host.index(step.rank), timeout_s=timeout_s, names=host)
-        _memory = None
+    if _Here.memory is not None:
+        local = host_group.HostGroup(_Here.memory, host.index(step.rank), timeout_s=timeout_s, names=host)
+        _Here.memory = None
     exchange = None
     if step.exchange is not None and step.rank == host[0]:
         exchange = collective_world.through_actor(step.exchange, list(step.hosts).index(host), timeout_s)
-    _world = World(step.rank, step.hosts, local, exchange)
+    _Here.world = World(step.rank, step.hosts, local, exchange)
 
 
 def leave() -> None:
-    global _world
-    before, _world = _world, None
+    before, _Here.world = _Here.world, None
     if before is not None:
         before.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any, final
 
-from hocket.engine import contract
 from hocket.train.checkpoints import storage
 from hocket.train.rank import rank_info
 from hocket.train.run import (
@@ -24,22 +23,14 @@ slower, or less to be trusted, than the way to the driver. Default: no."""
 
 @final
 class Attempt:
-    """One life of a run's ranks. Used by one thread.
-
-    Args:
-        run: The run.
-        number: How often its group had been started before.
-        group: The ranks.
-        work: The training function and its arguments.
-        validations: The run's validations; None if the trainer was not told how to validate.
-    """
+    """One life of a run's ranks. Used by one thread."""
 
     def __init__(
         self,
         run: training_run.Run,
         number: int,
         group: worker_group.WorkerGroup,
-        work: contract.ObjectRef[Any],
+        work: worker_group.Ref,
         validations: validation_queue.ValidationQueue | None,
     ) -> None:
         self.run = run
@@ -59,7 +50,7 @@ class Attempt:
             run.manager, run.book, self.num_reporting, obstacle, self.preemption
         )
 
-    def begin(self, rank: int) -> contract.ObjectRef[Any] | None:
+    def begin(self, rank: int) -> worker_group.Ref | None:
         """Call the training function in a rank; return the call, or None if it does not run there."""
         group, scaling = self.group, self.run.scaling
         role = group.roles[rank] if group.roles else None
@@ -76,10 +67,10 @@ class Attempt:
             use_gpu=scaling.use_gpu and bundle.get("GPU", 0.0) > 0,
             bystander="" if role is None or role.reports else role.name,
         )
-        ref: contract.ObjectRef[Any] = group.actors[rank].run.remote(self._work, info)
+        ref: worker_group.Ref = group.actors[rank].run.remote(self._work, info)
         return ref
 
-    def replace(self, rank: int) -> contract.ObjectRef[Any] | None:
+    def replace(self, rank: int) -> worker_group.Ref | None:
         """Give a rank that died a new process, and call the training function there."""
         self.group.replace(rank)
         self.run.backend_config.on_replace(self.group, rank)

@@ -12,12 +12,20 @@ import logging
 from typing import Any, final
 
 from hocket import exceptions, texts
-from hocket.engine import contract
 from hocket.train import errors
 from hocket.train.checkpoints import cache
 from hocket.train.rank import preemption_signals, questions, report_queue, reports
 from hocket.train.run import attempt as attempt_module
-from hocket.train.run import checkpoint_sender, elasticity, failures, patience, poll_loop, report_intake, roles
+from hocket.train.run import (
+    checkpoint_sender,
+    elasticity,
+    failures,
+    patience,
+    poll_loop,
+    report_intake,
+    roles,
+    worker_group,
+)
 
 _log = logging.getLogger("hocket.train")
 
@@ -34,7 +42,7 @@ class AttemptMonitor:
         runs: The training function's call in each rank; None in one where it does not run.
     """
 
-    def __init__(self, attempt: attempt_module.Attempt, runs: list[contract.ObjectRef[Any] | None]) -> None:
+    def __init__(self, attempt: attempt_module.Attempt, runs: list[worker_group.Ref | None]) -> None:
         self._attempt = attempt
         self._group = attempt.group
         self._runs = runs
@@ -99,7 +107,7 @@ class AttemptMonitor:
         ref = self._group.actors[rank].take_reports.remote()
         self._loop.add(ref, functools.partial(self._take_batch, rank), self._get_aside(rank))
 
-    def _take_batch(self, rank: int, ref: contract.ObjectRef[Any]) -> None:
+    def _take_batch(self, rank: int, ref: worker_group.Ref) -> None:
         batch: list[report_queue.Item]
         batch, has_ended = self._group.get(rank, ref)
         if has_ended:

@@ -9,7 +9,6 @@ from typing import Any, final
 
 from hocket.collective import turns
 from hocket.core import api
-from hocket.engine import contract
 from hocket.train import configs
 from hocket.train.run import roles, worker_group
 
@@ -44,7 +43,7 @@ class Workers:
         """
         return self._group.execute(functools.partial(func, *args, **kwargs), [()] * len(self))
 
-    def execute_async(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> list[contract.ObjectRef[Any]]:
+    def execute_async(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> list[worker_group.Ref]:
         """Call a function in all ranks; return references on what it returns, by rank."""
         if self._group.shares_process:  # the ranks may meet in the function
             return [api.put(value) for value in self.execute(func, *args, **kwargs)]
@@ -60,12 +59,12 @@ class Workers:
 
     def execute_single_async(
         self, worker_index: int, func: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> contract.ObjectRef[Any]:
+    ) -> worker_group.Ref:
         """Call a function in one rank; return a reference on what it returns."""
         if self._group.shares_process:
             return api.put(self.execute_single(worker_index, func, *args, **kwargs))
         handle = self._group.actors[worker_index]
-        ref: contract.ObjectRef[Any] = handle.execute.remote(functools.partial(func, *args, **kwargs))
+        ref: worker_group.Ref = handle.execute.remote(functools.partial(func, *args, **kwargs))
         return ref
 
 
@@ -164,9 +163,3 @@ class BackendConfig:
 @final
 class NoBackend(BackendConfig):
     """For training functions that need no communication, or set it up themselves."""
-
-    def on_start(self, group: worker_group.WorkerGroup) -> None:
-        """Do nothing."""
-
-    def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
-        """Do nothing."""

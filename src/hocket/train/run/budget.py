@@ -24,12 +24,7 @@ class Budget:
         self._spent: Counter[str] = Counter()
 
     def spend(self, name: str, error: Exception) -> bool:
-        """Count a failure; return whether it may be tried again.
-
-        Args:
-            name: The limit that says how often.
-            error: The failure.
-        """
+        """Count a failure; return whether it may be tried again."""
         most, before = self._limits[name], self._spent[name]
         if most != -1 and before >= most:
             return False

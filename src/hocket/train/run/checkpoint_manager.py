@@ -195,13 +195,7 @@ class CheckpointManager:
     def settle_validation(
         self, number: int, status: reported.ReportedCheckpointStatus, metrics: dict[str, Any] | None = None
     ) -> None:
-        """Note how the validation of a checkpoint ended, in memory and in its manifest.
-
-        Args:
-            number: The checkpoint's.
-            status: How it ended.
-            metrics: What it found; added to the checkpoint's metrics.
-        """
+        """Note how the validation of a checkpoint ended, in memory and in its manifest."""
         place = next((place for place, record in enumerate(self.committed) if record.number == number), None)
         if place is None:  # it was damaged meanwhile
             return

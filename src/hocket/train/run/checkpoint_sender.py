@@ -12,13 +12,7 @@ from hocket.train.run import poll_loop
 
 
 class _Delivery:
-    """A committed checkpoint on its way to a node, or there.
-
-    Args:
-        origin: The checkpoint's folder.
-        folder: The node's, which the copy is put into.
-        chunks_left: What is still to be sent.
-    """
+    """A committed checkpoint on its way to a node, or there."""
 
     def __init__(self, origin: str, folder: str, chunks_left: Iterator[file_chunks.FileChunk]) -> None:
         self.origin = origin
@@ -43,12 +37,7 @@ class _Delivery:
 
 @final
 class CheckpointSender:
-    """Sends each checkpoint that ranks of an attempt ask for, once to a node.
-
-    Args:
-        attempt: The attempt.
-        loop: Waits for what ranks say to chunks.
-    """
+    """Sends each checkpoint that ranks of an attempt ask for, once to a node."""
 
     def __init__(self, attempt: attempt_module.Attempt, loop: poll_loop.PollLoop) -> None:
         self._attempt = attempt

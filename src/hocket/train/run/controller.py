@@ -6,7 +6,6 @@ import logging
 from typing import Any, final
 
 from hocket import exceptions
-from hocket.engine import contract
 from hocket.train import errors
 from hocket.train.rank import preemption_signals, rank_placement
 from hocket.train.run import attempt as attempt_module
@@ -33,11 +32,7 @@ _NAMES = {"value[1][0]": "train_loop_config", "value[0]": "the training function
 
 @final
 class Controller:
-    """Runs the training function in a gang of processes.
-
-    Args:
-        run: What to run.
-    """
+    """Runs the training function in a gang of processes."""
 
     def __init__(self, run: training_run.Run) -> None:
         self._run = run
@@ -87,21 +82,21 @@ class Controller:
                     raise
                 failure = error
             except exceptions.HocketError as error:
-                if self._is_starting and not isinstance(error, LASTING):
-                    if self._budget.spend("controller_failure_limit", error):
-                        self._attempts += 1
-                        continue
-                    error = self._budget.explain(error)
-                if failure is None or isinstance(error, errors.ControllerError):  # that one has a cause
-                    raise error  # noqa: TRY201 (it may be another one by now)
-                raise error from failure  # there may be too few nodes left because of it
+                may_pass = self._is_starting and not isinstance(error, LASTING)
+                if not (may_pass and self._budget.spend("controller_failure_limit", error)):
+                    told = self._budget.explain(error) if may_pass else error
+                    if told is error and failure is None:
+                        raise
+                    raise told from (
+                        failure if told is error else error
+                    )  # there may be too few nodes left because of it
             self._attempts += 1
 
     def _tell_callbacks(self, error: errors.WorkerGroupError) -> None:
         for callback in self._run.config.callbacks:
             callback.after_exception(self._run.book.run_context, error.worker_failures)
 
-    def _attempt(self, work: contract.ObjectRef[Any]) -> Any:
+    def _attempt(self, work: worker_group.Ref) -> Any:
         run = self._run
         if self._attempts:
             run.manager.pass_over_damaged()

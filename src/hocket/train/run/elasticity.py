@@ -9,11 +9,7 @@ from hocket.train.run import report_book, worker_group
 
 
 class ResizeWanted(Exception):  # noqa: N818 (no error, but a way out)
-    """The group can be larger, and now is a good moment to start it again.
-
-    Args:
-        size: How many ranks there can be.
-    """
+    """The group can be larger, and now is a good moment to start it again."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -22,12 +18,7 @@ class ResizeWanted(Exception):  # noqa: N818 (no error, but a way out)
 
 @final
 class ElasticityPolicy:
-    """Looks now and then whether an elastic group can be larger. A restart goes back to the last commit, so it is put off to the next.
-
-    Args:
-        group: The group.
-        book: Knows of commits.
-    """
+    """Looks now and then whether an elastic group can be larger. A restart goes back to the last commit, so it is put off to the next."""
 
     def __init__(self, group: worker_group.WorkerGroup, book: report_book.ReportBook) -> None:
         self._group = group

@@ -58,10 +58,6 @@ def check_timeout(timeout_s: float) -> None:
 def arrange(group: worker_group.WorkerGroup, timeout_s: float = TIMEOUT_SECONDS) -> None:
     """Join the ranks of a group. Called by the controller.
 
-    Args:
-        group: The ranks.
-        timeout_s: How long an operation may wait for a rank.
-
     Raises:
         WorkerGroupError: A rank died, or cannot open the memory.
     """

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from hocket.core import api, generators
-from hocket.engine import contract
 from hocket.train import errors
+from hocket.train.run import worker_group
 
-Source = contract.ObjectRef[Any] | generators.ObjectRefGenerator
+Source = worker_group.Ref | generators.ObjectRefGenerator
 """What can be waited for."""
 
 
@@ -49,7 +49,7 @@ class PollLoop:
 
     def wait_once(
         self,
-        others: Sequence[contract.ObjectRef[Any]],
+        others: Sequence[worker_group.Ref],
         seconds: float,
         on_failure: Callable[[int, errors.WorkerGroupError], None],
     ) -> bool:

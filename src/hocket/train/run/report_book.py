@@ -23,13 +23,7 @@ class Acknowledgement:
 
 
 class ReportBook:
-    """The reports of a run. Used by one thread.
-
-    Args:
-        run_context: For the callbacks.
-        manager: Commits the checkpoints.
-        user_callbacks: Called for each complete row.
-    """
+    """The reports of a run. Used by one thread."""
 
     def __init__(
         self,
@@ -68,11 +62,6 @@ class ReportBook:
 
     def add(self, rank: int, batch: Sequence[reports.Report], *, has_ended: bool = False) -> list[Acknowledgement]:
         """Take reports of a rank; return what was committed by them.
-
-        Args:
-            rank: Whose they are.
-            batch: Its next reports, in order.
-            has_ended: Whether these were its last.
 
         Raises:
             TrainingFailedError: A rank ended with fewer reports than another one made.

@@ -15,13 +15,7 @@ from hocket.train.run import worker_group
 
 @final
 class TurnGroup(worker_group.WorkerGroup):
-    """Ranks of this process, for backends that set up what they need in a `WorkerGroup`. `shutdown` must be called.
-
-    Args:
-        scaling: How many ranks there are.
-        ranks_places: Where they are: here.
-        process_locals: What each rank has for itself.
-    """
+    """Ranks of this process, for backends that set up what they need in a `WorkerGroup`. `shutdown` must be called."""
 
     def __init__(
         self,

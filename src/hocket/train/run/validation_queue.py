@@ -33,12 +33,7 @@ class _Running:
 
 
 class ValidationQueue:
-    """The validations of a run. Used by one thread.
-
-    Args:
-        config: How they are done.
-        manager: The run's checkpoints: which of them are to be validated, and where the outcome is noted.
-    """
+    """The validations of a run. Used by one thread."""
 
     def __init__(self, config: validation.ValidationConfig, manager: checkpoint_manager.CheckpointManager) -> None:
         self._task = config.build_task()

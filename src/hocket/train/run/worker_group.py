@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hocket import exceptions
@@ -198,7 +199,7 @@ def start(
     reservation, size = _reserve(scaling, size_before, ranks_roles)
     group = WorkerGroup(reservation, (), (), scaling)
     try:
-        bundles = _list_bundles(scaling, size, ranks_roles)
+        bundles = _Demand(scaling, ranks_roles, size).bundles
         actors = [_start_rank(bundle, runtime_env, reservation, number) for number, bundle in enumerate(bundles)]
         group = WorkerGroup(reservation, actors, (), scaling, ranks_roles)
         found: list[rank_placement.Introduction] = group.gather([handle.introduce.remote() for handle in actors])
@@ -218,10 +219,41 @@ def count_fitting(scaling: configs.ScalingConfig) -> int:
     return min(int(free.get(name, 0.0) / amount + 1e-6) for name, amount in scaling.bundle.items())
 
 
-def _list_bundles(
-    scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]
-) -> list[Mapping[str, float]]:
-    return [role.bundle for role in ranks_roles] or [scaling.bundle] * size
+@dataclass(frozen=True)
+class _Demand:
+    """What a group of one size asks for."""
+
+    scaling: configs.ScalingConfig
+    roles: Sequence[roles.Role]
+    size: int
+
+    @property
+    def bundles(self) -> list[Mapping[str, float]]:
+        """What each rank holds."""
+        return [role.bundle for role in self.roles] or [self.scaling.bundle] * self.size
+
+    @property
+    def total(self) -> dict[str, float]:
+        return roles.sum_bundles(self.bundles) if self.roles else self.scaling.multiply(self.size)
+
+    @property
+    def name(self) -> str:
+        return ", ".join(role.name for role in self.roles) or f"num_workers={self.size}"
+
+    def describe(self) -> str:
+        if self.roles:
+            return f"{self.name} together need {self.total}"
+        return f"{self.name} with {self.scaling.bundle} each need {self.total} together"
+
+    def advise(self) -> str:
+        """Return what to write instead, by what is short."""
+        there = api.cluster_resources()
+        short = [name for name, amount in self.total.items() if amount > there.get(name, 0.0)]
+        if short == ["GPU"]:
+            return "Use fewer workers, or train on CPUs with ScalingConfig(use_gpu=False)."
+        if short and "CPU" not in short:
+            return f"Use fewer workers, or open the session with more of {', '.join(short)}: hocket.init(resources={{...}})."
+        return "Use fewer workers, give each less with ScalingConfig(resources_per_worker={'CPU': 0.5}), or open the session with more: hocket.init(num_cpus=...)."
 
 
 def _reserve(
@@ -232,12 +264,13 @@ def _reserve(
     least = len(ranks_roles) or scaling.min_workers
     there_before = _list_living_nodes()
     while True:
-        reservation = _request_patiently(scaling, size, ranks_roles, START_SECONDS if size_before else 0.0)
+        demand = _Demand(scaling, ranks_roles, size)
+        reservation = _request_patiently(demand, START_SECONDS if size_before else 0.0)
         try:
             if reservation.wait(START_SECONDS if size == least else GROW_SECONDS):
                 return reservation, size
             if size == least and there_before - _list_living_nodes():
-                _warn_of_a_wait(_describe(scaling, size, ranks_roles))
+                _warn_of_a_wait(demand.describe())
                 if reservation.wait(STUCK_SECONDS):
                     return reservation, size
         except BaseException:
@@ -246,7 +279,7 @@ def _reserve(
         placement.remove_placement_group(reservation)
         if size == least:
             raise errors.TrainingFailedError(
-                f"{_describe(scaling, size, ranks_roles)} were not free for {START_SECONDS:.0f} s: of {node.hide_internal(api.cluster_resources())} there are "
+                f"{demand.describe()} were not free for {START_SECONDS:.0f} s: of {node.hide_internal(api.cluster_resources())} there are "
                 f"{node.hide_internal(api.available_resources())} left. End the tasks and actors that hold the rest, or use fewer workers."
             )
         size -= 1
@@ -275,58 +308,32 @@ def _choose_size(scaling: configs.ScalingConfig, size_before: int) -> int:
     return min(max(fitting, scaling.min_workers), scaling.max_workers)
 
 
-def _request_patiently(
-    scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role], patience_s: float
-) -> placement.PlacementGroup:
+def _request_patiently(demand: _Demand, patience_s: float) -> placement.PlacementGroup:
     """Reserve what the ranks hold; where the session has too little, look for so long whether it gets more."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            return _request(scaling, size, ranks_roles)
+            return _request(demand)
         except exceptions.InfeasibleResourcesError:
             if time.monotonic() >= deadline:
                 raise
         time.sleep(LOOK_SECONDS)
 
 
-def _request(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> placement.PlacementGroup:
+def _request(demand: _Demand) -> placement.PlacementGroup:
+    strategy = demand.scaling.placement_strategy
     try:
-        bundles = _list_bundles(scaling, size, ranks_roles)
-        return placement.placement_group(bundles, scaling.placement_strategy, name="")
+        return placement.placement_group(demand.bundles, strategy, name="")
     except exceptions.InfeasibleResourcesError as error:
-        num_nodes = sum(node["Alive"] for node in api.nodes())
-        if scaling.placement_strategy == "STRICT_SPREAD" and num_nodes < size:
+        num_nodes = len(_list_living_nodes())
+        if strategy == "STRICT_SPREAD" and num_nodes < demand.size:
             raise exceptions.InfeasibleResourcesError(
-                f"{_name(size, ranks_roles)} need STRICT_SPREAD on {size} nodes, but the session has {num_nodes}. "
+                f"{demand.name} need STRICT_SPREAD on {demand.size} nodes, but the session has {num_nodes}. "
                 "Use fewer workers, or placement_strategy='SPREAD', which uses as many nodes as there are."
             ) from error
         raise exceptions.InfeasibleResourcesError(
-            f"{_describe(scaling, size, ranks_roles)}, but the session has {node.hide_internal(api.cluster_resources())}. {_advise(scaling, size, ranks_roles)}"
+            f"{demand.describe()}, but the session has {node.hide_internal(api.cluster_resources())}. {demand.advise()}"
         ) from error
-
-
-def _name(size: int, ranks_roles: Sequence[roles.Role]) -> str:
-    return ", ".join(role.name for role in ranks_roles) or f"num_workers={size}"
-
-
-def _describe(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> str:
-    if ranks_roles:
-        return f"{_name(size, ranks_roles)} together need {roles.sum_bundles([role.bundle for role in ranks_roles])}"
-    return f"num_workers={size} with {scaling.bundle} each need {scaling.multiply(size)} together"
-
-
-def _advise(scaling: configs.ScalingConfig, size: int, ranks_roles: Sequence[roles.Role]) -> str:
-    """Return what to write instead, by what is short."""
-    there = api.cluster_resources()
-    wanted = roles.sum_bundles([role.bundle for role in ranks_roles]) if ranks_roles else scaling.multiply(size)
-    short = [name for name, amount in wanted.items() if amount > there.get(name, 0.0)]
-    if short == ["GPU"]:
-        return "Use fewer workers, or train on CPUs with ScalingConfig(use_gpu=False)."
-    if short and "CPU" not in short:
-        return (
-            f"Use fewer workers, or open the session with more of {', '.join(short)}: hocket.init(resources={{...}})."
-        )
-    return "Use fewer workers, give each less with ScalingConfig(resources_per_worker={'CPU': 0.5}), or open the session with more: hocket.init(num_cpus=...)."
 
 
 def _start_rank(

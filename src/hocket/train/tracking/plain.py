@@ -37,7 +37,7 @@ def convert(metrics: Mapping[Any, Any], what: str = "metrics") -> dict[str, Any]
 
     Example:
         >>> import numpy as np
-        >>> from hocket.train import plain
+        >>> from hocket.train.tracking import plain
         >>> plain.convert({"loss": np.float32(0.5), "range": (0, 1)})
         {'loss': 0.5, 'range': [0, 1]}
     """

@@ -57,13 +57,7 @@ class _Kept:
 
 
 class CheckpointStore:
-    """The checkpoints of one run.
-
-    Args:
-        folder: Where the files go; made with the first.
-        strategy: What is kept.
-        start_blob: What the run begins with, pickled.
-    """
+    """The checkpoints of one run."""
 
     def __init__(self, folder: Path, strategy: CheckpointStrategy, start_blob: bytes | None) -> None:
         self.folder = folder

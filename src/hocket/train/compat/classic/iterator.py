@@ -87,7 +87,7 @@ class TrainingIterator:
     def _start(self) -> ranks.Ranks:
         try:
             return self._begin(self._store.latest_blob, False)
-        except errors.WorkerGroupError as error:  # a rank has died since the run before
+        except errors.WorkerGroupError as error:  # a rank has died while it started
             return self._recover(error)
 
     def _take(self) -> list[dict[str, Any]] | None:

@@ -10,7 +10,6 @@ from typing import Any, final
 
 from hocket.core import api
 from hocket.core import session as core_session
-from hocket.engine import contract
 from hocket.train import configs, errors
 from hocket.train.checkpoints import storage
 from hocket.train.compat.classic import session
@@ -126,8 +125,10 @@ class WorkerRanks(Ranks):
         self._backend = backend_config
         core_session.get_engine().expect_work(backend_config.list_modules(hook or session.perform))
         self._group = worker_group.start(scaling, {})
-        self._runs: list[contract.ObjectRef[Any]] = []
-        self._waiting: dict[contract.ObjectRef[Any], int] = {}
+        self._runs: list[worker_group.Ref] = []
+        self._waiting: dict[worker_group.Ref, int] = {}
+        self._unseen: dict[worker_group.Ref, int] = {}
+        """The calls of the training function that are not known to have ended."""
         try:
             backend_config.on_start(self._group)
             if hook is not None:
@@ -141,19 +142,23 @@ class WorkerRanks(Ranks):
         group, use_gpu = self._group, self._group.scaling.use_gpu
         infos = [rank_info.build(shared, rank, place, use_gpu=use_gpu) for rank, place in enumerate(group.places)]
         self._runs = [handle.run.remote(ref, info) for handle, info in zip(group.actors, infos, strict=True)]
-        self._waiting = {}
+        self._waiting, self._unseen = {}, {run: rank for rank, run in enumerate(self._runs)}
 
     def _ask(self, rank: int) -> None:
         self._waiting[self._group.actors[rank].take_reports.remote(self._pay(rank))] = rank
 
     def _receive(self) -> tuple[int, list[report_queue.Item], bool]:
-        ref = api.wait(list(self._waiting), num_returns=1)[0][0]
-        rank = self._waiting.pop(ref)
-        with self._as_raised():
-            batch, has_ended = self._group.get(rank, ref)
-            if has_ended:
-                self._group.get(rank, self._runs[rank])
-        return rank, batch, has_ended
+        while True:
+            ref = api.wait([*self._waiting, *self._unseen], num_returns=1)[0][0]
+            with self._as_raised():
+                if ref in self._unseen:  # it may have failed before its first report
+                    self._group.get(self._unseen.pop(ref), ref)
+                    continue
+                rank = self._waiting.pop(ref)
+                batch, has_ended = self._group.get(rank, ref)
+                if has_ended:
+                    self._group.get(rank, self._runs[rank])
+            return rank, batch, has_ended
 
     def finish(self) -> list[Any]:
         """Return what the training function returned, by rank."""

@@ -37,12 +37,7 @@ class Task:
 
 @final
 class RankSession:
-    """The state behind the functions of 2022 in one rank: hands over to the driver what they are given, and waits for its word.
-
-    Args:
-        task: What the rank does.
-        rank: The rank's session, as today's functions know it.
-    """
+    """The state behind the functions of 2022 in one rank: hands over to the driver what they are given, and waits for its word."""
 
     def __init__(self, task: Task, rank: worker_session.WorkerSession) -> None:
         self._task = task

@@ -296,23 +296,19 @@ class Trainer:
 def _build_backend(given: object) -> backend_module.BackendConfig:
     if isinstance(given, backend_module.BackendConfig):
         return given
-    if not isinstance(given, str):
-        raise TypeError(
+    if given not in BACKENDS:
+        raise (ValueError if isinstance(given, str) else TypeError)(
             f"backend must be one of {list(BACKENDS)} or a BackendConfig, but received {given!r}. Write backend='torch'."
         )
-    if given in ("torch", "horovod"):
-        module = importlib.import_module(
-            "hocket.train.frameworks.torch.config"
-        )  # imports torch, which others need not have
-        built: backend_module.BackendConfig = module.TorchConfig()
-        return built
-    if given == "tensorflow":
-        return tf_config.TFConfigBackend()
     if given == "none":
         return backend_module.NoBackend()
-    raise ValueError(
-        f"backend must be one of {list(BACKENDS)} or a BackendConfig, but received {given!r}. Write backend='torch'."
-    )
+    if given == "tensorflow":
+        return tf_config.TFConfigBackend()
+    module = importlib.import_module(
+        "hocket.train.frameworks.torch.config"
+    )  # imports torch, which others need not have
+    built: backend_module.BackendConfig = module.TorchConfig()
+    return built
 
 
 def _build_args(function: object, config: object) -> tuple[Any, ...]:
