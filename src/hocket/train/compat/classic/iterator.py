@@ -84,19 +84,13 @@ class TrainingIterator:
         if not self._is_over:
             self._end(is_good=False)
 
-    def _start(self) -> ranks.Ranks:
-        try:
-            return self._begin(self._store.latest_blob, False)
-        except errors.WorkerGroupError as error:  # a rank has died while it started
-            return self._recover(error)
-
     def _take(self) -> list[dict[str, Any]] | None:
         """Return the next report of each rank; None after the last."""
         while True:
             try:
                 taken = self._ranks.take()
             except errors.WorkerGroupError as error:
-                self._ranks = self._recover(error)
+                self._ranks = self._start(error)
                 continue
             first = taken[0]
             if len({None if one is None else one.call for one in taken}) > 1:
@@ -109,13 +103,13 @@ class TrainingIterator:
                 return [cloudpickle.loads(one.blob) for one in taken if one is not None and one.blob is not None]
             self._store.take(first)
 
-    def _recover(self, error: errors.WorkerGroupError) -> ranks.Ranks:
-        """Start the training function again, as long as ranks die and may."""
+    def _start(self, error: errors.WorkerGroupError | None = None) -> ranks.Ranks:
+        """Start the training function, after an error again, as long as ranks die and may."""
         while True:
-            if not ranks.is_death(error) or not self._budget.spend("max_retries", error):
+            if error is not None and not (ranks.is_death(error) and self._budget.spend("max_retries", error)):
                 raise error
             try:
-                return self._begin(self._store.latest_blob, True)
+                return self._begin(self._store.latest_blob, error is not None)
             except errors.WorkerGroupError as another:
                 error = another
 

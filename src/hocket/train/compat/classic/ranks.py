@@ -128,7 +128,7 @@ class WorkerRanks(Ranks):
         self._runs: list[worker_group.Ref] = []
         self._waiting: dict[worker_group.Ref, int] = {}
         self._unseen: dict[worker_group.Ref, int] = {}
-        """The calls of the training function that are not known to have ended."""
+        """The calls of the training function in ranks that have said nothing yet."""
         try:
             backend_config.on_start(self._group)
             if hook is not None:
@@ -155,6 +155,7 @@ class WorkerRanks(Ranks):
                     self._group.get(self._unseen.pop(ref), ref)
                     continue
                 rank = self._waiting.pop(ref)
+                self._unseen.pop(self._runs[rank], None)
                 batch, has_ended = self._group.get(rank, ref)
                 if has_ended:
                     self._group.get(rank, self._runs[rank])
