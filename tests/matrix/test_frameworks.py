@@ -28,6 +28,7 @@ FRAMEWORKS = {
     "Keras 3 on PyTorch": ("keras", "KerasTrainer", programs.train_keras, {"backend": "torch"}),
     "Keras 3 on JAX": ("keras", "KerasTrainer", programs.train_keras, {"backend": "jax"}),
     "TensorFlow with tf-keras": ("tensorflow", "TensorflowTrainer", programs.train_tf_keras, {}),
+    "numpy (a framework of the tests)": ("", "NumpyTrainer", programs.train_numpy, {}),
 }
 
 STRATEGIES = {"AllReduce": AllReduce(), "LocalSGD": LocalSGD(3), "ParameterServer": ParameterServer(2)}
@@ -71,7 +72,7 @@ def fresh_session(shared_ray: conftest.SharedRay) -> Iterator[None]:
 
 def fit(framework: str, strategy: str, path: Path, follow: Follow) -> train.Result:
     module, name, function, options = FRAMEWORKS[framework]
-    adapter = importlib.import_module(f"hocket.train.{module}")
+    adapter = importlib.import_module(f"hocket.train.{module}" if module else "tests.matrix.numpy_framework")
     given: dict[str, Any] = {}
     if module == "keras":
         given["keras_config"] = adapter.KerasConfig(**options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias, final
 
@@ -101,6 +102,8 @@ def hosted(function: Callable[..., Any], num_workers: int) -> Iterator[tuple[Cal
     if not isinstance(function, FunctionWithStrategy):
         yield function, None
         return
+    if function.strategy.hosted_by:
+        importlib.import_module(function.strategy.hosted_by)
     host = open_host(function.strategy, num_workers)
     try:
         yield function if host.strategy is function.strategy else function.replace(host.strategy), host

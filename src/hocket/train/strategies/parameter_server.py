@@ -10,7 +10,7 @@ What happens is in `hocket.train.strategies.ps_client`; each adapter says when.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 from hocket.train.strategies import strategy
 
@@ -40,6 +40,7 @@ class ParameterServer(strategy.Strategy):
         'raise'
     """
 
+    hosted_by: ClassVar[str] = "hocket.train.strategies.ps_client"
     num_servers: int = 1
     """How many servers the parameters are dealt out to. On one machine a server is memory with a lock, so more of them let more ranks update at once."""
     max_staleness: int | None = None

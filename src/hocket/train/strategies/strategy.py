@@ -13,14 +13,16 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from hocket import ps
 from hocket.collective.arithmetic import ReduceOp
 from hocket.collective.world import World
+
+if TYPE_CHECKING:
+    from hocket import ps  # it takes as long to import as all of hocket.train, which few runs need
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -75,6 +77,9 @@ class Strategy:
     One of your own derives from it and says in `open` what it does in a rank; it then works in every framework. A strategy that needs something in the driver, for as
     long as a run takes, has a host: see `hocket.train.strategies.hosting`.
     """
+
+    hosted_by: ClassVar[str] = ""
+    """The module that registers the strategy's host, if it has one. It is imported when a run needs it."""
 
     def open(self, ranks: Ranks) -> StrategyRuntime | NativeStrategy:
         """Begin in one rank, for one model. Called before its training function computes; no collectives yet.
