@@ -73,6 +73,7 @@ def train_torch(config: dict[str, Any]) -> dict[str, Any]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        train.collective.barrier()  # on servers the others may still push
         adapter.synchronize()
         with tempfile.TemporaryDirectory() as folder:
             weights = {"kernel": inner.weight.detach().numpy().T, "bias": inner.bias.detach().numpy()}
@@ -115,6 +116,7 @@ def train_jax(config: dict[str, Any]) -> dict[str, Any]:
         for batch, weights in loader:
             maybe_die(config, epoch)
             params, state = step(params, state, batch, weights)
+        train.collective.barrier()  # on servers the others may still push
         params, state = adapter.synchronize(params, state)
         with tempfile.TemporaryDirectory() as folder:
             adapter.save_pytree(Path(folder, "weights.npz"), params)

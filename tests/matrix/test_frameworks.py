@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hocket import train
-from hocket.train.strategies import AllReduce, LocalSGD
+from hocket.train.strategies import AllReduce, LocalSGD, ParameterServer
 from tests import conftest
 from tests.matrix import programs
 
@@ -30,7 +30,7 @@ FRAMEWORKS = {
     "TensorFlow with tf-keras": ("tensorflow", "TensorflowTrainer", programs.train_tf_keras, {}),
 }
 
-STRATEGIES = {"AllReduce": AllReduce(), "LocalSGD": LocalSGD(3)}
+STRATEGIES = {"AllReduce": AllReduce(), "LocalSGD": LocalSGD(3), "ParameterServer": ParameterServer(2)}
 
 REASONS = {
     (
@@ -38,6 +38,11 @@ REASONS = {
         "LocalSGD",
         None,
     ): "TensorFlow's MultiWorkerMirroredStrategy averages each step itself; use Keras 3",
+    (
+        "TensorFlow with tf-keras",
+        "ParameterServer",
+        None,
+    ): "TensorFlow has a ParameterServerStrategy of its own, which TensorflowTrainer(strategy='parameter_server') runs; use Keras 3 for Hocket's servers",
     (
         "TensorFlow with tf-keras",
         None,

@@ -201,7 +201,7 @@ def test_workers_come_and_go(strategy, files: Files):
 @pytest.mark.needs("parallelism")
 def test_the_watchdog_speaks_once(strategy, files: Files, capfd):
     """A5 #70."""
-    patience = 1.0 if ENGINE == "local" else 5.0  # Ray's workers take seconds to start
+    patience = 3.0 if ENGINE == "local" else 5.0  # the closure must begin in that time; on Ray workers do so late
     coordinator = ps.Coordinator(strategy, watchdog_s=patience)
     coordinator.join()  # the workers are there
     held = coordinator.schedule(files.wait_for, ("go",))

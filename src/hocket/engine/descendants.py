@@ -178,8 +178,7 @@ def list_descendants(root: int) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                with open(f"/proc/{name}/stat", "rb") as stat:
-                    parent = int(stat.read().rpartition(b")")[2].split()[1])
+                parent = int(read_stat(name)[1])
             except OSError:
                 continue
             children.setdefault(parent, []).append(int(name))
@@ -192,11 +191,20 @@ def list_descendants(root: int) -> list[int]:
     return found
 
 
+def read_stat(pid: int | str) -> list[bytes]:
+    """Return what the system tells of a process behind its name: its state, its parent, and more.
+
+    Raises:
+        OSError: There is none.
+    """
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        return stat.read().rpartition(b")")[2].split()
+
+
 def read_state(pid: int) -> str:
     """Return the letter of a process's state, as ``ps`` shows it; empty if there is none."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[0].decode()
+        return read_stat(pid)[0].decode()
     except OSError:
         return ""
 

@@ -238,8 +238,8 @@ class KernelEngine(contract.Engine):
         self.guard.check()
 
     def list_groups(self) -> list[dict[str, Any]]:
-        with self.lock:
-            return [node.describe_group(group) for group in (*self.kernel.groups.values(), *self.kernel.removed_groups)]
+        # Without the lock: where a task runs in the caller's process, a thread of the task may ask.
+        return [node.describe_group(group) for group in (*self.kernel.groups.values(), *self.kernel.removed_groups)]
 
     def list_nodes(self) -> list[dict[str, Any]]:
         return [node.describe_node(self.node_id, self.get_total_resources(), self.labels)]

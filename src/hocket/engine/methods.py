@@ -1,12 +1,16 @@
-"""How an engine finds what a call on an actor is to run."""
+"""How an engine finds what a call on an actor is to run, and runs what belongs to an actor's event loop."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from hocket import exceptions
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 def _call_function(actor: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -39,3 +43,29 @@ def get_method(actor: Any, name: str) -> Any:
         return getattr(actor, name)
     found = inspect.getattr_static(type(actor), name)
     return found.__get__(actor, type(actor)) if hasattr(found, "__get__") else found
+
+
+def construct_on(loop: asyncio.AbstractEventLoop, construct: Callable[[], Any]) -> Any:
+    """Run an actor's constructor on its loop, where it may start tasks that go on afterwards; return the actor."""
+    built: list[Any] = []
+    errors: list[BaseException] = []
+
+    async def run() -> None:
+        try:
+            built.append(construct())
+        except BaseException as error:  # noqa: BLE001 (raised below, without the frames of asyncio)
+            errors.append(error)
+
+    loop.run_until_complete(run())
+    if errors:
+        raise errors[0]
+    return built[0]
+
+
+def complete_on(loop: asyncio.AbstractEventLoop, awaitable: Any) -> None:
+    """Run something to its end on a loop that does not run."""
+
+    async def wait() -> None:
+        await awaitable
+
+    loop.run_until_complete(wait())

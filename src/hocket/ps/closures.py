@@ -120,7 +120,7 @@ class Closure:
     def watch(self) -> bool:
         """Wait for the values that it needs; return whether all are there. Called once."""
         needed: list[RemoteValue] = []
-        map_remote((self.args, self.kwargs), needed.append)
+        map_instances((self.args, self.kwargs), RemoteValue, needed.append)
         for value in needed:
             if not value.is_ready:
                 self.missing += 1
@@ -133,8 +133,8 @@ class Closure:
         Raises:
             Exception: What one of them raised.
         """
-        self.args = map_remote(self.args, RemoteValue.fetch)
-        self.kwargs = map_remote(self.kwargs, RemoteValue.fetch)
+        self.args = map_instances(self.args, RemoteValue, RemoteValue.fetch)
+        self.kwargs = map_instances(self.kwargs, RemoteValue, RemoteValue.fetch)
 
     def finish(self, value: Any, error: BaseException | None) -> list[Closure]:
         """Set the result, if somebody holds it, and let go of what it needed.
@@ -178,8 +178,3 @@ def map_instances(structure: Any, kinds: Any, function: Callable[[Any], Any]) ->
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
         return kind(*(map_instances(item, kinds, function) for item in structure))
     return structure
-
-
-def map_remote(structure: Any, function: Callable[[RemoteValue], Any]) -> Any:
-    """Replace the remote values of nested lists, tuples and dicts."""
-    return map_instances(structure, RemoteValue, function)

@@ -21,6 +21,7 @@ from hocket.ps import (
     strategy,
     streams,
     watchdog,
+    worker,
     workers,
 )
 
@@ -97,9 +98,8 @@ class Coordinator:
         self._scheduler = scheduler.ClosureScheduler(max_queued)
         first_sequence = next(_generations.setdefault(strategy, itertools.count())) * _SEQUENCES
         options = {"num_cpus": num_cpus, "resources": dict(resources or {})}
-        self._workers = workers.Workers(
-            self._scheduler, self._link, options, first_sequence, is_watched=watchdog_s is not None
-        )
+        settings = worker.Settings(options, first_sequence, is_watched=watchdog_s is not None)
+        self._workers = workers.Workers(self._scheduler, self._link, settings)
         self._functions = functions.Functions()
         self._joined = 0
         self._end = weakref.finalize(self, self._workers.close)
@@ -184,7 +184,7 @@ class Coordinator:
         Raises:
             Exception: What a closure raised.
         """
-        return closures.map_remote(structure, lambda value: value.fetch())
+        return closures.map_instances(structure, closures.RemoteValue, lambda value: value.fetch())
 
     # -- what workers have of their own --
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, final
 
 from hocket import exceptions, texts
@@ -52,8 +52,8 @@ _log = logging.getLogger("hocket.ps")
 class WorkerProcess:
     """A worker's process, and what it was taught. One that replaces it begins with nothing."""
 
-    def __init__(self, index: int, options: Mapping[str, Any], *, is_watched: bool) -> None:
-        self._handle = worker.start(index, options, is_watched=is_watched)
+    def __init__(self, index: int, settings: worker.Settings) -> None:
+        self._handle = worker.start(index, settings)
         self.description: Final[contract.ObjectRef[worker.Description]] = self._handle.describe.remote()
         self.known: Final[dict[int, None]] = {}
         """Functions that it knows, least recently used first."""
@@ -107,29 +107,18 @@ class WorkerDispatcher:
         link: The strategy's servers. Where its steps are synchronous, its gate is told whether the worker has something
             to do.
         index: Which worker.
-        options: What the worker's actor holds.
-        first_sequence: Above which number the worker's closures are counted, so that no number comes twice with these
-            servers.
-        is_watched: Whether the worker can be asked for its stacks.
+        settings: Of all workers.
     """
 
     def __init__(
-        self,
-        queue: scheduler.ClosureScheduler,
-        link: links.Link,
-        index: int,
-        options: Mapping[str, Any],
-        first_sequence: int,
-        *,
-        is_watched: bool,
+        self, queue: scheduler.ClosureScheduler, link: links.Link, index: int, settings: worker.Settings
     ) -> None:
         self.state: Final = scheduler.WorkerState(index)
         self._scheduler = queue
         self._gate = link.gate
-        self._options = options
-        self._sequence = first_sequence
+        self._settings = settings
+        self._sequence = settings.first_sequence
         self._is_synchronous = link.address.is_synchronous
-        self._is_watched = is_watched
         self._is_idle = False
         self._is_dead = False
         """Whether somebody has found the worker dead."""
@@ -370,7 +359,7 @@ class WorkerDispatcher:
             self._scheduler.end(closure, None, failure)
 
     def _start(self) -> None:
-        process = WorkerProcess(self.state.index, self._options, is_watched=self._is_watched)
+        process = WorkerProcess(self.state.index, self._settings)
         with self._scheduler.condition:
             self._process, self._is_dead = process, False
             is_late = self._scheduler.is_closed

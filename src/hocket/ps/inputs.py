@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 from hocket.core import actor, api
@@ -101,13 +101,16 @@ class Inputs:
             taken.append(number)
         return taken
 
-    def describe_passes(self, get_positions: Callable[[int], dict[int, int]]) -> list[Any]:
+    def describe_passes(self, positions: Mapping[int, Mapping[int, int]]) -> list[Any]:
         """Return where each pass is, as JSON can hold it; None for one that nobody holds any more.
 
         Args:
-            get_positions: Returns how many items of a pass each worker has drawn in closures that ended.
+            positions: How many items of each pass each worker has drawn in closures that ended, by worker.
         """
-        return [self._describe(number, get_positions) for number in self._passes]
+        return [
+            self._describe(number, {worker: drawn.get(number, 0) for worker, drawn in positions.items()})
+            for number in self._passes
+        ]
 
     def restore(self, passes: Sequence[Any]) -> None:
         """Have the passes that are begun from now on go on where those of `describe_passes` were."""
@@ -125,10 +128,9 @@ class Inputs:
                 kept.close()
         self.sources.clear()
 
-    def _describe(self, number: int, get_positions: Callable[[int], dict[int, int]]) -> dict[str, Any] | None:
+    def _describe(self, number: int, positions: Mapping[int, int]) -> dict[str, Any] | None:
         if number not in self.sources:
             return None
-        positions = get_positions(number)
         _, kept = self.sources[number]
         if kept is None:
             return {"positions": {str(worker): position for worker, position in positions.items()}}

@@ -1,17 +1,24 @@
-"""Links: the servers and the gate of a strategy, opened once in a process and found again by the strategy's key."""
+"""Links: the servers and the gate of a strategy, opened once in a process and found again by the strategy's key.
+
+A process reaches a server through its memory if the two share a machine: `hocket.ps.store.Store` does the work where the
+memory is. Elsewhere a proxy has the server do it, with the same methods, so a variable's code is the same in both. The
+gate is reached in the same two ways.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
+from hocket import exceptions
 from hocket.core import actor
-from hocket.ps import access, closure_context, dense, errors, gate, memory, records, store
+from hocket.ps import closure_context, dense, errors, gate, memory, records, remote, store
 from hocket.ps.memory import Array
 
 POLICIES: Final = ("raise", "skip", "clip")
@@ -65,13 +72,8 @@ class Link:
 
     def __init__(self, address: Address) -> None:
         self.address: Final = address
-        self.stores: Final[list[store.Store]] = [
-            access.open_server(server.book, index, server.handle, address.timeout_s, is_shared=address.is_shared)
-            for index, server in enumerate(address.servers)
-        ]
-        self.gate: Final = access.open_gate(
-            address.gate, address.servers[0].handle, address.timeout_s, is_shared=address.is_shared
-        )
+        self.stores: Final = [_open_server(address, index) for index in range(len(address.servers))]
+        self.gate: Final = _open_gate(address)
 
     def enter(self, context: closure_context.ClosureContext | None) -> None:
         """Note that a closure reads. None: nobody pushes for it."""
@@ -191,3 +193,40 @@ def close_link(key: str) -> None:
     """Forget a strategy that is closed."""
     with _lock:
         _links.pop(key, None)
+
+
+def _open_server(address: Address, index: int) -> store.Store:
+    """Reach a server, the faster way if there is one.
+
+    One that is asked comes back if it dies, and its calls are made again; tickets keep that from doing harm.
+    """
+    server = address.servers[index]
+    if address.is_shared and memory.is_reachable(server.book):
+        return store.Store(server.book, index, address.timeout_s)
+    return remote.build_proxy(store.Store, store.ASKABLE, functools.partial(_ask, server.handle.call_store))
+
+
+def _open_gate(address: Address) -> gate.Gate:
+    """Reach the gate, the faster way if there is one."""
+    if address.is_shared and memory.is_reachable(address.gate):
+        return gate.Gate(address.gate, address.timeout_s)
+    return remote.build_proxy(gate.Gate, gate.ASKABLE, functools.partial(_ask, address.servers[0].handle.call_gate))
+
+
+def _ask(method: Any, name: str, *args: Any, out: Array | None = None) -> Any:
+    """Call a server; put its answer into `out`, if that is given.
+
+    Raises:
+        ServerLostError: It will not come back: its machine is gone, and its memory with it.
+    """
+    try:
+        found = remote.ask(method, name, *args)
+    except (exceptions.ActorError, exceptions.ActorUnschedulableError) as error:
+        raise errors.ServerLostError(
+            f"A server is gone, and the variables that it held: {error} A server that is only killed comes back by itself; this one's machine is lost, or the strategy was "
+            "closed. Make a new ParameterServerStrategy and restore a checkpoint."
+        ) from error
+    if out is None:
+        return found
+    out[...] = found
+    return out

@@ -77,31 +77,28 @@ class TableSettings:
 
 
 @final
-class Registry:
-    """All variables of a strategy.
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds for all variables of a strategy."""
 
-    Args:
-        books: Of the servers.
-        owners_by_server: Who makes each server's memory.
-        optimizer: For variables that do not bring their own.
-        partitioner: The same.
-        is_synchronous: Whether variables need boxes for gradients.
-    """
+    optimizer: optimizers.Optimizer | None
+    """For variables that do not bring their own."""
+    partitioner: partitioners.PartitionFunction | None
+    """The same."""
+    is_synchronous: bool
+    """Whether variables need boxes for gradients."""
+
+
+@final
+class Registry:
+    """All variables of a strategy, with the servers' books and who makes each server's memory."""
 
     def __init__(
-        self,
-        books: Sequence[memory.MemoryRef],
-        owners_by_server: Sequence[memory_owners.MemoryOwner],
-        optimizer: optimizers.Optimizer | None,
-        partitioner: partitioners.PartitionFunction | None,
-        *,
-        is_synchronous: bool,
+        self, books: Sequence[memory.MemoryRef], owners: Sequence[memory_owners.MemoryOwner], defaults: Defaults
     ) -> None:
         self._books = tuple(books)
-        self._owners = tuple(owners_by_server)
-        self._optimizer = optimizer
-        self._partitioner = partitioner
-        self._is_synchronous = is_synchronous
+        self._owners = tuple(owners)
+        self._defaults = defaults
         self._placer = placement.Placer(len(books))
         self._counts = [0] * len(books)
         self._made: dict[str, records.VariableRecord] = {}
@@ -125,10 +122,10 @@ class Registry:
             )
         label = settings.name or f"variable_{len(self._made)}"
         home = settings.colocate_with
-        rule = settings.optimizer if settings.optimizer is not None else self._optimizer
+        rule = settings.optimizer if settings.optimizer is not None else self._defaults.optimizer
         if np.dtype(kind).kind != "f":
             rule = None
-        chosen = settings.partitioner if settings.partitioner is not None else self._partitioner
+        chosen = settings.partitioner if settings.partitioner is not None else self._defaults.partitioner
         count = partitioners.count_shards(chosen, whole, kind) if home is None else 1
         sizes = partitioners.split_rows(whole[0], count) if count > 1 else [whole[0] if whole else 1]
         copies = 2 * (1 + (len(rule.slots) if rule is not None else 0))
@@ -163,7 +160,7 @@ class Registry:
             )
         first = _check_first(settings.initial_value, rows_count, dim, kind)
         label = settings.name or f"embedding_{len(self._made)}"
-        rule = settings.optimizer if settings.optimizer is not None else self._optimizer
+        rule = settings.optimizer if settings.optimizer is not None else self._defaults.optimizer
         begin = settings.initializer if settings.initializer is not None else initializers.Uniform()
         count = len(self._books)
         total = rows_count if rows_count is not None else settings.capacity
@@ -216,7 +213,7 @@ class Registry:
         """Have memory made for a shard, and enter it into its server's book; return it as it is there."""
         owner = self._owners[spec.server]
         boxes = None
-        if self._is_synchronous and spec.optimizer is not None:
+        if self._defaults.is_synchronous and spec.optimizer is not None:
             boxes = owner.make(gradient_accumulator.plan(spec).nbytes, f"{spec.name}-accumulator")
         made = records.replace_memory(spec, owner.make(nbytes, spec.name), boxes)
         owner.add(self._books[spec.server], made, value)
@@ -224,17 +221,17 @@ class Registry:
         return made
 
 
-def open_registry(*parts: Any, is_synchronous: bool, is_hosted: bool) -> tuple[Registry, actor.ActorHandle | None]:
-    """Begin a registry, in this process or in an actor; return it, and the actor.
-
-    Args:
-        *parts: What `Registry` takes.
-        is_synchronous: See there.
-        is_hosted: Whether it is an actor.
-    """
+def open_registry(
+    books: Sequence[memory.MemoryRef],
+    owners: Sequence[memory_owners.MemoryOwner],
+    defaults: Defaults,
+    *,
+    is_hosted: bool,
+) -> tuple[Registry, actor.ActorHandle | None]:
+    """Begin a registry, in this process or as an actor; return it, and the actor."""
     if not is_hosted:
-        return Registry(*parts, is_synchronous=is_synchronous), None
-    handle = actor.ActorClass(Registry, {"num_cpus": 0}).remote(*parts, is_synchronous=is_synchronous)
+        return Registry(books, owners, defaults), None
+    handle = actor.ActorClass(Registry, {"num_cpus": 0}).remote(books, owners, defaults)
     return reach(handle), handle
 
 

@@ -198,22 +198,21 @@ class ClosureScheduler:
 
     def describe(self) -> dict[str, Any]:
         """Return how far it is, as JSON can hold it, for `restore`."""
-        return {"finished": self.finished, "passes": self.inputs.describe_passes(self.get_positions)}
+        with self.condition:
+            return {"finished": self.finished, "passes": self.inputs.describe_passes(self._list_positions())}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go on where another scheduler was."""
         self.inputs.restore(kept["passes"])
         self.finished = int(kept["finished"])
 
-    def get_positions(self, number: int) -> dict[int, int]:
-        """Return how many items of a dataset each worker has drawn in closures that ended."""
-        with self.condition:
-            return {index: one.positions.get(number, 0) for index, one in self.workers.items()}
-
     def begin_calls(self, source: contract.ObjectRef[streams.FromFunction]) -> streams.PerWorkerIterator:
         """Begin a pass over what a function returns. See `inputs.Inputs.begin_calls`."""
         with self.condition:
-            return self.inputs.begin_calls(source, {index: one.positions for index, one in self.workers.items()})
+            return self.inputs.begin_calls(source, self._list_positions())
+
+    def _list_positions(self) -> dict[int, dict[int, int]]:
+        return {index: one.positions for index, one in self.workers.items()}
 
     # -- the dispatchers' side, under the lock --
 

@@ -281,9 +281,8 @@ class ParameterServerStrategy(BaseStrategy):
             server.start(index, book, gate_ref, timeout_s, self._nodes.choose_options(index))
             for index, book in enumerate(books)
         ]
-        self._registry, registrar = registry.open_registry(
-            books, self._nodes.owners, optimizer, partitioner, is_synchronous=synchronous, is_hosted=hosted
-        )
+        defaults = registry.Defaults(optimizer, partitioner, synchronous)
+        self._registry, registrar = registry.open_registry(books, self._nodes.owners, defaults, is_hosted=hosted)
         address = links.Address(
             uuid.uuid4().hex,
             tuple(links.ServerAddress(book, handle) for book, handle in zip(books, self._servers, strict=True)),

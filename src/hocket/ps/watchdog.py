@@ -58,11 +58,11 @@ def _fetch(one: dispatcher.WorkerDispatcher) -> str:
     name = f"(pid {who.pid})"
     if who.host != segment.identify_host():
         return f"{name} is on another machine, {who.host}: its stack cannot be read from here."
-    if who.desk is None:
+    if who.probe is None:
         return f"{name} is a thread of the coordinator's process."
     if stacks.is_stopped(who.pid):
         return f"{name} is stopped, as by SIGSTOP or Ctrl-Z. `kill -CONT {who.pid}` lets it go on."
-    return f"{name}:\n{stacks.fetch(who.pid, who.desk)}"
+    return f"{name}:\n{stacks.fetch(who.pid, who.probe)}"
 
 
 def _dump_own() -> str:

@@ -23,6 +23,19 @@ VALUE, ERROR, OUT_OF_DATA, BAD_INPUT = range(4)
 
 @final
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for all workers of a coordinator."""
+
+    options: Mapping[str, Any]
+    """What a worker's actor holds."""
+    first_sequence: int
+    """Above which number each worker's closures are counted, so that no number comes twice with these servers."""
+    is_watched: bool
+    """Whether a worker can be asked for its stacks."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Call:
     """A closure, as it is sent to a worker."""
 
@@ -73,7 +86,7 @@ class Description:
 
     pid: int
     host: str
-    desk: stacks.StackProbe | None
+    probe: stacks.StackProbe | None
     """Where to ask it for its stacks; None if it was not told to keep such a place."""
 
 
@@ -85,13 +98,13 @@ class Worker:
         self._context = closure_context.ClosureContext(index)
         self._functions: dict[int, Callable[..., Any]] = {}
         self._streams: dict[int, streams.WorkerStream] = {}
-        self._desk: stacks.StackProbe | None = None
+        self._probe: stacks.StackProbe | None = None
         if is_watched and os.getpid() != driver:
-            self._desk = stacks.open_probe()
+            self._probe = stacks.open_probe()
 
     def describe(self) -> Description:
         """Return who it is."""
-        return Description(os.getpid(), segment.identify_host(), self._desk)
+        return Description(os.getpid(), segment.identify_host(), self._probe)
 
     def learn(self, number: int, function: Callable[..., Any]) -> None:
         """Know a function by number."""
@@ -213,6 +226,6 @@ def _encode(function: Callable[..., Any], error: BaseException) -> bytes:
     return values.encode_error(exceptions.TaskError(_name(function), texts.format_error(error), error))
 
 
-def start(index: int, options: Mapping[str, Any], *, is_watched: bool) -> actor.ActorHandle:
+def start(index: int, settings: Settings) -> actor.ActorHandle:
     """Start a worker."""
-    return actor.ActorClass(Worker, dict(options)).remote(index, os.getpid(), is_watched)
+    return actor.ActorClass(Worker, dict(settings.options)).remote(index, os.getpid(), settings.is_watched)

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Final, final
 
-from hocket.ps import dispatcher, links, scheduler
+from hocket.ps import dispatcher, links, scheduler, worker
 
 
 @final
 class Workers:
     """All workers of a coordinator."""
 
-    def __init__(
-        self,
-        queue: scheduler.ClosureScheduler,
-        link: links.Link,
-        options: Mapping[str, Any],
-        first_sequence: int,
-        *,
-        is_watched: bool,
-    ) -> None:
+    def __init__(self, queue: scheduler.ClosureScheduler, link: links.Link, settings: worker.Settings) -> None:
         self.scheduler: Final = queue
         self.dispatchers: Final[dict[int, dispatcher.WorkerDispatcher]] = {}
         """By worker. Changes under the scheduler's lock."""
         self.helpers: Final[list[threading.Thread]] = []
         """Threads that end when the scheduler is closed."""
         self._link = link
-        self._options = options
-        self._first_sequence = first_sequence
-        self._is_watched = is_watched
+        self._settings = settings
 
     def add(self) -> int:
         """Start one more worker; return its index."""
@@ -39,9 +28,7 @@ class Workers:
             queue.check_open()
             index = queue.num_workers
             queue.num_workers += 1
-        added = dispatcher.WorkerDispatcher(
-            queue, self._link, index, self._options, self._first_sequence, is_watched=self._is_watched
-        )
+        added = dispatcher.WorkerDispatcher(queue, self._link, index, self._settings)
         with queue.condition:
             self.dispatchers[index] = added
             queue.workers[index] = added.state

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from hocket.engine import methods
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -33,28 +35,19 @@ class Loop:
         self._waiting: deque[tuple[int, Coroutine[Any, Any, None]]] = deque()
 
     def build(self, construct: Callable[[], Any]) -> Any:
-        """Run the actor's constructor on the loop, where it may start tasks that go on afterwards; return the actor."""
+        """Run the actor's constructor on the loop; return the actor."""
         import asyncio
-
-        built: list[Any] = []
-        errors: list[BaseException] = []
-
-        async def run() -> None:
-            try:
-                built.append(construct())
-            except BaseException as error:  # noqa: BLE001 (raised below, without the frames of asyncio)
-                errors.append(error)
 
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
         try:
-            self._loop.run_until_complete(run())
+            return methods.construct_on(self._loop, construct)
+        except BaseException:
+            asyncio._set_running_loop(outer)
+            self.close()
+            raise
         finally:
             asyncio._set_running_loop(outer)
-        if errors:
-            self.close()
-            raise errors[0]
-        return built[0]
 
     def start(self, task_id: int, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start a call, or let it wait for its turn."""
@@ -120,11 +113,7 @@ class Loop:
 
     def complete(self, awaitable: Any) -> None:
         """Run something to its end."""
-
-        async def wait() -> None:
-            await awaitable
-
-        self._loop.run_until_complete(wait())
+        methods.complete_on(self._loop, awaitable)
 
     def close(self) -> None:
         """End it with everything that still runs."""

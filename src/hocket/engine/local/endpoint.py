@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hocket.engine import descendants
+
 MEMFD_NAME = "hocket-window"
 """By which the memfd is found among a process's descriptors."""
 
@@ -88,8 +90,7 @@ def list_sessions() -> list[Found]:
         try:
             if os.stat(f"/proc/{name}").st_uid != me or _read_name(name) != GUARDIAN_NAME:
                 continue
-            with open(f"/proc/{name}/stat", "rb") as stat:
-                parent = int(stat.read().rpartition(b")")[2].split()[1])
+            parent = int(descendants.read_stat(name)[1])
         except OSError:  # it has ended meanwhile
             continue
         if parent > 1:  # the driver of a guardian that belongs to nobody is dead, and so will the guardian be

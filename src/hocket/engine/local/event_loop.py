@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
-from hocket.engine import contract, forks, items
+from hocket.engine import contract, forks, items, methods
 from hocket.engine.local import flow, worker_engine
 
 if TYPE_CHECKING:
@@ -116,20 +116,8 @@ class Loop:
         return Lane(self, loop, size)
 
     def build(self, construct: Callable[[], Any]) -> Any:
-        """Run the actor's constructor on the loop, where it may start tasks that go on afterwards; return the actor."""
-        built: list[Any] = []
-        errors: list[BaseException] = []
-
-        async def run() -> None:
-            try:
-                built.append(construct())
-            except BaseException as error:  # noqa: BLE001 (raised below, without the frames of asyncio)
-                errors.append(error)
-
-        self._loop.run_until_complete(run())
-        if errors:
-            raise errors[0]
-        return built[0]
+        """Run the actor's constructor on the loop; return the actor."""
+        return methods.construct_on(self._loop, construct)
 
     def run(self, row: deque[Any]) -> int:
         """Serve the calls that come into the row until told to stop; return the exit code of the process."""
@@ -146,11 +134,7 @@ class Loop:
 
     def complete(self, awaitable: Any) -> None:
         """Run something to its end after `run` is over."""
-
-        async def wait() -> None:
-            await awaitable
-
-        self._loop.run_until_complete(wait())
+        methods.complete_on(self._loop, awaitable)
 
     def notice(self) -> None:
         """There is work in the row, and it may be another thread that put it there."""

@@ -48,31 +48,30 @@ def build_small(encoded: values.Encoded) -> Payload | None:
     return None
 
 
-def open_payload(
-    payload: Payload,
-    fd: int | None,
-    on_unmapped: Callable[[], None],
-    refs: list[contract.ObjectRef[Any]] | None = None,
-) -> Any:
-    """Return the value; for `SEGMENT`, `on_unmapped` is called when nothing looks into the mapping any more.
-
-    Raises:
-        ObjectLostError: The memory does not hold what was stored (found out only where ``HOCKET_DEBUG=1``).
-    """
+def open_payload(payload: Payload, refs: list[contract.ObjectRef[Any]] | None = None) -> Any:
+    """Return the value of a payload that is no `SEGMENT`; raise it if it is an error."""
     kind = payload[0]
     if kind == BUFFERS:
         # Each reader gets writable memory of its own, as with a private mapping.
         return values.decode(payload[1], [bytearray(buffer) for buffer in payload[2]], refs)
-    if kind == SEGMENT:
-        assert fd is not None
-        return values.decode(payload[1], map_segment(payload, fd, on_unmapped), refs)
     if kind >= ERROR:
         exceptions.raise_stored(values.decode(payload[1]))
     return values.decode(payload[1], (), refs)
 
 
+def open_segment(
+    payload: Payload, fd: int, on_unmapped: Callable[[], None], refs: list[contract.ObjectRef[Any]] | None
+) -> Any:
+    """Return the value of a `SEGMENT`."""
+    return values.decode(payload[1], map_segment(payload, fd, on_unmapped), refs)
+
+
 def map_segment(payload: Payload, fd: int, on_unmapped: Callable[[], None]) -> list[memoryview]:
-    """Return the buffers of a `SEGMENT`, mapped; the rest is as with `open_payload`."""
+    """Return the buffers of a `SEGMENT`, mapped; `on_unmapped` is called when nothing looks into them any more.
+
+    Raises:
+        ObjectLostError: The memory does not hold what was stored (found out only where ``HOCKET_DEBUG=1``).
+    """
     buffers = segments.map_private(fd, payload[3], payload[4], on_unmapped)
     if payload[6] is not None:
         _check_digest(payload, buffers)

@@ -135,7 +135,7 @@ class ObjectAccess(submission.Submission):
                 fd = self.store.lend(object_id)
                 buffers = payloads.map_segment(payload, fd, lambda: self._note_unmapped(object_id))
             return values.decode(payload[1], buffers, refs)  # type: ignore[arg-type]
-        return payloads.open_payload(payload, None, _do_nothing, refs)
+        return payloads.open_payload(payload, refs)
 
     def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.ObjectRef[Any]]:
         """Return handles on objects that a value refers to: `intern` of each, without a call for each."""
@@ -226,7 +226,3 @@ class ObjectAccess(submission.Submission):
             raise self.end
         self.guard.check()
         return record.value[0] == payloads.END
-
-
-def _do_nothing() -> None:
-    pass

@@ -242,16 +242,16 @@ class ObjectAccess(submission.Submission):
         if payload[0] == payloads.SEGMENT:
             fd = payload[-1]
             try:
-                return payloads.open_payload(payload, fd, lambda: self._note_unmapped(object_id), found.held)
+                return payloads.open_segment(payload, fd, lambda: self._note_unmapped(object_id), found.held)
             finally:
                 os.close(fd)
-        return payloads.open_payload(payload, None, _do_nothing, found.held)
+        return payloads.open_payload(payload, found.held)
 
     def open_code(self, found: state.Arrived) -> Any:
         """Return a function that has arrived. If it cannot be loaded, `found` stays as it is, and this may be called again."""
         payload = found.payload
         if payload[0] != payloads.SEGMENT:
-            return payloads.open_payload(payload, None, _do_nothing, found.held)
+            return payloads.open_payload(payload, found.held)
         is_loaded = is_unmapped = False
 
         def note_unmapped() -> None:  # the driver hears of it once, and only when the descriptor is closed, too
@@ -260,13 +260,9 @@ class ObjectAccess(submission.Submission):
             if is_loaded:
                 self._note_unmapped(payload[2])
 
-        function = payloads.open_payload(payload, payload[-1], note_unmapped, found.held)
+        function = payloads.open_segment(payload, payload[-1], note_unmapped, found.held)
         os.close(payload[-1])
         is_loaded = True
         if is_unmapped:
             self._note_unmapped(payload[2])
         return function
-
-
-def _do_nothing() -> None:
-    pass

@@ -21,7 +21,7 @@ def finds(function: Callable[..., Any], module: str) -> bool:
 
     Example:
         >>> import torch
-        >>> from hocket.train.torch import mentions
+        >>> from hocket.train.frameworks.torch import mentions
         >>> def step(model):
         ...     return torch.optim.SGD(model.parameters())
         >>> mentions.finds(step, "torch.optim"), mentions.finds(step, "torch.fft")
