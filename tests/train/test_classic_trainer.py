@@ -123,7 +123,7 @@ class Unreadable:
 
 @pytest.mark.slow
 def test_a_function_that_ranks_cannot_read_is_an_error_and_no_wait(two: train.Trainer) -> None:
-    with pytest.raises(OSError, match="it cannot be read here"):
+    with pytest.raises(Exception, match="it cannot be read here"):  # on Ray it is a SystemError with this text
         two.run(Unreadable())
 
 

@@ -245,11 +245,7 @@ class CheckpointConfig:
                 f"num_to_keep must be 1 or more, or None to keep all, but received {self.num_to_keep}. To save none, report "
                 "without a checkpoint."
             )
-        if self.checkpoint_score_order not in ("max", "min"):
-            raise ValueError(
-                f"checkpoint_score_order must be 'max' or 'min', but received {self.checkpoint_score_order!r}. Leave it out "
-                "for 'max'."
-            )
+        check_score_order(self.checkpoint_score_order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,3 +325,15 @@ class RunConfig:
             raise TypeError(
                 f"worker_runtime_env must be a dict, but received {self.worker_runtime_env!r}. Write {{'env_vars': {{'NAME': 'value'}}}}."
             )
+
+
+def check_score_order(order: object) -> None:
+    """Refuse what says neither that the most is best nor that the least is.
+
+    Raises:
+        ValueError: It is neither ``"max"`` nor ``"min"``.
+    """
+    if order not in ("max", "min"):
+        raise ValueError(
+            f"checkpoint_score_order must be 'max' or 'min', but received {order!r}. Leave it out for 'max'."
+        )

@@ -38,7 +38,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Take this, from a rank of `Trainer`. Answered when the driver has dealt with it, with whether it wants nothing more."""
+    """Take this, from a rank of `Trainer`. Answered when it is dealt with, with whether the driver wants no more."""
 
     call: str
     """Which function was called: ``"report"`` or ``"save_checkpoint"``."""

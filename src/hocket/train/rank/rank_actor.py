@@ -84,7 +84,7 @@ class RankActor:
         return returned if info.rank == 0 or info.stays else None
 
     def take_reports(self, answers: Sequence[questions.Answer] = ()) -> tuple[list[report_queue.Item], bool]:
-        """Pass answers on; wait for the next reports, requests and questions; return them, and whether they were the last."""
+        """Pass answers on; wait for the next items; return them, and whether they were the last."""
         for answer in answers:
             self._inquiry.take(answer)
         return self._reports.take_batch()

@@ -31,8 +31,8 @@ class AttemptInfo:
     datasets: Mapping[str, Any] = field(default_factory=dict)
     """The trainer's datasets, by name (`datasets.Supply`)."""
     stays: bool = False
-    """Whether the rank runs another function afterwards, as one of `Trainer`: its collectives stay open, and what the function returns in any
-    rank is wanted, not only in rank 0."""
+    """Whether the rank runs another function afterwards, as one of `Trainer`: its collectives stay open, and what the
+    function returns is wanted from every rank, not only from rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,9 @@ from hocket.train import validation
 from hocket.train.checkpoints import storage
 from hocket.train.tracking import plain
 
+Metrics: TypeAlias = dict[str, Any]
+"""What was reported, as plain data (`tracking.plain`)."""
+
 Positions: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The state of each loader, by the loader's name. Plain numbers, which go into the checkpoint's manifest."""
 
@@ -35,9 +38,9 @@ class Report:
     waits: bool = False
     """Whether the rank's training function goes on only when the checkpoint is committed."""
 
-    def read_metrics(self) -> dict[str, Any]:
+    def read_metrics(self) -> Metrics:
         """Return the metrics."""
-        metrics: dict[str, Any] = pickle.loads(self.metrics_blob)
+        metrics: Metrics = pickle.loads(self.metrics_blob)
         return metrics
 
 

@@ -234,7 +234,7 @@ class WorkerSession:
         return pickle.loads(self._ask(questions.Meeting(call, blob), count))
 
     def hand_over(self, call: str, blob: bytes | None, score: float | None) -> bool:
-        """Give something to the driver of 2022, and wait until it has dealt with it; return whether it wants nothing more."""
+        """Give something to the driver of 2022, and wait until it is dealt with; return whether the driver wants no more."""
         is_enough: bool = self._ask(questions.HandOver(call, blob, score), 0)
         return is_enough
 

@@ -1,8 +1,9 @@
-"""Follows the ranks of an attempt while the training function runs in them: the parts of the driver's side behind one poll loop.
+"""Follows the ranks of an attempt while the training function runs: the driver's parts behind one poll loop.
 
-It waits for everything at once (`poll_loop`): each rank's function, each rank's next reports, the next chunk of files that a rank sends, the answer of a
-rank to a chunk that it was sent. What comes goes to the part that it is for: reports to `report_intake`, requests for files to `checkpoint_sender`,
-questions to `question_resolver`, signals to `preemption_policy`. After each the policies look whether it is time for something.
+It waits for everything at once (`poll_loop`): each rank's function, each rank's next reports, the next chunk of files
+that a rank sends, the answer of a rank to a chunk that it was sent. What comes goes to the part that it is for:
+reports to `report_intake`, requests for files to `checkpoint_sender`, questions to `question_resolver`, signals to
+`preemption_policy`. After each the policies look whether it is time for something.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class AttemptMonitor:
         return self._read_return(0)
 
     def _poll_once(self) -> None:
-        """Wait for the next thing to happen, and see to it. A validation that still runs when all else is done is not waited for here."""
+        """Wait for the next thing, and see to it. A validation that runs when all else is done is not waited for here."""
         validations, preemption = self._attempt.validations, self._attempt.preemption
         validating = validations.start() if validations is not None else []
         limits = [self._elasticity.seconds_left, preemption.seconds_left, self._patience.seconds_left]

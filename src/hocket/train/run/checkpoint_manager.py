@@ -31,7 +31,7 @@ class Committed:
     number: int
     """Its place in the order of commits, from 0."""
     checkpoint: checkpoint_module.Checkpoint
-    metrics: dict[str, Any]
+    metrics: reports.Metrics
     """Rank 0's metrics of the same report; its validation adds to them."""
     status: reported.ReportedCheckpointStatus = reported.ReportedCheckpointStatus.COMMITTED
     """How far its validation is."""
@@ -111,7 +111,7 @@ class CheckpointManager:
         """Where the loaders were when the newest one was reported."""
         return self.committed[-1].positions if self.committed else {}
 
-    def commit(self, row: Sequence[reports.Report], metrics: dict[str, Any]) -> checkpoint_module.Checkpoint:
+    def commit(self, row: Sequence[reports.Report], metrics: reports.Metrics) -> checkpoint_module.Checkpoint:
         """Commit the parts that the ranks gave with one report, of which there is at least one."""
         asked = next((report.validation for report in row if report.validation), False)
         task = self._validation.merge(asked) if asked and self._validation is not None else None
@@ -193,7 +193,7 @@ class CheckpointManager:
             folder.rename(aside)
 
     def settle_validation(
-        self, number: int, status: reported.ReportedCheckpointStatus, metrics: dict[str, Any] | None = None
+        self, number: int, status: reported.ReportedCheckpointStatus, metrics: reports.Metrics | None = None
     ) -> None:
         """Note how the validation of a checkpoint ended, in memory and in its manifest."""
         place = next((place for place, record in enumerate(self.committed) if record.number == number), None)
@@ -223,7 +223,7 @@ class CheckpointManager:
             record for record in self.committed if record.status is reported.ReportedCheckpointStatus.PENDING_VALIDATION
         ]
 
-    def _get_score(self, metrics: dict[str, Any], *, is_final: bool) -> float | None:
+    def _get_score(self, metrics: reports.Metrics, *, is_final: bool) -> float | None:
         key = self._config.checkpoint_score_attribute
         if key is None:
             return None
@@ -276,7 +276,7 @@ def _choose_positions(row: Sequence[reports.Report]) -> reports.Positions:
     return chosen
 
 
-def get_metric(metrics: dict[str, Any], key: str) -> Any:
+def get_metric(metrics: reports.Metrics, key: str) -> Any:
     """Return the value of a key, which may be a path such as ``"a/b"``; None if it is not there."""
     if key in metrics:
         return metrics[key]

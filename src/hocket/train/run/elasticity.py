@@ -18,7 +18,10 @@ class ResizeWanted(Exception):  # noqa: N818 (no error, but a way out)
 
 @final
 class ElasticityPolicy:
-    """Looks now and then whether an elastic group can be larger. A restart goes back to the last commit, so it is put off to the next."""
+    """Looks now and then whether an elastic group can be larger.
+
+    A restart goes back to the last commit, so it is put off to the next.
+    """
 
     def __init__(self, group: worker_group.WorkerGroup, book: report_book.ReportBook) -> None:
         self._group = group

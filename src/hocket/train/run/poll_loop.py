@@ -17,7 +17,8 @@ Source = worker_group.Ref | generators.ObjectRefGenerator
 class PollLoop:
     """What is waited for, each with the function that serves it when it is there. Used by one thread.
 
-    Whoever was served goes to the end of the queue, so that no rank keeps another from being served, however much it reports or sends.
+    Whoever was served goes to the end of the queue, so that no rank keeps another from being served, however much it
+    reports or sends.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hocket.train import errors, user_callback
 from hocket.train.checkpoints import checkpoint
@@ -35,7 +34,7 @@ class ReportBook:
         """Of this attempt: an elastic group has another size in the next."""
         self._manager = manager
         self._callbacks = user_callbacks
-        self.history: list[dict[str, Any]] = []
+        self.history: list[reports.Metrics] = []
         """Rank 0's metrics of each complete row."""
         self.row_count = 0
         """How many rows of the attempt are complete, and what was saved with them is committed."""

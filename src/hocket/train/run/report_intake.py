@@ -1,4 +1,4 @@
-"""Takes what ranks report, in the order of each rank: a report whose files are still under way holds back those after it."""
+"""Takes what ranks report, in each rank's order: a report whose files are under way holds back those after it."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from hocket.core import api, session
 from hocket.engine import contract
 from hocket.train import validation
 from hocket.train.checkpoints import reported
+from hocket.train.rank import reports
 from hocket.train.run import checkpoint_manager
 
 Status = reported.ReportedCheckpointStatus
@@ -72,7 +73,7 @@ class ValidationQueue:
         running = self._running
         if running is None:
             return
-        metrics: dict[str, Any] | None = None
+        metrics: reports.Metrics | None = None
         if api.wait([running.ref], timeout=0)[0]:
             status, metrics = self._read(running)
         elif self.seconds_left == 0:
@@ -85,7 +86,7 @@ class ValidationQueue:
         self._manager.settle_validation(running.record.number, status, metrics)
 
     @staticmethod
-    def _read(running: _Running) -> tuple[Status, dict[str, Any] | None]:
+    def _read(running: _Running) -> tuple[Status, reports.Metrics | None]:
         try:
             return Status.VALIDATED, api.get(running.ref)
         except exceptions.HocketError as error:  # training is not the worse for it

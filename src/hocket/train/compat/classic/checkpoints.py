@@ -12,6 +12,7 @@ from typing import Any
 import cloudpickle
 
 from hocket import addresses
+from hocket.train import configs
 from hocket.train.checkpoints import storage
 from hocket.train.compat.classic import session
 from hocket.train.rank import questions
@@ -43,10 +44,7 @@ class CheckpointStrategy:
             raise ValueError(
                 f"num_to_keep must be 0 or more, or None to keep all, but received {number!r}. Write 0 to keep none as files."
             )
-        if self.checkpoint_score_order not in ("max", "min"):
-            raise ValueError(
-                f"checkpoint_score_order must be 'max' or 'min', but received {self.checkpoint_score_order!r}. Leave it out for 'max'."
-            )
+        configs.check_score_order(self.checkpoint_score_order)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Task:
 
 @final
 class RankSession:
-    """The state behind the functions of 2022 in one rank: hands over to the driver what they are given, and waits for its word."""
+    """The state behind the functions of 2022 in one rank: hands what they are given to the driver, and waits for it."""
 
     def __init__(self, task: Task, rank: worker_session.WorkerSession) -> None:
         self._task = task
@@ -89,7 +89,7 @@ class RankSession:
 
 
 def perform(task: Task, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Run a training function of 2022 in a rank, and return what it returns: what `Trainer` gives ranks as their training function."""
+    """Run a training function of 2022 in a rank; return what it returns. It is what `Trainer` has ranks run."""
     rank = worker_session.get_session("Trainer.run")
     rank.classic = RankSession(task, rank)
     return function(*args)
