@@ -1,4 +1,7 @@
-"""`cloudpickle`, under the name that programs written for Ray use: ``ray.cloudpickle.dumps(...)``. It is the library itself."""
+"""`cloudpickle`, under the name that programs written for Ray use: ``ray.cloudpickle.dumps(...)``.
+
+It is the library itself.
+"""
 
 import cloudpickle as _library
 

@@ -50,8 +50,9 @@
     ├── SystemError                                 our own mistake: please report it
     └── SessionClosedError (RuntimeError)           shut down, or never opened
 
-``RayError``, ``RayTaskError``, ``RayActorError``, ``RaySystemError``, ``LocalRayletDiedError`` and ``AsyncioActorExit`` are second
-names of the same classes, so that a program written for Ray catches what it expects. Some classes are raised by clusters only.
+``RayError``, ``RayTaskError``, ``RayActorError``, ``RaySystemError``, ``LocalRayletDiedError`` and ``AsyncioActorExit``
+are second names of the same classes, so that a program written for Ray catches what it expects. Some classes are raised
+by clusters only.
 
 All errors can be pickled, and keep their cause on the way.
 """
@@ -159,7 +160,8 @@ class TaskError(HocketError):
     def as_instanceof_cause(self) -> BaseException:
         """Return an error that is an instance both of `TaskError` and of the class of the cause.
 
-        Where that cannot be, it is this error itself: for a cause that is no `Exception`, and for a class that lets nobody inherit.
+        Where that cannot be, it is this error itself: for a cause that is no `Exception`, and for a class that lets
+        nobody inherit.
         The error has no ``__cause__``: its text holds the cause's traceback, which Python would print a second time.
         """
         if issubclass(type(self.cause), TaskError):
@@ -186,7 +188,10 @@ class CrossLanguageError(HocketError):
 
 
 class UserCodeException(HocketError):  # noqa: N818 (Ray's name)
-    """For libraries that run their users' code: what they raise ``from`` an error of that code. Never raised by Hocket itself."""
+    """For libraries that run their users' code: what they raise ``from`` an error of that code.
+
+    Never raised by Hocket itself.
+    """
 
 
 def raise_stored(error: BaseException) -> NoReturn:
@@ -202,7 +207,10 @@ _ARGS: Any = vars(BaseException)["args"]
 
 
 def get_cause(error: BaseException) -> BaseException:
-    """Return what a task raised: the cause of a `TaskError`, and any other error itself. Does not ask the error for its class."""
+    """Return what a task raised: the cause of a `TaskError`, and any other error itself.
+
+    Does not ask the error for its class.
+    """
     cause: BaseException = error.cause if issubclass(type(error), TaskError) else error  # type: ignore[attr-defined]
     return cause
 
@@ -210,8 +218,8 @@ def get_cause(error: BaseException) -> BaseException:
 def hide_frames(error: BaseException) -> None:
     """Take from an error the frames that it came through, before a function that the user has called raises it again, by ``raise`` alone.
 
-    The user then sees none of this package: ``raise`` does not add the frame that it stands in. Where the error came from is in its text; one that
-    came through code of the user's in this process keeps its frames.
+    The user then sees none of this package: ``raise`` does not add the frame that it stands in. Where the error came
+    from is in its text; one that came through code of the user's in this process keeps its frames.
     """
     seen: set[int] = set()
     link: BaseException | None = error
@@ -233,7 +241,8 @@ def _hold(name: str) -> Any:
 class _DualError:
     """What every dual class has in common: attributes of the cause are reachable, and it can be pickled.
 
-    The cause's class comes last, but anything that it says of attributes would come before `object`: so that is said here.
+    The cause's class comes last, but anything that it says of attributes would come before `object`: so that is said
+    here.
     """
 
     __class__ = property(type)
@@ -336,7 +345,8 @@ class ActorError(HocketError):
 
     Attributes:
         actor_id: The actor, in hexadecimal; empty if unknown.
-        actor_init_failed: Whether the constructor raised; what it raised is the `cause`, and the message ends in its traceback.
+        actor_init_failed: Whether the constructor raised; what it raised is the `cause`, and the message ends in its
+            traceback.
         death: Why its process ended (a `Death`); None if it did not.
     """
 
@@ -373,7 +383,10 @@ class ActorError(HocketError):
         return f"{super().__str__()}\n{story}"
 
     def _read_origin(self) -> BaseException | None:
-        """Return the constructor's error. It is kept as a pickle until somebody looks: making it may import the user's modules."""
+        """Return the constructor's error.
+
+        It is kept as a pickle until somebody looks: making it may import the user's modules.
+        """
         if not self._cause_data:
             return None
         try:
@@ -441,12 +454,15 @@ class LocalEngineDiedError(HocketError):
 
 
 class DescriptorLimitError(HocketError, OSError):
-    """This process may not open as many descriptors as a session needs. The message gives the limit, and what to write."""
+    """This process may not open as many descriptors as a session needs.
+
+    The message gives the limit, and what to write.
+    """
 
 
 class ObjectStoreFullError(HocketError):
-    """There is no room for the object. The message gives what it needs, what is free, and the source lines whose objects take
-    most."""
+    """There is no room for the object. The message gives what it needs, what is free, and the source lines whose
+    objects take most."""
 
 
 class OutOfDiskError(ObjectStoreFullError):

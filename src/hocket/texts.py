@@ -1,13 +1,15 @@
 """Text of what is not ours: users' exceptions and values, and names that go to a terminal.
 
-*Problem.* An exception is a user's object. Its ``__str__``, ``__repr__``, ``__getattribute__``, ``__class__`` and ``args`` may raise, and its text may be a
-gigabyte. Whoever describes an error does so because something has gone wrong already: if the description fails too, a worker dies without a word
-or the caller waits for ever.
+*Problem.* An exception is a user's object. Its ``__str__``, ``__repr__``, ``__getattribute__``, ``__class__`` and
+``args`` may raise, and its text may be a gigabyte. Whoever describes an error does so because something has gone wrong
+already: if the description fails too, a worker dies without a word or the caller waits for ever.
 
-*How.* Nothing here raises and nothing here trusts: what an exception always has is read past the class of the user, through the descriptors of
-`BaseException`, texts are cut, and chains are walked once. `BaseException` is caught on purpose: a ``__str__`` may also raise SystemExit.
+*How.* Nothing here raises and nothing here trusts: what an exception always has is read past the class of the user,
+through the descriptors of `BaseException`, texts are cut, and chains are walked once. `BaseException` is caught on
+purpose: a ``__str__`` may also raise SystemExit.
 
-*What does not work.* A ``__str__`` that never returns holds up its own task, as any other function of the user's that does not.
+*What does not work.* A ``__str__`` that never returns holds up its own task, as any other function of the user's that
+does not.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ MOST_LINKS: Final = 10
 """How many exceptions of a chain are described: half of them from each end. A guess."""
 
 _CHAIN_FOR_HINTS: Final = 100
-"""Up to so long a chain the standard library describes its exceptions, with hints such as "Did you mean"; it walks the whole chain for each of them."""
+"""Up to so long a chain the standard library describes its exceptions, with hints such as "Did you mean"; it walks the
+whole chain for each of them."""
 
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"

@@ -1,7 +1,8 @@
 """`hocket status`: what runs, and where the memory is, in every session of this user on this machine.
 
-It finds guardians by their process name, and asks each driver through its inspection endpoint (see `engine.local.endpoint`). A driver that
-does not answer, because a library holds the interpreter or somebody stopped it, is shown by what /proc tells alone.
+It finds guardians by their process name, and asks each driver through its inspection endpoint (see
+`engine.local.endpoint`). A driver that does not answer, because a library holds the interpreter or somebody stopped it,
+is shown by what /proc tells alone.
 """
 
 from __future__ import annotations

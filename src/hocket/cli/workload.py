@@ -1,4 +1,7 @@
-"""What `hocket bench` and `hocket doctor` have workers do. Imports next to nothing: each new worker imports this module."""
+"""What `hocket bench` and `hocket doctor` have workers do.
+
+Imports next to nothing: each new worker imports this module.
+"""
 
 import os
 import signal

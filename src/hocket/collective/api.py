@@ -1,7 +1,8 @@
 """Collectives in actors and tasks, under the names of ``ray.util.collective``.
 
-Ranks are processes of one machine. Tensors are numpy arrays, or whatever numpy can look into without copying (torch tensors on the CPU), and are changed in
-place. For several machines, and for dtypes that numpy lacks, use torch.distributed with the backend ``"hocket"`` (`hocket.collective.torch`).
+Ranks are processes of one machine. Tensors are numpy arrays, or whatever numpy can look into without copying (torch
+tensors on the CPU), and are changed in place. For several machines, and for dtypes that numpy lacks, use
+torch.distributed with the backend ``"hocket"`` (`hocket.collective.torch`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,10 @@ from hocket import exceptions
 
 
 class CollectiveError(exceptions.HocketError):
-    """A collective operation cannot end well. The group cannot be used any more: the ranks no longer agree on what was done."""
+    """A collective operation cannot end well.
+
+    The group cannot be used any more: the ranks no longer agree on what was done.
+    """
 
 
 class RankDiedError(CollectiveError):

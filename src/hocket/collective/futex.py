@@ -47,7 +47,10 @@ def is_available() -> bool:
 
 
 def wait(address: int, value: int, timeout_s: float) -> None:
-    """Sleep as long as the word at an address has a value, until somebody wakes it or the time is over. It may also return early."""
+    """Sleep as long as the word at an address has a value, until somebody wakes it or the time is over.
+
+    It may also return early.
+    """
     seconds = int(timeout_s)
     left = _Timespec(seconds, int((timeout_s - seconds) * 1e9))
     if _call(_number, address, _WAIT, value, ctypes.byref(left), None, 0) == -1:

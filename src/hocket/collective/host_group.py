@@ -1,11 +1,13 @@
 """The collectives of ranks on one host, through memory that they share.
 
-*How.* A tensor is cut into chunks that fit into a processor's cache. For each chunk a rank copies its part into its slot, leaves a mark, waits for the
-marks of the others, and combines what they left with what it has. With two ranks, or little to add, each rank adds up everything for itself; otherwise
-each adds up one part for all, and copies the rest. That is the scheme of DeepSpeed's and gloo's shared-memory all-reduce (a symmetric one for small
-tensors, reduce-scatter and all-gather for large ones), with marks instead of states, so that a step costs one wait.
+*How.* A tensor is cut into chunks that fit into a processor's cache. For each chunk a rank copies its part into its
+slot, leaves a mark, waits for the marks of the others, and combines what they left with what it has. With two ranks, or
+little to add, each rank adds up everything for itself; otherwise each adds up one part for all, and copies the rest.
+That is the scheme of DeepSpeed's and gloo's shared-memory all-reduce (a symmetric one for small tensors, reduce-scatter
+and all-gather for large ones), with marks instead of states, so that a step costs one wait.
 
-*Order.* Sums are made in the order of the ranks, whoever is first, so a run with as many ranks gives the same bits again.
+*Order.* Sums are made in the order of the ranks, whoever is first, so a run with as many ranks gives the same bits
+again.
 
 *Waiting.* `rounds` says how ranks keep step.
 """
@@ -48,7 +50,8 @@ def end_all() -> None:
 class HostGroup:
     """Ranks of one host. Made by `hocket.collective.rendezvous.join`, in each of them.
 
-    Arrays are one-dimensional and contiguous. All ranks call the same methods in the same order, with arrays of one size.
+    Arrays are one-dimensional and contiguous. All ranks call the same methods in the same order, with arrays of one
+    size.
 
     Args:
         memory: What the ranks share; closed with the group.
@@ -91,7 +94,10 @@ class HostGroup:
                 self._share_out(array, count, step, views, op, calc)
 
     def reduce(self, array: Any, root: int, op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY) -> None:
-        """Put the sum of all ranks' arrays, or what `op` makes of them, into that of the root. The others keep theirs."""
+        """Put the sum of all ranks' arrays, or what `op` makes of them, into that of the root.
+
+        The others keep theirs.
+        """
         _check_op(op, array, calc)
         _check_root(root, self.size)
         with self._operation:
@@ -145,7 +151,10 @@ class HostGroup:
             self._pass_on(len(target), step, views, _give_parts(sources if self.rank == root else (), np.copyto), take)
 
     def all_to_all(self, targets: Sequence[Bytes], sources: Sequence[Bytes], dtype: str = "u8") -> None:
-        """Put the source of this rank's number in each rank into the target of that rank's number. All are of one length."""
+        """Put the source of this rank's number in each rank into the target of that rank's number.
+
+        All are of one length.
+        """
         _check_parts("targets", targets, targets[0] if targets else (), self.size)
         _check_parts("sources", sources, targets[0], self.size)
         with self._operation:
@@ -162,7 +171,10 @@ class HostGroup:
     def reduce_scatter(
         self, target: Any, sources: Sequence[Any], op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY
     ) -> None:
-        """Put the sum of all ranks' sources of this rank's number, or what `op` makes of them, into the target. All are of one length."""
+        """Put the sum of all ranks' sources of this rank's number, or what `op` makes of them, into the target.
+
+        All are of one length.
+        """
         _check_op(op, target, calc)
         _check_parts("sources", sources, target, self.size)
         with self._operation:

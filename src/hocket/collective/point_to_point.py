@@ -1,7 +1,8 @@
 """Messages from one rank of a host to another, through a small ring for each pair.
 
-A ring holds part of a message at most, so a sender may have to wait for its receiver. While a rank waits, for whatever it is, it moves all messages that
-it can: two ranks that first send and then receive do not wait for each other for ever, as they would if sending waited alone.
+A ring holds part of a message at most, so a sender may have to wait for its receiver. While a rank waits, for whatever
+it is, it moves all messages that it can: two ranks that first send and then receive do not wait for each other for
+ever, as they would if sending waited alone.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class _Ring:
 class PointToPoint:
     """All messages of one rank: a ring for each direction of each pair.
 
-    Messages between two ranks arrive in the order in which they were sent. They are asked for by their tags, in any order: one that comes before it is asked
-    for, while another one is, is kept.
+    Messages between two ranks arrive in the order in which they were sent. They are asked for by their tags, in any
+    order: one that comes before it is asked for, while another one is, is kept.
 
     Args:
         memory: What the ranks share.

@@ -229,7 +229,10 @@ class Rounds:
 
 @final
 class _Operation:
-    """Lets in one thread at a time. Ends a group in which an operation was broken off: its ranks are no longer at one place."""
+    """Lets in one thread at a time.
+
+    Ends a group in which an operation was broken off: its ranks are no longer at one place.
+    """
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds

@@ -1,6 +1,7 @@
 """The memory that the ranks of one host share.
 
-It is a memfd of the first rank, which the others open below ``/proc``: it has no name, and is gone when they all are, however they end. Its parts:
+It is a memfd of the first rank, which the others open below ``/proc``: it has no name, and is gone when they all are,
+however they end. Its parts:
 
 ======== ======================================= ===============================================================================================
 what     how much                                for
@@ -31,8 +32,8 @@ ROUNDS = 4
 """How many slots a rank has, used in turn. See `rounds` for why four are enough."""
 
 CHUNK_BYTES = 1024 * 1024
-"""How much is exchanged at once. Measured between two ranks, for 25 MB in three runs: 5.3 to 5.9 ms with 256 KiB, 4.3 to 4.8 with 1 MiB, 4.3 to 5.5
-with 2 MiB. What another core has in its cache is slower to get than what has left it."""
+"""How much is exchanged at once. Measured between two ranks, for 25 MB in three runs: 5.3 to 5.9 ms with 256 KiB, 4.3
+to 4.8 with 1 MiB, 4.3 to 5.5 with 2 MiB. What another core has in its cache is slower to get than what has left it."""
 
 RING_BYTES = 64 * 1024
 """How much of a message between two ranks is on its way at once."""
@@ -106,7 +107,8 @@ def open_segment(path: str, identity: str, size: int) -> Segment:
     """Open the memory that another rank has made.
 
     Raises:
-        OSError: It is not there, or is another file: a path below ``/proc`` may mean something else in another container.
+        OSError: It is not there, or is another file: a path below ``/proc`` may mean something else in another
+            container.
     """
     descriptor = os.open(path, os.O_RDWR)
     try:

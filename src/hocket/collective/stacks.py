@@ -1,8 +1,8 @@
 """Stacks of other processes of this machine: what each of their threads is doing.
 
-A byte in a pipe is the question, which a thread answers that holds the interpreter's lock: nothing moves while it looks. A signal would interrupt a thread
-without that lock, and looking at the frames of others that run can crash; so a signal is for a process that does not answer, because something in C keeps the
-lock.
+A byte in a pipe is the question, which a thread answers that holds the interpreter's lock: nothing moves while it
+looks. A signal would interrupt a thread without that lock, and looking at the frames of others that run can crash; so a
+signal is for a process that does not answer, because something in C keeps the lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, Final, final
 
 STACK_SECONDS = 1.0
-"""How long a living process may take to write its stack when it is asked, and then when it is told: milliseconds, unless it is stopped."""
+"""How long a living process may take to write its stack when it is asked, and then when it is told: milliseconds,
+unless it is stopped."""
 
 _SIGNAL: Final = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 7
 """Tells a process to write its stack, whatever it does. A signal that programs hardly use."""

@@ -1,14 +1,16 @@
 """Ranks that take turns: several in one process, a thread each, of which one runs at a time.
 
-*Problem.* To debug what ranks do together one wants them in one process, under one debugger, the same from run to run. But frameworks keep what belongs to a
-rank in their modules: random numbers, the process group, the current session.
+*Problem.* To debug what ranks do together one wants them in one process, under one debugger, the same from run to run.
+But frameworks keep what belongs to a rank in their modules: random numbers, the process group, the current session.
 
-*How.* A rank runs until it waits for another one. Then the turn goes to the next, and with it what the process keeps for a rank: each `Local` is taken from the
-rank that stops and put back when it goes on. So the ranks see a process of their own, and their order is always the same. Rank 0 runs in the thread that
-called, where breakpoints and Ctrl-C arrive.
+*How.* A rank runs until it waits for another one. Then the turn goes to the next, and with it what the process keeps
+for a rank: each `Local` is taken from the rank that stops and put back when it goes on. So the ranks see a process of
+their own, and their order is always the same. Rank 0 runs in the thread that called, where breakpoints and Ctrl-C
+arrive.
 
-*What must be so.* All waits of a rank for another go through `wait`. Those for anything else (time, files, a lock of the user's) keep the turn, which is slow and
-not wrong, unless what is waited for is done by another rank. When all ranks wait for each other, `wait` raises at once.
+*What must be so.* All waits of a rank for another go through `wait`. Those for anything else (time, files, a lock of
+the user's) keep the turn, which is slow and not wrong, unless what is waited for is done by another rank. When all
+ranks wait for each other, `wait` raises at once.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ REST_SECONDS = 0.0005
 """How long the process rests when no rank can go on before a thread that is none has done something. A guess."""
 
 LOOK_SECONDS = 0.2
-"""How often one who waits for its turn looks for Ctrl-C: Python does not see a signal that comes just before it goes to sleep."""
+"""How often one who waits for its turn looks for Ctrl-C: Python does not see a signal that comes just before it goes to
+sleep."""
 
 
 @final
@@ -68,7 +71,8 @@ class Turns:
         self._now = 0
         #: Those that have not returned.
         self._running: set[int] = set()
-        #: What a rank waits for that has looked since anybody went on: a text, and whether only another rank can bring it about.
+        #: What a rank waits for that has looked since anybody went on: a text, and whether only another rank can bring
+        #: it about.
         self._stuck: dict[int, tuple[str, bool]] = {}
         self._error: BaseException | None = None
         self._is_closing = False
@@ -211,7 +215,10 @@ class Turns:
         self._gates[rank].release()
 
     def _wait_for_turn(self, rank: int, *, until_all_done: bool = False) -> None:
-        """Sleep until it is this rank's turn. Ctrl-C arrives in rank 0 at any time: then the others are ended, and it waits on."""
+        """Sleep until it is this rank's turn.
+
+        Ctrl-C arrives in rank 0 at any time: then the others are ended, and it waits on.
+        """
         while self._now != rank or (until_all_done and self._running):
             try:
                 self._gates[rank].acquire(timeout=LOOK_SECONDS)
@@ -258,7 +265,9 @@ def wait_for(
     *,
     needs_rank: bool,
 ) -> bool:
-    """Wait until something is so that another thread brings about; return whether it is. Like ``condition.wait_for``, for ranks that may take turns.
+    """Wait until something is so that another thread brings about; return whether it is.
+
+    Like ``condition.wait_for``, for ranks that may take turns.
 
     Args:
         condition: Held by the caller; notified when it may be so. Ranks that take turns look themselves.

@@ -1,8 +1,9 @@
 """All ranks of a run, as a framework sees them that has no process group of its own: numpy arrays in, numpy arrays out.
 
-Inside a machine they share memory (`hocket.collective.host_group`). Between machines the first rank of each gives what it
-has to a `HostAllGather`, and gets what all of them gave: `through_actor` makes one of an actor, so that what travels are
-the engine's own objects. That is for frameworks without a transport; torch has gloo and NCCL (`hocket.collective.torch`).
+Inside a machine they share memory (`hocket.collective.host_group`). Between machines the first rank of each gives what
+it has to a `HostAllGather`, and gets what all of them gave: `through_actor` makes one of an actor, so that what travels
+are the engine's own objects. That is for frameworks without a transport; torch has gloo and NCCL
+(`hocket.collective.torch`).
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class World:
 
         Args:
             array: Of any shape, contiguous and writable; changed in place. Equal in shape and dtype in all ranks.
-            op: What to do with the numbers. Sums are made in the order of the ranks, so their last bits do not change from run to run.
+            op: What to do with the numbers. Sums are made in the order of the ranks, so their last bits do not change
+                from run to run.
 
         Raises:
             ValueError: The array cannot be changed in place.

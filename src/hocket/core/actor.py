@@ -18,7 +18,8 @@ from hocket.kernel import records
 _METHOD_OPTIONS = "__hocket_method_options__"
 
 _SPECIAL_METHODS = ("__ray_ready__", "__ray_call__", "__ray_terminate__")
-"""What every actor can be asked: whether it is built; to run a function on itself; to end when it has done what it has."""
+"""What every actor can be asked: whether it is built; to run a function on itself; to end when it has done what it
+has."""
 
 _NAME_SECONDS = 0.001
 """How long to wait before looking again for an actor that somebody else is just creating. A guess."""
@@ -29,7 +30,8 @@ def method(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     Args:
         **given: ``num_returns``: how many references a call returns (default 1, or as many as a generator yields).
-            ``concurrency_group``: which threads run it. ``max_task_retries``, ``retry_exceptions``: when it is tried again.
+            ``concurrency_group``: which threads run it. ``max_task_retries``, ``retry_exceptions``: when it is tried
+            again.
 
     Example:
         >>> import hocket
@@ -89,7 +91,10 @@ class ActorClass:
 
     @functools.cached_property
     def _record(self) -> records.ActorOptions:
-        """The options and methods. Made when they are needed: in a worker, a class that refers to itself is empty at first."""
+        """The options and methods.
+
+        Made when they are needed: in a worker, a class that refers to itself is empty at first.
+        """
         methods = tuple(
             (name, options.build_method_options(getattr(function, _METHOD_OPTIONS, {}), function, name))
             for name, function in inspect.getmembers(self._cls, callable)
@@ -182,7 +187,10 @@ class ActorClass:
 
 
 def _rebuild_class(cls: type, given: dict[str, Any]) -> ActorClass:
-    """Return an actor class that has travelled. The class may be still without its methods, which may refer to this very object."""
+    """Return an actor class that has travelled.
+
+    The class may be still without its methods, which may refer to this very object.
+    """
     rebuilt = ActorClass.__new__(ActorClass)
     rebuilt._take(cls, given)
     return rebuilt
@@ -191,8 +199,8 @@ def _rebuild_class(cls: type, given: dict[str, Any]) -> ActorClass:
 def exit_actor() -> NoReturn:
     """End the actor that runs the calling method, after its ``__ray_shutdown__`` hook and its exit functions.
 
-    The call, and those behind it, fail with `ActorDiedError`; the actor is not built again. That the exception is caught does not prevent
-    it. A thread or an asyncio task in the background may call it too.
+    The call, and those behind it, fail with `ActorDiedError`; the actor is not built again. That the exception is
+    caught does not prevent it. A thread or an asyncio task in the background may call it too.
 
     Raises:
         TypeError: The caller is no actor.

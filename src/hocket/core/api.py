@@ -26,11 +26,11 @@ def remote(*targets: Any, **options: Any) -> Any:
 
     Args:
         *targets: The function or class; by decoration.
-        **options: For both: ``num_cpus`` (default 1; an actor holds 0 while it lives), ``num_gpus``, ``resources``, ``name``,
-            ``scheduling_strategy``, ``runtime_env``. For functions: ``num_returns`` (1), ``max_retries`` (3, after the death of a
-            worker), ``retry_exceptions`` (False), ``max_calls``. For classes: ``namespace``, ``lifetime``, ``max_concurrency``
-            (1; 1,000 with coroutines), ``concurrency_groups``, ``max_restarts`` (0), ``max_task_retries`` (0),
-            ``max_pending_calls``, ``get_if_exists``. The page docs/core.md explains each.
+        **options: For both: ``num_cpus`` (default 1; an actor holds 0 while it lives), ``num_gpus``, ``resources``,
+            ``name``, ``scheduling_strategy``, ``runtime_env``. For functions: ``num_returns`` (1), ``max_retries`` (3,
+            after the death of a worker), ``retry_exceptions`` (False), ``max_calls``. For classes: ``namespace``,
+            ``lifetime``, ``max_concurrency`` (1; 1,000 with coroutines), ``concurrency_groups``, ``max_restarts`` (0),
+            ``max_task_retries`` (0), ``max_pending_calls``, ``get_if_exists``. The page docs/core.md explains each.
 
     Raises:
         ValueError: An option is unknown or breaks a rule.
@@ -75,7 +75,9 @@ def _make_remote(target: Any, options: dict[str, Any]) -> Any:
 
 
 def put(value: T) -> contract.ObjectRef[T]:
-    """Store a value and return a reference to it. Large arrays go to shared memory, from where others read without a copy.
+    """Store a value and return a reference to it.
+
+    Large arrays go to shared memory, from where others read without a copy.
 
     Raises:
         TypeError: The value is a reference already, or cannot travel (`SerializationError`).
@@ -135,7 +137,8 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         )
     if timeout is not None:
         _check_timeout(timeout)
-    # A reference is of a session that was open. Where that is closed, as for a thread that is late, no other one is opened.
+    # A reference is of a session that was open. Where that is closed, as for a thread that is late, no other one is
+    # opened.
     engine = session.get_open_engine() if refs else session.get_engine()
     try:
         return engine.get(refs, timeout)
@@ -220,14 +223,15 @@ def cancel(
 ) -> None:
     """Stop the task that makes an object. `get` of it then raises `TaskCancelledError`.
 
-    A task that has not started never runs; one that runs gets a KeyboardInterrupt; one that is done stays done. A call of an
-    asynchronous actor is cancelled as asyncio does it; one of an ordinary actor that runs already is only told
+    A task that has not started never runs; one that runs gets a KeyboardInterrupt; one that is done stays done. A call
+    of an asynchronous actor is cancelled as asyncio does it; one of an ordinary actor that runs already is only told
     (`RuntimeContext.is_canceled`), and what it returns then is dropped.
 
     Args:
         ref: What the task's `.remote()` returned.
         force: End the worker process instead of interrupting it.
-        recursive: Also cancel the tasks that it submitted and the calls that it made on actors, and what these have submitted.
+        recursive: Also cancel the tasks that it submitted and the calls that it made on actors, and what these have
+            submitted.
 
     Raises:
         TypeError: It is no reference.
@@ -313,7 +317,9 @@ def available_resources() -> dict[str, float]:
 
 
 def error_info() -> list[exceptions.ErrorRecord]:
-    """Return the failures of this session, oldest first: exceptions of tasks and deaths of workers. Without a session there are none.
+    """Return the failures of this session, oldest first: exceptions of tasks and deaths of workers.
+
+    Without a session there are none.
 
     Example:
         >>> import hocket

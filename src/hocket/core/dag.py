@@ -1,12 +1,12 @@
 """Graphs of calls that are written once and executed many times: what ``.bind(...)`` builds.
 
 ``.bind`` does what ``.remote`` does, later: it makes a node and starts nothing. ``node.execute(...)`` starts everything
-that the node needs, each node once, and returns what ``.remote`` of the last call would have returned. Nodes are found in
-arguments, and in lists, tuples, sets and dicts inside them.
+that the node needs, each node once, and returns what ``.remote`` of the last call would have returned. Nodes are found
+in arguments, and in lists, tuples, sets and dicts inside them.
 
-The kinds of nodes: `FunctionNode` (a task), `ClassNode` (an actor, new for each `execute`), `ClassMethodNode` (a call on
-such an actor, or on one that lives already), `InputNode` (what `execute` is given), `MultiOutputNode` (several results).
-The names and the meaning are Ray's. Ray's compiled graphs are not supported.
+The kinds of nodes: `FunctionNode` (a task), `ClassNode` (an actor, new for each `execute`), `ClassMethodNode` (a call
+on such an actor, or on one that lives already), `InputNode` (what `execute` is given), `MultiOutputNode` (several
+results). The names and the meaning are Ray's. Ray's compiled graphs are not supported.
 
 Nodes know what they call only by ``.remote``, so this module needs nothing of the others in `core`.
 """
@@ -98,8 +98,8 @@ class DAGNode(abc.ABC):
             **kwargs: The same, by name.
 
         Returns:
-            What ``.remote`` would return: an `ObjectRef`, or a list of them for ``num_returns`` above 1; for a `ClassNode` a
-            handle; for a `MultiOutputNode` a list of results.
+            What ``.remote`` would return: an `ObjectRef`, or a list of them for ``num_returns`` above 1; for a
+            `ClassNode` a handle; for a `MultiOutputNode` a list of results.
 
         Raises:
             TypeError: The arguments do not fit the graph's `InputNode`, or a function in it.
@@ -179,7 +179,9 @@ class FunctionNode(DAGNode):
 
 @final
 class ClassNode(DAGNode):
-    """An actor that does not live yet: ``Actor.bind(...)``. Each `execute` creates it anew; all calls in the graph share it.
+    """An actor that does not live yet: ``Actor.bind(...)``.
+
+    Each `execute` creates it anew; all calls in the graph share it.
 
     Example:
         >>> import hocket

@@ -24,7 +24,10 @@ def open_engine(
     memory_limit: int | None = None,
     spill_folder: str = "",
 ) -> contract.Engine:
-    """Open an engine of this machine by name. The last two are for engines that hold values outside of the caller's memory."""
+    """Open an engine of this machine by name.
+
+    The last two are for engines that hold values outside of the caller's memory.
+    """
     if kind == "inprocess":
         engine: contract.Engine = _load("inprocess").InProcessEngine(node, namespace=namespace, labels=labels)
         return engine
@@ -34,7 +37,9 @@ def open_engine(
 
 
 def open_ray(**request: Any) -> contract.Engine:
-    """Open the engine that stands on Ray. Loaded by name, on use: it needs Ray, and importing that takes longer than all of ours.
+    """Open the engine that stands on Ray.
+
+    Loaded by name, on use: it needs Ray, and importing that takes longer than all of ours.
 
     Args:
         **request: The fields of `hocket.engine.ray.connection.Request`.

@@ -1,7 +1,8 @@
 """Runtime environments: what a task or an actor finds around it.
 
 On one machine all workers run this Python, so an environment can set variables and folders, and cannot install
-anything: a part that does is refused as soon as the engine is known, and passes through on Ray. It travels as text (JSON with sorted keys), so that equal environments are equal to the scheduler.
+anything: a part that does is refused as soon as the engine is known, and passes through on Ray. It travels as text
+(JSON with sorted keys), so that equal environments are equal to the scheduler.
 """
 
 from __future__ import annotations

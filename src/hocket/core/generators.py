@@ -12,11 +12,12 @@ from hocket.engine import contract, methods
 class ObjectRefGenerator:
     """The items of a generator that runs elsewhere. ``next`` waits for the next item and gives a reference on it.
 
-    If the generator raises, the last reference raises in `get`; then the iteration ends. A generator that is tried again
-    after a worker's death goes on where it was: no item comes twice. It runs ahead of its reader, but not without end (see
-    ``_generator_backpressure_num_objects``), and is cancelled when this object is gone.
+    If the generator raises, the last reference raises in `get`; then the iteration ends. A generator that is tried
+    again after a worker's death goes on where it was: no item comes twice. It runs ahead of its reader, but not without
+    end (see ``_generator_backpressure_num_objects``), and is cancelled when this object is gone.
 
-    Never built by users: ``.remote()`` of a generator function returns it. It belongs to one reader, and cannot be sent.
+    Never built by users: ``.remote()`` of a generator function returns it. It belongs to one reader, and cannot be
+    sent.
 
     Example:
         >>> import hocket
@@ -45,8 +46,8 @@ class ObjectRefGenerator:
     def completed(self) -> contract.ObjectRef[Any]:
         """Return the reference that has a value (None), or the error, when the generator is done.
 
-        Whoever asks for it may wait for the end before reading, so the generator does not pause for its reader from now on, unless
-        ``_generator_backpressure_num_objects`` says after how many items.
+        Whoever asks for it may wait for the end before reading, so the generator does not pause for its reader from now
+        on, unless ``_generator_backpressure_num_objects`` says after how many items.
         """
         self._engine.lift_bound(self._stream)
         return self._stream

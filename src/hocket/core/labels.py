@@ -1,4 +1,7 @@
-"""Labels of nodes, and the conditions on them: which are well formed. The rules are Ray's, which has them from Kubernetes."""
+"""Labels of nodes, and the conditions on them: which are well formed.
+
+The rules are Ray's, which has them from Kubernetes.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ class PlacementGroupSchedulingStrategy:
     Args:
         placement_group: Where.
         placement_group_bundle_index: In which bundle, from 0; -1 is any that has room.
-        placement_group_capture_child_tasks: Whether what the task or actor submits runs there too, unless it says otherwise.
+        placement_group_capture_child_tasks: Whether what the task or actor submits runs there too, unless it says
+            otherwise.
     """
 
     def __init__(
@@ -263,8 +264,8 @@ def names_nodes(given: Mapping[str, Any]) -> bool:
 def describe_choice(given: Mapping[str, Any]) -> str:
     """Return which nodes the options choose, in the form that travels (`resources.Shape.nodes`); empty if they do not choose.
 
-    JSON with a ``kind``: ``strategy`` (``name``), ``node`` (``node_id``, ``soft``), ``labels`` (``hard`` and ``soft``, each by label the name
-    of the condition and its values) or ``selector`` (``label_selector``, ``fallback_strategy``).
+    JSON with a ``kind``: ``strategy`` (``name``), ``node`` (``node_id``, ``soft``), ``labels`` (``hard`` and ``soft``,
+    each by label the name of the condition and its values) or ``selector`` (``label_selector``, ``fallback_strategy``).
     """
     strategy = given.get("scheduling_strategy")
     choice: dict[str, Any] = {}
@@ -337,14 +338,15 @@ def placement_group(
 ) -> PlacementGroup:
     """Reserve bundles of resources, all together or not at all.
 
-    Returns at once; `PlacementGroup.ready` tells when they are reserved. On one machine all strategies but STRICT_SPREAD (which
-    needs several) mean the same.
+    Returns at once; `PlacementGroup.ready` tells when they are reserved. On one machine all strategies but
+    STRICT_SPREAD (which needs several) mean the same.
 
     Args:
         bundles: One dict a bundle, from resource name to amount: ``[{"CPU": 1}, {"CPU": 1, "GPU": 0.5}]``.
         strategy: ``"PACK"`` (default), ``"SPREAD"``, ``"STRICT_PACK"`` or ``"STRICT_SPREAD"``.
         name: For messages and `placement_group_table`.
-        lifetime: None or ``"detached"``; on one machine a group lives until it is removed or the session ends, either way.
+        lifetime: None or ``"detached"``; on one machine a group lives until it is removed or the session ends, either
+            way.
         **ignored: Ray's keywords that choose among nodes (``_soft_target_node_id``, ``bundle_label_selector``,
             ``topology_strategy``): there is one.
 

@@ -82,32 +82,36 @@ def init(
     On one machine it starts no process; the first task does. It opens no socket that others could connect to.
 
     Args:
-        address: Where to run. ``"local"``: on this machine. ``"auto"``: on the Ray that ``ray start`` has started here. ``"host:port"``: on
-            that Ray cluster, whose node this machine is; ``"ray://host:port"``: on one from outside. Default: the environment variable
-            ``HOCKET_ADDRESS``; with ``engine="ray"`` also ``RAY_ADDRESS``; then this machine.
-        num_cpus: How many tasks of one CPU run at once. Default: the CPUs that this process may use, by affinity and cgroup.
+        address: Where to run. ``"local"``: on this machine. ``"auto"``: on the Ray that ``ray start`` has started here.
+            ``"host:port"``: on that Ray cluster, whose node this machine is; ``"ray://host:port"``: on one from
+            outside. Default: the environment variable ``HOCKET_ADDRESS``; with ``engine="ray"`` also ``RAY_ADDRESS``;
+            then this machine.
+        num_cpus: How many tasks of one CPU run at once. Default: the CPUs that this process may use, by affinity and
+            cgroup.
         num_gpus: How many GPUs may be handed out. Default: those that the machine has.
         resources: Further resources by name, such as ``{"camera": 2}``.
         namespace: Where actors' names live. Default: one of the session's own.
         labels: What can be said about this machine, for options that choose among nodes: ``{"disk": "ssd"}``.
-        runtime_env: The environment of all tasks and actors that name none: ``env_vars``, ``working_dir``, ``py_modules``; on Ray also
-            its others, such as ``pip``. On a cluster, ``working_dir`` is the folder of the driver's script unless it is named here.
+        runtime_env: The environment of all tasks and actors that name none: ``env_vars``, ``working_dir``,
+            ``py_modules``; on Ray also its others, such as ``pip``. On a cluster, ``working_dir`` is the folder of the
+            driver's script unless it is named here.
         ignore_reinit_error: Return the open session instead of raising, if there is one.
-        engine: ``"local"`` (worker processes; the default), ``"inprocess"`` (everything in this process, for debugging) or ``"ray"``
-            (without an address: a Ray of this session alone, on this machine). Default: ``"ray"`` if there is an address; then the
-            environment variable ``HOCKET_ENGINE``, then ``"local"``.
-        object_store_memory: How many bytes large values (256 KiB and more) may take in memory, in all processes together; at
-            least 75 MiB. What is more goes to disk. Default: 30 % of the memory that this process may use, by cgroup.
+        engine: ``"local"`` (worker processes; the default), ``"inprocess"`` (everything in this process, for debugging)
+            or ``"ray"`` (without an address: a Ray of this session alone, on this machine). Default: ``"ray"`` if there
+            is an address; then the environment variable ``HOCKET_ENGINE``, then ``"local"``.
+        object_store_memory: How many bytes large values (256 KiB and more) may take in memory, in all processes
+            together; at least 75 MiB. What is more goes to disk. Default: 30 % of the memory that this process may use,
+            by cgroup.
         object_spilling_directory: Where on disk they go; an absolute path. The files have no name and are gone with the
             session, however it ends. Default: the system's folder for temporary files.
         _temp_dir: The same, under Ray's name for all of a session's files; `object_spilling_directory` comes first.
-        **ignored: Ray's keywords that have no meaning on one machine (``include_dashboard``, ``log_to_driver``, ...). The engine "ray"
-            hands them to ``ray.init``.
+        **ignored: Ray's keywords that have no meaning on one machine (``include_dashboard``, ``log_to_driver``, ...).
+            The engine "ray" hands them to ``ray.init``.
 
     Raises:
         RuntimeError: A session is open already, or a keyword is unknown.
-        ValueError: A number is negative or too small, a path is not absolute, or the engine or address is unknown; or a running cluster is
-            asked to have other resources.
+        ValueError: A number is negative or too small, a path is not absolute, or the engine or address is unknown; or a
+            running cluster is asked to have other resources.
         ConnectionFailedError: No cluster can be joined at the address. It is also a ConnectionError.
         VersionMismatchError: The cluster has another Python or Ray.
         MissingExtraError: Ray is not installed. It is also an ImportError.

@@ -27,8 +27,8 @@ def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | No
     """Return what ran where and when, or write it to a file for chrome://tracing or https://ui.perfetto.dev.
 
     One row a process: the tasks, calls and constructors of each worker; in the driver, the waits in `get` and the large
-    values in `put`. Calls that an actor ran at the same time have rows of their own. The last 10,000 tasks are remembered; of
-    runs under a millisecond, the first 1,000 of each function and then one in 64.
+    values in `put`. Calls that an actor ran at the same time have rows of their own. The last 10,000 tasks are
+    remembered; of runs under a millisecond, the first 1,000 of each function and then one in 64.
 
     Args:
         filename: Where to write. Default: nowhere; the events are returned.

@@ -2,11 +2,12 @@
 
 A `Dataset` is rows in blocks (`blocks`, made of `columns`) and a plan of what shall be done to them (`plan`), to which
 `operations` adds steps; it is streamed through tasks (`execution`). `creation` makes it, with `files`; `feed` gives its
-batches a form, and `shard` is a rank's part. Arrow enters through `arrow`, pandas through `frames`, and frameworks through
-`to_torch`, `to_tensorflow` and `to_jax`, each when it is asked for (`extras`).
+batches a form, and `shard` is a rank's part. Arrow enters through `arrow`, pandas through `frames`, and frameworks
+through `to_torch`, `to_tensorflow` and `to_jax`, each when it is asked for (`extras`).
 
-`ledger` says which rows each rank takes at each step, from three numbers that are all there is to save; `order` is the shuffle behind it;
-`exact` adds up an evaluation so that the number of ranks cannot be seen in the result. These need numpy alone.
+`ledger` says which rows each rank takes at each step, from three numbers that are all there is to save; `order` is the
+shuffle behind it; `exact` adds up an evaluation so that the number of ranks cannot be seen in the result. These need
+numpy alone.
 """
 
 from hocket.data.blocks import Schema as Schema

@@ -214,7 +214,8 @@ def gather(rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], fetch: Ca
     Args:
         rows: Their numbers.
         starts: The number of each block's first row, rising from 0.
-        fetch: Returns a block by its number. It is called once for each block that has one of the rows, in the order of the blocks.
+        fetch: Returns a block by its number. It is called once for each block that has one of the rows, in the order of
+            the blocks.
     """
     if not len(rows):
         return fetch(0).cut(0, 0)

@@ -1,7 +1,8 @@
 """Columns: what a block is made of.
 
-A column is a numpy array whose first axis is the rows, or an Arrow array (`hocket.data.arrow` says when). Whoever has one calls the functions here,
-and does not ask which it is. Nobody writes into a column: it may be shared memory, or the array that a user has given.
+A column is a numpy array whose first axis is the rows, or an Arrow array (`hocket.data.arrow` says when). Whoever has
+one calls the functions here, and does not ask which it is. Nobody writes into a column: it may be shared memory, or the
+array that a user has given.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def build(values: Any) -> Column:
 
 
 def build_from_values(values: Sequence[Any]) -> Column:
-    """Return one Python value for each row as a column. Lists stay lists; arrays of one shape become an array with an axis more."""
+    """Return one Python value for each row as a column.
+
+    Lists stay lists; arrays of one shape become an array with an axis more.
+    """
     if values and all(isinstance(value, np.ndarray) for value in values):
         first = values[0]
         if all(value.shape == first.shape and value.dtype == first.dtype for value in values):

@@ -34,7 +34,8 @@ def from_items(items: Sequence[Any], *, override_num_blocks: int | None = None) 
     """Return a data set of rows that the program has.
 
     Args:
-        items: Each a dict of values by column; or other values, which make a column named ``item``. Arrays of one shape become one array.
+        items: Each a dict of values by column; or other values, which make a column named ``item``. Arrays of one shape
+            become one array.
         override_num_blocks: Into how many blocks they are cut. Default: by their size.
 
     Raises:
@@ -66,7 +67,8 @@ def from_numpy(
     The arrays are not copied: leave them as they are while the data set is in use.
 
     Args:
-        ndarrays: One array, which makes a column named ``data``; a list of them, one behind the other; or a dict of columns, which Ray does not take.
+        ndarrays: One array, which makes a column named ``data``; a list of them, one behind the other; or a dict of
+            columns, which Ray does not take.
         override_num_blocks: Into how many blocks they are cut. Default: by their size.
 
     Raises:
@@ -139,7 +141,8 @@ def read_parquet(paths: str | Sequence[str], *, columns: Sequence[str] | None = 
     """Return a data set of Parquet files. Their footers are read now; the rows when they are asked for.
 
     Args:
-        paths: Files, or folders, of which all files are taken whose names end in ``.parquet``, in the order of the names.
+        paths: Files, or folders, of which all files are taken whose names end in ``.parquet``, in the order of the
+            names.
         columns: Which columns are read. Default: all.
 
     Raises:
@@ -188,7 +191,8 @@ def read_json(paths: str | Sequence[str], **arrow_json_args: Any) -> dataset.Dat
     """Return a data set of files with a JSON object in each line. Each file is one block.
 
     Args:
-        paths: Files, or folders, of which all files are taken whose names end in ``.json`` or ``.jsonl``, in the order of the names.
+        paths: Files, or folders, of which all files are taken whose names end in ``.json`` or ``.jsonl``, in the order
+            of the names.
         **arrow_json_args: For ``pyarrow.json.read_json``: ``read_options``, ``parse_options``.
 
     Raises:

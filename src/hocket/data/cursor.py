@@ -1,16 +1,17 @@
 """Where a loop stands in a ledger: what a loader of any framework needs between the ledger and the loop.
 
-A loop over batches is a Python ``for``: it asks for the next batch, works on it, asks again, and after the last batch it asks once more to learn
-that there is none. It may break off, or be killed at any point. What is saved in between must let another loop go on as if nothing had
-happened. So:
+A loop over batches is a Python ``for``: it asks for the next batch, works on it, asks again, and after the last batch
+it asks once more to learn that there is none. It may break off, or be killed at any point. What is saved in between
+must let another loop go on as if nothing had happened. So:
 
 - A batch counts as done when it is handed to the loop. What was read ahead does not count.
-- After the last batch, and until the loop has asked for another one, the epoch is *ending*: a loop that goes on from there gets no batch, then does
-  what it does between two epochs, and begins the next. If the state said "the next epoch begins" instead, a loop that counts its epochs would take
-  one too many.
-- A loop that begins anew begins an epoch: rows that a loop has left behind by `break` are not made up for, as everywhere in Python. Only the first
-  loop after `load_state_dict` goes on in the middle.
-- There is one loop at a time. An older one that is asked for a batch after a newer one has begun raises, because both would move the same ledger.
+- After the last batch, and until the loop has asked for another one, the epoch is *ending*: a loop that goes on from
+  there gets no batch, then does what it does between two epochs, and begins the next. If the state said "the next epoch
+  begins" instead, a loop that counts its epochs would take one too many.
+- A loop that begins anew begins an epoch: rows that a loop has left behind by `break` are not made up for, as
+  everywhere in Python. Only the first loop after `load_state_dict` goes on in the middle.
+- There is one loop at a time. An older one that is asked for a batch after a newer one has begun raises, because both
+  would move the same ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any, final
 from hocket.data import ledger as ledger_module
 
 _ENDING = "ending"
-"""The key of a cursor's state that a ledger's has not: whether all batches of the epoch before the ledger's are handed out, and its loop is not over."""
+"""The key of a cursor's state that a ledger's has not: whether all batches of the epoch before the ledger's are handed
+out, and its loop is not over."""
 
 
 @final

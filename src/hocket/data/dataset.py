@@ -16,8 +16,9 @@ T = TypeVar("T")
 class Dataset(operations.RowOperations, feed.Feed):
     """Rows in blocks, and what shall be done to them. Made by `from_items`, `read_parquet` and their like.
 
-    A data set is a plan. It never changes: each method returns another one, and nothing is done before rows are asked for. Then blocks stream
-    through tasks of the session, in their order, as many at a time as `ExecutionOptions` allow; each time anew, unless it was materialised.
+    A data set is a plan. It never changes: each method returns another one, and nothing is done before rows are asked
+    for. Then blocks stream through tasks of the session, in their order, as many at a time as `ExecutionOptions` allow;
+    each time anew, unless it was materialised.
 
     Args:
         reads: Where the blocks come from.
@@ -53,8 +54,8 @@ class Dataset(operations.RowOperations, feed.Feed):
     def random_shuffle(self, *, seed: int | None = None) -> Dataset:
         """Put all rows into another order.
 
-        Where it comes last, training moves no row for it: the ledger computes another order for each epoch. A batch is then of rows from all over
-        the data.
+        Where it comes last, training moves no row for it: the ledger computes another order for each epoch. A batch is
+        then of rows from all over the data.
 
         Args:
             seed: Which order. Default: a random one, chosen now, so that this data set has the same order each time.
@@ -231,7 +232,8 @@ class Dataset(operations.RowOperations, feed.Feed):
 
         Args:
             options: How much is worked on at a time.
-            stays_here: Whether only this process will read them, so that blocks which it holds need not go to the engine.
+            stays_here: Whether only this process will read them, so that blocks which it holds need not go to the
+                engine.
         """
         return execution.build_source(self._plan, options or _get_options(), stays_here=stays_here)
 

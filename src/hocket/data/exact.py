@@ -1,9 +1,10 @@
 """Sums that do not depend on who added what, in which order.
 
-An evaluation on five ranks adds five partial sums, and floats added in another order give another last digit, so the number of ranks shows in the
-result. Here a sum is kept as one whole number of the smallest unit that a float has, 2**-1074, which loses nothing; it is rounded once, when it is
-read. It has at most 2,100 bits and grows with the logarithm of the count. So any partition of the same values gives the same result, bit for bit:
-the correctly rounded one, as `math.fsum` gives it for a list. The idea of one wide fixed-point number for all floats is U. Kulisch's.
+An evaluation on five ranks adds five partial sums, and floats added in another order give another last digit, so the
+number of ranks shows in the result. Here a sum is kept as one whole number of the smallest unit that a float has,
+2**-1074, which loses nothing; it is rounded once, when it is read. It has at most 2,100 bits and grows with the
+logarithm of the count. So any partition of the same values gives the same result, bit for bit: the correctly rounded
+one, as `math.fsum` gives it for a list. The idea of one wide fixed-point number for all floats is U. Kulisch's.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ _HALF = 27
 """How many of them the lower half has."""
 
 _CHUNK = 1 << 20
-"""How many values are added at once. Halves of 27 bits, added as often, stay below 2**53, so that floats hold them exactly."""
+"""How many values are added at once. Halves of 27 bits, added as often, stay below 2**53, so that floats hold them
+exactly."""
 
 
 @final
 class ExactMean:
     """A mean whose last digit does not depend on the number of ranks, nor on the batch size.
 
-    Each rank adds the values of its rows, with the weights of its slices if they were padded; then the ranks' objects, which can be
-    pickled, are merged in any order.
+    Each rank adds the values of its rows, with the weights of its slices if they were padded; then the ranks' objects,
+    which can be pickled, are merged in any order.
 
     Example:
         >>> from hocket.data import ExactMean, Ledger
@@ -63,11 +65,12 @@ class ExactMean:
 
         Args:
             values: Numbers or bools. Each is taken as the float64 that it is.
-            weights: 0 for what shall not count and 1 for what shall, as `Slice.weights`. All count if there are none. Where it is 0 the value
-                may be anything, also NaN.
+            weights: 0 for what shall not count and 1 for what shall, as `Slice.weights`. All count if there are none.
+                Where it is 0 the value may be anything, also NaN.
 
         Raises:
-            ValueError: There is not one weight for each value, a weight is neither 0 nor 1, or a value that counts is not finite.
+            ValueError: There is not one weight for each value, a weight is neither 0 nor 1, or a value that counts is
+                not finite.
 
         Example:
             >>> from hocket.data import ExactMean

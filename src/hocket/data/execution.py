@@ -1,11 +1,12 @@
 """Executes a plan: streams blocks through tasks, in order, and never many at once.
 
-The reader pulls. Each time it asks for a block, as many tasks are started as the limits allow (`ExecutionOptions`), and the oldest one is waited for.
-So a reader that is slow holds the tasks up, and memory is bounded by the limits whatever the size of the data: with blocks of very different sizes,
-roughly, because a task is judged by the largest block that came before it.
+The reader pulls. Each time it asks for a block, as many tasks are started as the limits allow (`ExecutionOptions`), and
+the oldest one is waited for. So a reader that is slow holds the tasks up, and memory is bounded by the limits whatever
+the size of the data: with blocks of very different sizes, roughly, because a task is judged by the largest block that
+came before it.
 
-A task returns its block and, apart, how large it is: who counts or plans need not fetch blocks. A plan without steps needs no task, and over blocks
-that this process holds, no session.
+A task returns its block and, apart, how large it is: who counts or plans need not fetch blocks. A plan without steps
+needs no task, and over blocks that this process holds, no session.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from hocket.data import blocks, plan, settings
 from hocket.engine import contract
 
 GROUPS_IN_FLIGHT = 4
-"""What part of the bytes in flight a group of a shuffle's new blocks may have: some tasks look at a group's rows at once, and each makes a block."""
+"""What part of the bytes in flight a group of a shuffle's new blocks may have: some tasks look at a group's rows at
+once, and each makes a block."""
 
 MOST_GROUPS = 256
 """Of a shuffle: each block is cut into so many parts, and each part costs a message."""
@@ -287,7 +289,10 @@ def _pump(tasks: Iterator[list[Any]], options: settings.ExecutionOptions) -> Ite
 def _run_ahead(
     tasks: Iterator[list[Any]], options: settings.ExecutionOptions
 ) -> Iterator[tuple[list[contract.ObjectRef[Any]], Size]]:
-    """Start tasks as the limits allow, and give what each of them returns, with its size, in order. The size is the last of a task's references."""
+    """Start tasks as the limits allow, and give what each of them returns, with its size, in order.
+
+    The size is the last of a task's references.
+    """
     most = options.max_blocks_in_flight or max(2, 2 * int(api.cluster_resources().get("CPU", 1)))
     running: deque[list[Any]] = deque()
     largest = 0

@@ -31,7 +31,8 @@ class Batching:
 class Feed(abc.ABC):
     """Rows that come in batches.
 
-    Who implements it gives batches as blocks that are the caller's alone, each time anew. The methods here give them a form.
+    Who implements it gives batches as blocks that are the caller's alone, each time anew. The methods here give them a
+    form.
     """
 
     @abc.abstractmethod
@@ -68,14 +69,19 @@ class Feed(abc.ABC):
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Iterable[blocks.Batch]:
-        """Return something to loop over, any number of times: batches of rows. They are the caller's own, and may be written to.
+        """Return something to loop over, any number of times: batches of rows.
+
+        They are the caller's own, and may be written to.
 
         Args:
             prefetch_batches: How many batches a thread makes ahead; 0 for none.
-            batch_size: How many rows a batch has. In training: each rank's, so that all ranks together take so many times their number in a step.
-            batch_format: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"`` for a DataFrame, ``"pyarrow"`` for a Table.
+            batch_size: How many rows a batch has. In training: each rank's, so that all ranks together take so many
+                times their number in a step.
+            batch_format: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"`` for a DataFrame, ``"pyarrow"``
+                for a Table.
             drop_last: Whether to leave out rows at the end that do not fill a batch; in training, one of all ranks.
-            local_shuffle_buffer_size: Among how many rows that follow one another each row is shuffled. Default: not at all.
+            local_shuffle_buffer_size: Among how many rows that follow one another each row is shuffled. Default: not at
+                all.
             local_shuffle_seed: Which shuffle. Default: 0, the same in each rank and run.
 
         Raises:
@@ -109,9 +115,11 @@ class Feed(abc.ABC):
 
         Args:
             prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
-            dtypes: What the tensors are made: one dtype for all columns, or a dict of them by column. Default: as the columns are.
+            dtypes: What the tensors are made: one dtype for all columns, or a dict of them by column. Default: as the
+                columns are.
             device: Where they go. Default: the rank's GPU if it has one, else the CPU.
-            collate_fn: Makes the batch of a dict of arrays, in place of this method. It runs in the thread that makes batches.
+            collate_fn: Makes the batch of a dict of arrays, in place of this method. It runs in the thread that makes
+                batches.
             pin_memory: Whether they go through pinned memory to the GPU.
 
         Raises:
@@ -148,8 +156,8 @@ class Feed(abc.ABC):
 
         Args:
             prefetch_batches: See `iter_batches`, and the other arguments that are not named here.
-            dtypes: What the arrays are made: one dtype for all columns, or a dict of them by column. Default: as JAX converts them, which
-                makes 64 bits 32.
+            dtypes: What the arrays are made: one dtype for all columns, or a dict of them by column. Default: as JAX
+                converts them, which makes 64 bits 32.
 
         Raises:
             TypeError: A column holds no numbers. Raised by the loop.
@@ -177,11 +185,12 @@ class Feed(abc.ABC):
     ) -> Any:
         """Return a ``tf.data.Dataset`` of pairs of features and labels, as ``model.fit`` takes it; an epoch each time that it is looped over.
 
-        A batch counts as done when TensorFlow asks for it. What its own ``prefetch`` or ``cache`` adds is read ahead, and after a restart not read
-        again; use `prefetch_batches`.
+        A batch counts as done when TensorFlow asks for it. What its own ``prefetch`` or ``cache`` adds is read ahead,
+        and after a restart not read again; use `prefetch_batches`.
 
         Args:
-            feature_columns: One column, which gives a tensor, or several, which give a dict of tensors. A dict gives the tensors other names.
+            feature_columns: One column, which gives a tensor, or several, which give a dict of tensors. A dict gives
+                the tensors other names.
             label_columns: The same, for the labels.
             additional_columns: The same, for what Keras takes third: weights.
             prefetch_batches: See `iter_batches`, and the other arguments that are not named here.

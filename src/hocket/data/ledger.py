@@ -1,20 +1,22 @@
 """The sample ledger: which rows each rank takes at each step.
 
-*Problem.* Usually each rank shuffles a list of all rows, takes every n-th and counts on the others to do the same. Then the world size is
-part of the order, the last rows are repeated or dropped so that the counts agree, and going on in the middle of an epoch means
-reading everything before it, or repeating it.
+*Problem.* Usually each rank shuffles a list of all rows, takes every n-th and counts on the others to do the same. Then
+the world size is part of the order, the last rows are repeated or dropped so that the counts agree, and going on in the
+middle of an epoch means reading everything before it, or repeating it.
 
-*What this does.* An epoch is one row of batches for the whole group: the order of the epoch (`hocket.data.order`), cut into global batches.
-A rank's slice is a part of a global batch, and what is left is one number, how many rows of the epoch are done. So:
+*What this does.* An epoch is one row of batches for the whole group: the order of the epoch (`hocket.data.order`), cut
+into global batches. A rank's slice is a part of a global batch, and what is left is one number, how many rows of the
+epoch are done. So:
 
 - Ranks take the same number of steps, because steps are counted in global batches and each of these is every rank's.
-- Each row is in one batch, and in one rank's slice of it, because slices are cut from the batch at the same places by all.
+- Each row is in one batch, and in one rank's slice of it, because slices are cut from the batch at the same places by
+  all.
 - The world size is in no state. A run that goes on with other ranks cuts the same global batches at other places.
 - Going on costs nothing, because the rows at a position are computed, not searched for.
 
-*Padding.* The last batch may be short, and a batch may not divide evenly. A rank then has fewer rows than others, or none. Slices do not hide
-it: ``indices`` are the rank's own rows. Who needs the same shape everywhere takes ``padded_indices`` together with ``weights``, which are
-zero for what was filled in.
+*Padding.* The last batch may be short, and a batch may not divide evenly. A rank then has fewer rows than others, or
+none. Slices do not hide it: ``indices`` are the rank's own rows. Who needs the same shape everywhere takes
+``padded_indices`` together with ``weights``, which are zero for what was filled in.
 
 *Assumptions.* The data set is the same, in the same order, for every rank and after every start; only its length can be
 checked. All ranks move their ledgers alike: the ledger is pure, and sends nothing to anyone.
@@ -36,8 +38,8 @@ from hocket.data import order
 Weights: TypeAlias = npt.NDArray[np.float32]
 
 _BLOCK_ROWS = 4096
-"""About how many rows `Ledger.slices` computes at once. Measured: a call costs 50 to 70 us for up to 1,024 rows, so alone a batch of 64
-would cost ten times what it does in company, 5 us; and 4,096 rows are 32 KiB."""
+"""About how many rows `Ledger.slices` computes at once. Measured: a call costs 50 to 70 us for up to 1,024 rows, so
+alone a batch of 64 would cost ten times what it does in company, 5 us; and 4,096 rows are 32 KiB."""
 
 _STATE_KEYS: Final = ("version", "num_rows", "batch_size", "shuffle", "seed", "epoch", "position")
 
@@ -58,7 +60,8 @@ class Slice:
 
     epoch: int
     position: int
-    """How many rows of the epoch come before the global batch. With the epoch it is the batch's name: equal on all ranks."""
+    """How many rows of the epoch come before the global batch. With the epoch it is the batch's name: equal on all
+    ranks."""
     batch_rows: int
     """How many rows the global batch has, on all ranks together."""
     rank: int
@@ -72,7 +75,10 @@ class Slice:
 
     @property
     def padded_indices(self) -> order.Rows:
-        """The rows of this rank, filled up to `width`. To be used with `weights` only: what is filled in is another row's double."""
+        """The rows of this rank, filled up to `width`.
+
+        To be used with `weights` only: what is filled in is another row's double.
+        """
         padded = np.full(self.width, self.filler, np.int64)
         padded[: len(self.indices)] = self.indices
         return padded
@@ -88,7 +94,8 @@ class Slice:
     def loss_scale(self) -> float:
         """By what to multiply the *sum* of this rank's losses, so that the ranks' average is the mean over the global batch.
 
-        Averaging the ranks' means instead, as data-parallel training does, gives the rows of a shorter slice more weight.
+        Averaging the ranks' means instead, as data-parallel training does, gives the rows of a shorter slice more
+        weight.
 
         Example:
             >>> from hocket.data import Ledger
@@ -106,16 +113,16 @@ class Slice:
 class Ledger:
     """Which rows are in which batch of an epoch, how far the epoch is done, and what each rank takes.
 
-    Every rank has a ledger of its own, made with the same arguments and advanced alike. One costs a few hundred bytes, whatever the number of
-    rows.
+    Every rank has a ledger of its own, made with the same arguments and advanced alike. One costs a few hundred bytes,
+    whatever the number of rows.
 
     Args:
         num_rows: How many rows the data set has.
         batch_size: How many rows a *global* batch has: those of all ranks together.
         seed: Which orders to shuffle into. Every epoch has another one.
         shuffle: False takes the rows as they stand.
-        drop_last: Whether to leave out the rows at the end of an epoch that do not fill a batch. Which these are changes from epoch to
-            epoch. Otherwise the last batch is short, and ranks may have no row in it.
+        drop_last: Whether to leave out the rows at the end of an epoch that do not fill a batch. Which these are
+            changes from epoch to epoch. Otherwise the last batch is short, and ranks may have no row in it.
 
     Raises:
         TypeError: An argument is not a whole number, or not a bool.
@@ -261,8 +268,9 @@ class Ledger:
     def slices(self, rank: int, world_size: int, *, stop: int | None = None) -> Iterator[Slice]:
         """Give a rank's part of each global batch that the epoch still has. The ledger stays where it is.
 
-        That is for whoever reads ahead: `advance` is called when a batch is done, so that a state that is saved knows nothing of batches that
-        were read and not used. What `slices` gives depends only on where the ledger was when it was called.
+        That is for whoever reads ahead: `advance` is called when a batch is done, so that a state that is saved knows
+        nothing of batches that were read and not used. What `slices` gives depends only on where the ledger was when it
+        was called.
 
         Args:
             rank: Which part.
@@ -344,17 +352,17 @@ class Ledger:
     def load_state_dict(self, state: Mapping[str, Any], *, rebatch: bool = False) -> None:
         """Go to where another ledger was, with any number of ranks. Takes no longer in the middle of an epoch.
 
-        The order of rows and the cuts between batches must be the same, otherwise rows would be seen twice or never. A ledger with another
-        ``drop_last`` may go on: only the end of an epoch is another.
+        The order of rows and the cuts between batches must be the same, otherwise rows would be seen twice or never. A
+        ledger with another ``drop_last`` may go on: only the end of an epoch is another.
 
         Args:
             state: What `state_dict` returned.
-            rebatch: Whether the state may be of another batch size. The rows that the epoch still has are then cut anew, each of them
-                still in one batch. For groups whose global batch grows and shrinks with them.
+            rebatch: Whether the state may be of another batch size. The rows that the epoch still has are then cut
+                anew, each of them still in one batch. For groups whose global batch grows and shrinks with them.
 
         Raises:
-            ValueError: The state is of other data, another order or another batch size; or it is not a ledger's state. The ledger
-                stays where it was.
+            ValueError: The state is of other data, another order or another batch size; or it is not a ledger's state.
+                The ledger stays where it was.
 
         Example:
             >>> from hocket.data import Ledger
@@ -401,7 +409,10 @@ _REMEDIES: Final = {
 
 
 def cut(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Return where a rank's part of a number of rows begins and ends. Parts differ by one row at most, longer ones first."""
+    """Return where a rank's part of a number of rows begins and ends.
+
+    Parts differ by one row at most, longer ones first.
+    """
     size, longer = divmod(num_rows, world_size)
     first = rank * size + min(rank, longer)
     return first, first + size + (rank < longer)

@@ -1,6 +1,7 @@
 """What all loaders of a rank's rows have in common: a position in the sample ledger, and a loop that moves it.
 
-A framework's loader reads batches in the framework's way. `build_cursor` says where it stands, `Positioned` is what a program asks it, and `LedgerLoader.hand_out` is its loop.
+A framework's loader reads batches in the framework's way. `build_cursor` says where it stands, `Positioned` is what a
+program asks it, and `LedgerLoader.hand_out` is its loop.
 """
 
 from __future__ import annotations
@@ -82,7 +83,10 @@ class Positioned:
         return self._get_cursor("steps_left").steps_left
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader is, as plain numbers, the same in all ranks. With ``resume=True`` it goes into checkpoints by itself."""
+        """Return where the loader is, as plain numbers, the same in all ranks.
+
+        With ``resume=True`` it goes into checkpoints by itself.
+        """
         return self._get_cursor("state_dict").state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -139,7 +143,10 @@ class LedgerLoader(Positioned):
 
 
 class WeighedLoader(LedgerLoader):
-    """A loader of batches that may be short, with their weights beside them. A rank without rows gets one of another rank, which must not count."""
+    """A loader of batches that may be short, with their weights beside them.
+
+    A rank without rows gets one of another rank, which must not count.
+    """
 
     _described = "loader"
     """What its loop calls it, for messages."""

@@ -35,7 +35,8 @@ class RowOperations(abc.ABC):
         Args:
             fn: Takes a batch and returns one, in any format and of any length; or yields several.
             batch_size: How many rows a batch has at most: blocks are cut, not joined. Default: whole blocks.
-            batch_format: What `fn` is given: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"``, ``"pyarrow"``.
+            batch_format: What `fn` is given: ``"default"`` or ``"numpy"`` for a dict of arrays, ``"pandas"``,
+                ``"pyarrow"``.
             zero_copy_batch: Whether arrays are read-only, because they look into shared memory. False gives copies.
             fn_args: More arguments for `fn`.
             fn_kwargs: The same, by name.

@@ -1,18 +1,20 @@
 """The order of an epoch: a seeded bijection of ``range(n)`` that needs no list.
 
-Where a row stands is computed from its position alone, so a billion rows cost as much memory as ten, and the middle of an epoch is
-reached as fast as its start.
+Where a row stands is computed from its position alone, so a billion rows cost as much memory as ten, and the middle of
+an epoch is reached as fast as its start.
 
-The bijection is the generalised Feistel cipher of J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains" (CT-RSA 2002),
-section 5, with their cycle walking. A position x below n is written as two digits, L = x // b and R = x % b, where a = ceil(sqrt(n)) and
-b = ceil(n / a). Each round adds to one digit, modulo its base, a number that a keyed hash makes of the other; that can be undone by
-subtracting it, so the rounds together are a bijection of range(a * b), whatever the hash. A result that is n or more is put in again, until
-one falls below n: it must, because the walk follows a cycle on which x itself lies. At most b - 1 of a * b numbers are too large, so
-almost none is put in twice, unless n is very small. Where the cipher takes a block cipher for the hash, this takes two multiplications: we
-mix rows, we do not hide them.
+The bijection is the generalised Feistel cipher of J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains"
+(CT-RSA 2002), section 5, with their cycle walking. A position x below n is written as two digits, L = x // b and R = x
+% b, where a = ceil(sqrt(n)) and b = ceil(n / a). Each round adds to one digit, modulo its base, a number that a keyed
+hash makes of the other; that can be undone by subtracting it, so the rounds together are a bijection of range(a * b),
+whatever the hash. A result that is n or more is put in again, until one falls below n: it must, because the walk
+follows a cycle on which x itself lies. At most b - 1 of a * b numbers are too large, so almost none is put in twice,
+unless n is very small. Where the cipher takes a block cipher for the hash, this takes two multiplications: we mix rows,
+we do not hide them.
 
-Everything is arithmetic modulo 2**64 with the constants below. So the order is the same on every platform, with every version of Python and
-numpy, and a saved state means the same everywhere. ``VERSION`` is saved with it: whoever changes a result here raises it.
+Everything is arithmetic modulo 2**64 with the constants below. So the order is the same on every platform, with every
+version of Python and numpy, and a saved state means the same everywhere. ``VERSION`` is saved with it: whoever changes
+a result here raises it.
 """
 
 from __future__ import annotations
@@ -30,22 +32,23 @@ VERSION = 1
 """Which bijection this is. Golden values in the tests hold it."""
 
 MAX_ROWS = 1 << 48
-"""How many rows can be ordered. Digits then have 24 bits, and the 32 bits of hash that choose one do so evenly to 1 in 256."""
+"""How many rows can be ordered. Digits then have 24 bits, and the 32 bits of hash that choose one do so evenly to 1 in
+256."""
 
 MAX_SEED = (1 << 64) - 1
 
 ROUNDS = 8
-"""Measured: for 100,003 rows the tests of quality find something with 2 rounds and nothing with 3; for 100 rows, which have more of them,
-something with 5 and nothing with 6. Two more are for what they do not look at."""
+"""Measured: for 100,003 rows the tests of quality find something with 2 rounds and nothing with 3; for 100 rows, which
+have more of them, something with 5 and nothing with 6. Two more are for what they do not look at."""
 
 FEW_ROWS = 1024
 ROUNDS_FOR_FEW = 24
-"""With few rows the hash makes few different numbers, and takes more rounds to reach every order equally often. Measured for 6 rows, whose
-720 orders were counted over 20,000 seeds: 12 rounds are clearly uneven, 16 are not."""
+"""With few rows the hash makes few different numbers, and takes more rounds to reach every order equally often.
+Measured for 6 rows, whose 720 orders were counted over 20,000 seeds: 12 rounds are clearly uneven, 16 are not."""
 
 _BLOCK = 8192
-"""How many positions are worked on at once, so that they stay in the cache. Measured: 4,096 to 65,536 do not differ by more than the noise,
-1,024 takes twice as long."""
+"""How many positions are worked on at once, so that they stay in the cache. Measured: 4,096 to 65,536 do not differ by
+more than the noise, 1,024 takes twice as long."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio, the step of splitmix64

@@ -1,8 +1,8 @@
 """What a data set is before it is executed: where blocks come from, and what is done to each.
 
-A *read* gives one block. A *step* makes a block of a block, and steps that follow one another run in one task. A *rearrangement* needs all blocks before
-it: the new order of rows is computed from their numbers, and each new block gathers its rows. Joins, groups, sorting and writing will be steps and
-rearrangements too.
+A *read* gives one block. A *step* makes a block of a block, and steps that follow one another run in one task. A
+*rearrangement* needs all blocks before it: the new order of rows is computed from their numbers, and each new block
+gathers its rows. Joins, groups, sorting and writing will be steps and rearrangements too.
 
 Everything here is pickled and sent to tasks.
 """
@@ -305,7 +305,8 @@ def cut_block(block: blocks.Block, most_bytes: int, num_blocks: int | None = Non
     Args:
         block: The block.
         most_bytes: How large a part may be.
-        num_blocks: How many parts; None: as many as the bytes say, and at least 8 if each still has a few thousand rows or 1 MiB.
+        num_blocks: How many parts; None: as many as the bytes say, and at least 8 if each still has a few thousand rows
+            or 1 MiB.
     """
     if num_blocks is None:
         size = block.count_bytes()

@@ -14,8 +14,10 @@ class ExecutionOptions:
     """How much of a data set is worked on ahead of whoever reads it.
 
     Args:
-        max_blocks_in_flight: How many blocks may be worked on, or be finished and not yet read. Default: twice the session's CPUs.
-        max_bytes_in_flight: How many bytes these may have, judged by the largest block so far. One block is always let through. A guess: 256 MiB.
+        max_blocks_in_flight: How many blocks may be worked on, or be finished and not yet read. Default: twice the
+            session's CPUs.
+        max_bytes_in_flight: How many bytes these may have, judged by the largest block so far. One block is always let
+            through. A guess: 256 MiB.
 
     Raises:
         ValueError: A number is less than 1.
@@ -50,8 +52,8 @@ class DataContext:
     """
 
     target_max_block_size: int = 32 << 20
-    """Into blocks of how many bytes at most sources are cut. A guess: large enough that a task costs nothing beside it, small enough that several fit
-    into a small machine."""
+    """Into blocks of how many bytes at most sources are cut. A guess: large enough that a task costs nothing beside it,
+    small enough that several fit into a small machine."""
     execution_options: ExecutionOptions = field(default_factory=ExecutionOptions)
 
     @staticmethod

@@ -1,13 +1,15 @@
 """A rank's part of a data set, by the sample ledger.
 
-The rows are there, in blocks that any rank can read (`Source`), so which of them a rank takes at a step is computed, by `hocket.data.Ledger`, and no rank waits for
-another one: nothing is streamed to all from one place, where ranks can be out of step. A rank gets the blocks in which it has rows, and looks into
-the engine's memory; a batch is a copy of its rows.
+The rows are there, in blocks that any rank can read (`Source`), so which of them a rank takes at a step is computed, by
+`hocket.data.Ledger`, and no rank waits for another one: nothing is streamed to all from one place, where ranks can be
+out of step. A rank gets the blocks in which it has rows, and looks into the engine's memory; a batch is a copy of its
+rows.
 
-*Shuffling in a buffer* is usually done by filling one and drawing from it. What has been read is then in no order that could be named, and the position in the
-middle of an epoch cannot be saved. Here the rows are cut into windows of the buffer's size, and each window has an order of its own, in each epoch another one. So the
-row at a position can be computed, a row goes as far as in a buffer, and the ledger's promises hold as they do without. A window is of the whole data set's
-rows, of which each rank has its share, because otherwise the order would depend on how many ranks there are.
+*Shuffling in a buffer* is usually done by filling one and drawing from it. What has been read is then in no order that
+could be named, and the position in the middle of an epoch cannot be saved. Here the rows are cut into windows of the
+buffer's size, and each window has an order of its own, in each epoch another one. So the row at a position can be
+computed, a row goes as far as in a buffer, and the ledger's promises hold as they do without. A window is of the whole
+data set's rows, of which each rank has its share, because otherwise the order would depend on how many ranks there are.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ from hocket.data import blocks, cursor, dataset, execution, feed, ledger, loader
 T = TypeVar("T")
 
 _READ_BYTES = 1 << 20
-"""How much is gathered at once, if batches are small: a gathering costs some 20 us beside its rows. A guess: a group of batches is still made in less than
-a millisecond."""
+"""How much is gathered at once, if batches are small: a gathering costs some 20 us beside its rows. A guess: a group of
+batches is still made in less than a millisecond."""
 
 _CACHE_BYTES = 1 << 30
-"""How many bytes of blocks a rank keeps open. Open blocks are shared memory where the engine has it, and cannot be spilled. A guess."""
+"""How many bytes of blocks a rank keeps open. Open blocks are shared memory where the engine has it, and cannot be
+spilled. A guess."""
 
 _WINDOW, _WINDOW_SEED = "window", "window_seed"
 """What a shard's state has beside its cursor's."""
@@ -73,16 +76,20 @@ class Windows:
 class DataIterator(loader.WeighedLoader, feed.Feed):
     """A rank's part of a data set. Made by `hocket.train.get_dataset_shard`.
 
-    Each loop over one of its batches is an epoch. All ranks take the same number of steps, and each row comes once in an epoch, to one rank, whatever the
-    number of rows, blocks and ranks. `batch_size` is a rank's; a step takes so many times the number of ranks.
+    Each loop over one of its batches is an epoch. All ranks take the same number of steps, and each row comes once in
+    an epoch, to one rank, whatever the number of rows, blocks and ranks. `batch_size` is a rank's; a step takes so many
+    times the number of ranks.
 
-    *The end of an epoch.* With ``drop_last=True`` the rows that fill no batch of all ranks are left out. Otherwise the last batches are shorter, by a
-    row more or less, and a rank for which there is no row gets one that another rank has too, so that it takes the step with the others. That row's weight is 0;
-    nothing else is ever repeated. ``loss_scale`` makes the mean loss of a rank its share of the mean over the batch of all ranks; `weights` has a number for each
-    row. A data set with fewer rows than ranks is the same: one step, in which some ranks have such a row.
+    *The end of an epoch.* With ``drop_last=True`` the rows that fill no batch of all ranks are left out. Otherwise the
+    last batches are shorter, by a row more or less, and a rank for which there is no row gets one that another rank has
+    too, so that it takes the step with the others. That row's weight is 0; nothing else is ever repeated.
+    ``loss_scale`` makes the mean loss of a rank its share of the mean over the batch of all ranks; `weights` has a
+    number for each row. A data set with fewer rows than ranks is the same: one step, in which some ranks have such a
+    row.
 
-    *Going on.* The position goes into each checkpoint that is reported, and after a restart, with any number of ranks, the first loop goes on with the rows that were not
-    handed out. A batch counts as done when the loop has it. A loop that counts epochs begins at `epoch`.
+    *Going on.* The position goes into each checkpoint that is reported, and after a restart, with any number of ranks,
+    the first loop goes on with the rows that were not handed out. A batch counts as done when the loop has it. A loop
+    that counts epochs begins at `epoch`.
 
     Args:
         source: The rows.
@@ -91,7 +98,8 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         world_size: How many parts there are.
         start: Where an earlier run was: what `state_dict` returned.
         use_gpu: Whether tensors go to a GPU if the loop does not say where.
-        announce: Is given `state_dict` when the first loop begins, for who saves positions. A shard that nobody reads has none.
+        announce: Is given `state_dict` when the first loop begins, for who saves positions. A shard that nobody reads
+            has none.
 
     Example:
         >>> import tempfile
@@ -158,7 +166,10 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         return int(self._start["epoch"]) - bool(self._start.get("ending", False)) if self._start else 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the shard is, as plain numbers, the same in all ranks; empty before the first loop. It goes into checkpoints by itself."""
+        """Return where the shard is, as plain numbers, the same in all ranks; empty before the first loop.
+
+        It goes into checkpoints by itself.
+        """
         if self._cursor is None or self._key is None:
             return dict(self._start)
         return {**self._cursor.state_dict(), _WINDOW: self._key[2], _WINDOW_SEED: self._key[3]}
@@ -167,7 +178,8 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         """Have the next loop go on where another shard was, with any number of ranks and any batch size.
 
         Args:
-            state: What `state_dict` returned, in any rank. All ranks must load the same. It is checked when the loop begins.
+            state: What `state_dict` returned, in any rank. All ranks must load the same. It is checked when the loop
+                begins.
         """
         self._start, self._cursor, self._key = dict(state), None, None
 
@@ -296,7 +308,9 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         return self._peek().read_schema() if self._source.parts else None
 
     def materialize(self) -> dataset.Dataset:
-        """Return a part of the rows as a data set: those that follow one another from this rank's share on. No position is kept of it.
+        """Return a part of the rows as a data set: those that follow one another from this rank's share on.
+
+        No position is kept of it.
 
         The ranks' parts have all rows together, each once, and differ by a row at most.
         """

@@ -32,7 +32,9 @@ def build_dataset(
     additional: Names | None,
     specs: Sequence[Any],
 ) -> Any:
-    """Return a tf.data.Dataset of (features, labels), or (features, labels, additional). Each loop over it is begun anew.
+    """Return a tf.data.Dataset of (features, labels), or (features, labels, additional).
+
+    Each loop over it is begun anew.
 
     Args:
         begin: Begins a loop over blocks that are the caller's alone.

@@ -52,8 +52,8 @@ class Id(str):
 class ObjectRef(Generic[T]):
     """A handle on an immutable value that the engine holds, or will hold when a task has made it.
 
-    Pass it to other tasks, put it into containers, `get` it. When the last handle in all processes is gone, the value is
-    freed. Handles compare by identity: one process has one handle object for each object.
+    Pass it to other tasks, put it into containers, `get` it. When the last handle in all processes is gone, the value
+    is freed. Handles compare by identity: one process has one handle object for each object.
 
     Never built by users: `.remote()`, `put` and `placement_group(...).ready()` return them.
     """
@@ -149,8 +149,8 @@ class ObjectRef(Generic[T]):
         return self._engine.reduce_ref(self)
 
     def __del__(self) -> None:
-        # May run in any thread at any moment, so no lock: a deque's append is atomic. Until this is over weak references still give
-        # the handle to other threads; without its id they can tell that it is none any more.
+        # May run in any thread at any moment, so no lock: a deque's append is atomic. Until this is over weak
+        # references still give the handle to other threads; without its id they can tell that it is none any more.
         object_id, self._id = self._id, NO_ID
         self._engine.dropped.append(object_id)
 
@@ -166,8 +166,9 @@ class _Decoding(threading.local):
 
 encoding = _Encoding()
 """``encoding.refs`` is the list that collects the references in the value being encoded by this thread. With
-``encoding.by_index`` they are encoded as places in that list, and whoever decodes the value brings the list (``decoding.refs``):
-it has to count them anyway, and a list of 10,000 references then takes no call of ours for each."""
+``encoding.by_index`` they are encoded as places in that list, and whoever decodes the value brings the list
+(``decoding.refs``): it has to count them anyway, and a list of 10,000 references then takes no call of ours for
+each."""
 
 decoding = _Decoding()
 """``decoding.refs`` is the list of handles for the value being decoded by this thread."""
@@ -285,8 +286,8 @@ class Engine(abc.ABC):
     - **Retries.** A task is tried again ``max_retries`` times after its worker died, and for the exceptions that
       ``retry_exceptions`` names; never more often, and never after `cancel`.
 
-    All methods may be called from any thread. Handles belong to the engine that made them. The surface is no larger than
-    this because everything else (options, signatures, handles, contexts) is the same on every engine and lives in
+    All methods may be called from any thread. Handles belong to the engine that made them. The surface is no larger
+    than this because everything else (options, signatures, handles, contexts) is the same on every engine and lives in
     `hocket.core`.
     """
 
@@ -297,8 +298,8 @@ class Engine(abc.ABC):
     """Whether `shutdown` may close it: a worker's engine belongs to the session that it works for."""
 
     limits: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """What of the above, or of what the other engines do, this one cannot: a sentence for each, by the name of the ability. Tests ask for an
-    ability with ``needs("name")`` and are left out where it is not had."""
+    """What of the above, or of what the other engines do, this one cannot: a sentence for each, by the name of the
+    ability. Tests ask for an ability with ``needs("name")`` and are left out where it is not had."""
 
     def __init__(self) -> None:
         #: Ids of handles that have been garbage-collected and not yet been counted.
@@ -320,7 +321,8 @@ class Engine(abc.ABC):
         """Hear that work will come when it is encoded, which may take a while: what takes long to start can start now.
 
         Args:
-            modules: What all of that work will import, and can be imported before a process forks: libraries that start no threads then.
+            modules: What all of that work will import, and can be imported before a process forks: libraries that start
+                no threads then.
         """
 
     @abc.abstractmethod
@@ -421,7 +423,9 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def get(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
-        """Wait for the values and return them in order. Raises the first error that is met, without waiting for the rest.
+        """Wait for the values and return them in order.
+
+        Raises the first error that is met, without waiting for the rest.
 
         Raises:
             GetTimeoutError: They were not all there in time.
@@ -447,8 +451,8 @@ class Engine(abc.ABC):
     def take_item(self, stream: ObjectRef[Any], index: int) -> ObjectRef[Any]:
         """Return the handle on what a generator yields at this place.
 
-        `stream` is the reference that `submit_task` or `submit_call` returned for ``num_returns`` of `records.STREAMING`.
-        Items are taken in order, each once, and not before the one before it is there.
+        `stream` is the reference that `submit_task` or `submit_call` returned for ``num_returns`` of
+        `records.STREAMING`. Items are taken in order, each once, and not before the one before it is there.
         """
 
     def lift_bound(self, stream: ObjectRef[Any]) -> None:  # noqa: B027 (only engines that bound all generators have one)
@@ -507,7 +511,8 @@ class Engine(abc.ABC):
     ) -> list[dict[str, Any]]:
         """Return what the engine knows of all things of a kind, with Ray's names; see `hocket.engine.inspection`.
 
-        What is over is remembered for a while. A row passes the `filters` (``(field, "=" or "!=", value)``) or is left out.
+        What is over is remembered for a while. A row passes the `filters` (``(field, "=" or "!=", value)``) or is left
+        out.
 
         Raises:
             ValueError: The kind is unknown.
@@ -518,8 +523,10 @@ class Engine(abc.ABC):
         """Return counts of what the engine holds now: tasks, objects, actors, workers and bytes."""
 
     def record_metrics(self, batch: metrics.Batch) -> None:
-        """Add to what the session has counted and measured. What a task or call recorded is in `collect_metrics` when its
-        result is there; what one that runs records, about a second after that at its next record.
+        """Add to what the session has counted and measured.
+
+        What a task or call recorded is in `collect_metrics` when its result is there; what one that runs records, about
+        a second after that at its next record.
         """
         with self.metrics_lock:
             self.metrics.merge(batch)
@@ -572,8 +579,9 @@ class Engine(abc.ABC):
         return f"{ref._id:016x}"
 
     def reduce_ref(self, ref: ObjectRef[Any]) -> tuple[Any, ...]:
-        """Return what `pickle` makes of a handle. Whoever is encoding a value in this thread learns of it; anybody else (a user's
-        own pickle) pins it.
+        """Return what `pickle` makes of a handle.
+
+        Whoever is encoding a value in this thread learns of it; anybody else (a user's own pickle) pins it.
         """
         found = encoding.refs
         if found is not None:

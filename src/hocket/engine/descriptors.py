@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from hocket import exceptions
 
 DESCRIPTORS = 20
-"""How many descriptors must be free to open a session: some ten for itself, the rest for a worker or two and for large values. Counted."""
+"""How many descriptors must be free to open a session: some ten for itself, the rest for a worker or two and for large
+values. Counted."""
 
 
 def raise_limit() -> None:
@@ -55,8 +56,8 @@ def explain_os_error(error: OSError) -> str:
 def reserve_standard() -> None:
     """Open descriptors 0, 1 and 2 on /dev/null where they are closed, as in daemons and with ``<&-`` in a shell.
 
-    Else the next socket takes such a number: a child would get it for its stdin, and a library that complains on descriptor 2 would
-    write into it. They stay open: the program's own files have the same trouble.
+    Else the next socket takes such a number: a child would get it for its stdin, and a library that complains on
+    descriptor 2 would write into it. They stay open: the program's own files have the same trouble.
     """
     for fd in range(3):
         try:
@@ -70,7 +71,9 @@ def reserve_standard() -> None:
 
 
 def is_readable(*fds: int, timeout_s: float | None = 0.0) -> bool:
-    """Wait until one of them can be read from without waiting, or has ended; tell whether that came about in time. None waits without end.
+    """Wait until one of them can be read from without waiting, or has ended; tell whether that came about in time.
+
+    None waits without end.
 
     `select.select` refuses descriptors from 1024 on, which a session with some hundred workers has.
     """

@@ -1,9 +1,9 @@
 """Named stopping points at which a test may have a process killed, stopped or made to fail.
 
-The engines' processes pass these points anyway; a point costs one look at `plan`, which is None unless a test has armed a fault with
-`hocket.testing.fail_at`. An armed fault travels in the environment, so the guardian and its workers know it without a message,
-and its hits are counted in a file that all processes append to: a test can tell whether its fault has fired, also
-when the process that it hit is dead.
+The engines' processes pass these points anyway; a point costs one look at `plan`, which is None unless a test has armed
+a fault with `hocket.testing.fail_at`. An armed fault travels in the environment, so the guardian and its workers know
+it without a message, and its hits are counted in a file that all processes append to: a test can tell whether its fault
+has fired, also when the process that it hit is dead.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ DATA_POINTS = frozenset({"train.in_upload", "train.in_download"})
 """Those at which bytes pass, which a fault may damage."""
 
 ACTIONS = ("kill", "exit", "raise", "stop", "flip", "cut")
-"""SIGKILL to itself; exit at once with status 3; `InjectedFaultError`; SIGSTOP to itself; change a bit of the bytes that pass; lose the
-last of them."""
+"""SIGKILL to itself; exit at once with status 3; `InjectedFaultError`; SIGSTOP to itself; change a bit of the bytes
+that pass; lose the last of them."""
 
 DAMAGES = frozenset({"flip", "cut"})
 """The actions that damage bytes, and so need bytes."""

@@ -1,10 +1,10 @@
 """A fork of a process that has a session has none itself.
 
-``os.fork`` and ``multiprocessing`` copy a process in the middle of whatever it does: its sockets, its locks (held for ever, if a
-thread that the copy lacks held them) and, in a task, the way back into the loop that would send the task's result a second time.
-So in the child, before any other code runs, the engine is *cut off*: what it shares with other processes is closed, its
-methods refuse, and the child of a task ends where the task's function ends, as a script ends where its last line does. The
-parent does not notice.
+``os.fork`` and ``multiprocessing`` copy a process in the middle of whatever it does: its sockets, its locks (held for
+ever, if a thread that the copy lacks held them) and, in a task, the way back into the loop that would send the task's
+result a second time. So in the child, before any other code runs, the engine is *cut off*: what it shares with other
+processes is closed, its methods refuse, and the child of a task ends where the task's function ends, as a script ends
+where its last line does. The parent does not notice.
 
 All of this happens in the child, once. A process that does not fork pays nothing.
 """

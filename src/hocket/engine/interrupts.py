@@ -1,27 +1,29 @@
 """What a signal's handler raises breaks a wait, never a data structure.
 
-Python calls the handler of a signal between any two bytecodes of the main thread, also half-way through the handling of a
-message; what the handler raises (KeyboardInterrupt for Ctrl-C, whatever an alarm of the user's or pytest-timeout raises) would
-leave that half done. So while a session is open the main thread's handlers wait until our code is at a place where an
-exception does no harm.
+Python calls the handler of a signal between any two bytecodes of the main thread, also half-way through the handling of
+a message; what the handler raises (KeyboardInterrupt for Ctrl-C, whatever an alarm of the user's or pytest-timeout
+raises) would leave that half done. So while a session is open the main thread's handlers wait until our code is at a
+place where an exception does no harm.
 
-**Which handlers.** All of them: those that are there when the session opens, and those that are set while it is open. The module
-`signal` reaches the C functions through its global name ``_signal``; that name stands for `_Signals` meanwhile, which wraps what is
-set and unwraps what is asked for, so a program sees its own handlers only. (Replacing ``signal.signal`` itself would miss whoever has
-imported it by name.) What C code sets is not seen.
+**Which handlers.** All of them: those that are there when the session opens, and those that are set while it is open.
+The module `signal` reaches the C functions through its global name ``_signal``; that name stands for `_Signals`
+meanwhile, which wraps what is set and unwraps what is asked for, so a program sees its own handlers only. (Replacing
+``signal.signal`` itself would miss whoever has imported it by name.) What C code sets is not seen.
 
-**When.** A handler that finds the user's code interrupted runs at once, as without us. "The user's code" is judged by the
-innermost frame that is neither the standard library's nor cloudpickle's: a ``time.sleep`` of the user's is the user's, a lock that we
-wait for is ours, a ``__reduce__`` of the user's that we call is the user's. So is what `weakref` does when an object is gone,
-because an exception would be lost there. If it is ours, or if the thread holds the engine's lock,
-the signal is noted, and whatever the engine waits for is woken. The engine then calls the handler in `check`, without the lock.
+**When.** A handler that finds the user's code interrupted runs at once, as without us. "The user's code" is judged by
+the innermost frame that is neither the standard library's nor cloudpickle's: a ``time.sleep`` of the user's is the
+user's, a lock that we wait for is ours, a ``__reduce__`` of the user's that we call is the user's. So is what `weakref`
+does when an object is gone, because an exception would be lost there. If it is ours, or if the thread holds the
+engine's lock, the signal is noted, and whatever the engine waits for is woken. The engine then calls the handler in
+`check`, without the lock.
 
-**The rest of the way.** Between the last `check` of a call and the return to the user lie some bytecodes. A signal that is noted
-there is sent again, from a thread, until it finds the user's code or a `check`. A signal that was sent again and finds nothing noted has
-been seen to meanwhile, and is ignored.
+**The rest of the way.** Between the last `check` of a call and the return to the user lie some bytecodes. A signal that
+is noted there is sent again, from a thread, until it finds the user's code or a `check`. A signal that was sent again
+and finds nothing noted has been seen to meanwhile, and is ignored.
 
-What was tried and does not work: to hold back only while the lock is held. The `with` statement itself can be interrupted on its
-way in and out; of 40 sessions under one alarm each, 7 broke, by locks that were never released and by half-sent messages.
+What was tried and does not work: to hold back only while the lock is held. The `with` statement itself can be
+interrupted on its way in and out; of 40 sessions under one alarm each, 7 broke, by locks that were never released and
+by half-sent messages.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ SLOWEST_RESEND_SECONDS = 0.05
 """At most. Each time interrupts what the engine is doing for some microseconds."""
 
 INSISTENCE_SECONDS = 5.0
-"""A Ctrl-C after another one that has waited so long is obeyed at once: whoever presses it again has a session that hangs."""
+"""A Ctrl-C after another one that has waited so long is obeyed at once: whoever presses it again has a session that
+hangs."""
 
 
 _NUMBERS = tuple(_signal.valid_signals())
@@ -82,7 +85,8 @@ class InterruptGuard:
 
     Args:
         lock: The engine's. No handler runs while the main thread holds it.
-        wake: Called by a handler that has to wait: ends the waits of the engine soon, so that they call `check`. Must take no lock.
+        wake: Called by a handler that has to wait: ends the waits of the engine soon, so that they call `check`. Must
+            take no lock.
     """
 
     def __init__(self, lock: Lock | threading.RLock, wake: Callable[[], None] | None = None) -> None:
@@ -99,7 +103,10 @@ class InterruptGuard:
         self._is_resending = False
 
     def install(self) -> None:
-        """Take all handlers over, those that are there and those that will be set. Outside the main thread, the latter only."""
+        """Take all handlers over, those that are there and those that will be set.
+
+        Outside the main thread, the latter only.
+        """
         global _guard  # noqa: PLW0603 (a process has one handler for each signal, and one session)
         _guard = self
         self.is_active = True
@@ -112,7 +119,10 @@ class InterruptGuard:
                 _signal.signal(number, _Handler(handler))
 
     def remove(self) -> None:
-        """Put all handlers back; what waits is called by the next `check`. Outside the main thread they stay and do what they did."""
+        """Put all handlers back; what waits is called by the next `check`.
+
+        Outside the main thread they stay and do what they did.
+        """
         self.is_active = False
         if _guard is not self:
             return
@@ -129,7 +139,10 @@ class InterruptGuard:
         return self.is_pending and _thread.get_ident() == threading.main_thread().ident
 
     def check(self) -> None:
-        """Call the handlers that had to wait, in the order of their signals. Called by the main thread without the lock."""
+        """Call the handlers that had to wait, in the order of their signals.
+
+        Called by the main thread without the lock.
+        """
         if not self.is_called():
             return
         while self._noted:
@@ -139,7 +152,10 @@ class InterruptGuard:
             _run(function, number, sys._getframe(1))
 
     def is_own(self, error: KeyboardInterrupt) -> bool:
-        """Tell whether an exception is of a signal, and was not raised by a program itself. Signals that nobody guards against count as such."""
+        """Tell whether an exception is of a signal, and was not raised by a program itself.
+
+        Signals that nobody guards against count as such.
+        """
         return type(_signal.getsignal(signal.SIGINT)) is not _Handler or is_from_handler(error)
 
     def check_and_print(self) -> None:

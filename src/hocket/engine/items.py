@@ -1,7 +1,7 @@
 """Generators that are to return so many values: ``num_returns=3`` on a generator function, as Ray has it.
 
-The first items are the results. If the generator raises, or ends too soon, the results that it did not come to are that error; what it would
-yield beyond them is not asked for.
+The first items are the results. If the generator raises, or ends too soon, the results that it did not come to are that
+error; what it would yield beyond them is not asked for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def is_to_be_taken(result: Any, num_returns: int, function: Any) -> bool:
     Args:
         result: What it returned.
         num_returns: How many results it has; below 0 for one that streams.
-        function: What was called. With one return an ordinary function is not taken for a generator: it returns what cannot travel.
+        function: What was called. With one return an ordinary function is not taken for a generator: it returns what
+            cannot travel.
     """
     if type(result) not in KINDS or num_returns < 1:
         return False

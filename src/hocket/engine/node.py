@@ -63,7 +63,8 @@ def _list_memory_limits(groups: str | os.PathLike[str], root: str | os.PathLike[
             folder, name = os.path.join(root, "memory"), "memory.limit_in_bytes"
         else:
             continue
-        # In a container the path may be that of the host; then only the root of the mount is there, and is the right one.
+        # In a container the path may be that of the host; then only the root of the mount is there, and is the right
+        # one.
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for depth in range(len(parts) + 1):
             limits += _read_limit(os.path.join(folder, *parts[:depth], name))
@@ -79,7 +80,8 @@ def _read_limit(path: str) -> list[int]:
 
 
 MINIMUM_STORE_BYTES = 75 << 20
-"""The least that a session may be given for large values. Ray's figure, so that a program's setting is right or wrong in both."""
+"""The least that a session may be given for large values. Ray's figure, so that a program's setting is right or wrong
+in both."""
 
 STORE_SHARE = 0.3
 """How much of the memory large values may take unless said otherwise. Ray's figure."""
@@ -93,7 +95,8 @@ def choose_store_bytes() -> int:
 def list_visible_gpus() -> list[str] | None:
     """Return the names of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process; None if it says nothing.
 
-    A name is an index on the machine or a UUID. As in CUDA, what stands behind a name that can be none is not visible either.
+    A name is an index on the machine or a UUID. As in CUDA, what stands behind a name that can be none is not visible
+    either.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:

@@ -25,8 +25,8 @@ reducers: dict[type, Reducer] = {}
 def load_pickler() -> type[pickle.Pickler]:
     """Return cloudpickle's pickler, with the user's own reducers.
 
-    With what it imports it takes 5 ms (measured). A driver needs it for the first function that it encodes, and the guardian
-    starts meanwhile (`Engine.expect_work`).
+    With what it imports it takes 5 ms (measured). A driver needs it for the first function that it encodes, and the
+    guardian starts meanwhile (`Engine.expect_work`).
     """
     import cloudpickle
 

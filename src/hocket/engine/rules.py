@@ -70,9 +70,9 @@ def explain_unforcible(what: str) -> str:
 def wrap_error(name: str, error: BaseException) -> BaseException:
     """Return what the caller of a task gets for an exception that left it.
 
-    An error of ours stays what it is if none of the user's code was in between, as when a result cannot be encoded: it is about this task. One that came
-    through the user's code is about something else, such as an actor that the task called, and is wrapped like any exception; `TaskError` then still is an
-    instance of its class.
+    An error of ours stays what it is if none of the user's code was in between, as when a result cannot be encoded: it
+    is about this task. One that came through the user's code is about something else, such as an actor that the task
+    called, and is wrapped like any exception; `TaskError` then still is an instance of its class.
     """
     kind = type(error)
     if issubclass(kind, exceptions.HocketError) and not texts.passed_user(error):

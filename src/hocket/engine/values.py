@@ -1,10 +1,11 @@
 """Values in the form that travels: pickle protocol 5, with large buffers beside the pickle instead of inside it.
 
-A value is *encoded* to a pickle, the buffers of its arrays (uncopied), and the references inside it. Plain data takes the
-C pickler; what it would pickle by name although no worker could import it (functions, classes, anything of
+A value is *encoded* to a pickle, the buffers of its arrays (uncopied), and the references inside it. Plain data takes
+the C pickler; what it would pickle by name although no worker could import it (functions, classes, anything of
 ``__main__``) takes cloudpickle.
 
-What does not work, and is found out at encoding, is explained by `unsendable`, which walks the value and names the part.
+What does not work, and is found out at encoding, is explained by `unsendable`, which walks the value and names the
+part.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ IN_BAND_BYTES = 16 * 1024
 bookkeeping for a separate buffer."""
 
 BESIDE_BYTES = 256 * 1024
-"""A pickle of this size or more, whatever is in it, becomes a buffer itself, the first one, so that an engine treats it as it treats a
-large array. The local engine's figure (`payloads.SEGMENT_BYTES`): through a socket a pickle is copied six times and counts against no
-limit of memory, and a message of 2 GiB cannot be built."""
+"""A pickle of this size or more, whatever is in it, becomes a buffer itself, the first one, so that an engine treats it
+as it treats a large array. The local engine's figure (`payloads.SEGMENT_BYTES`): through a socket a pickle is copied
+six times and counts against no limit of memory, and a message of 2 GiB cannot be built."""
 
 ERROR_BYTES = 16 << 20
 """How large the pickle of an exception may be. A guess: each process that waits for it gets a copy, in a message."""
 
 FUNCTION_WARN_BYTES = 10 << 20
 FUNCTION_ERROR_BYTES = 100 << 20
-"""How large the pickle of a function may be, with all that it refers to, before a warning and an error. Arrays do not count: they go to
-shared memory. Ray's figures."""
+"""How large the pickle of a function may be, with all that it refers to, before a warning and an error. Arrays do not
+count: they go to shared memory. Ray's figures."""
 
 PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None), complex})
 """Types whose values the C pickler writes without calling any of our code."""
@@ -210,8 +211,10 @@ MANY = 100
 
 @contextlib.contextmanager
 def hold_collector() -> Iterator[None]:
-    """Decode without the cyclic garbage collector. What is decoded is no garbage, but the collector looks through all of it
-    again and again while it grows: 10,000 lists of 10,000 numbers took 3.4 s with it and 2.2 s without (measured).
+    """Decode without the cyclic garbage collector.
+
+    What is decoded is no garbage, but the collector looks through all of it again and again while it grows: 10,000
+    lists of 10,000 numbers took 3.4 s with it and 2.2 s without (measured).
     """
     was_enabled = gc.isenabled()
     gc.disable()

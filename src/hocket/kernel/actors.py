@@ -3,13 +3,13 @@
 An actor is a worker of its own. Its object stands for all its handles; each call holds one count on it, so it is not
 out of reach before its calls are done (`end_if_unreachable`). A detached actor holds itself.
 
-**Placing.** The constructor is a task and waits for resources as any does (`creation.shape`). When it is done, these are
-swapped for what the actor holds while it lives, usually less.
+**Placing.** The constructor is a task and waits for resources as any does (`creation.shape`). When it is done, these
+are swapped for what the actor holds while it lives, usually less.
 
 **Death.** Its process ends by a crash, `kill`, `exit_actor`, or because its last handle is gone. If its options allow
 another life and nobody wanted this end for good, its constructor is made ready again, with the arguments that were kept
-for that, and its rows stay (`lose_actor`). Otherwise it is buried: all its calls fail, those that come later too, and each
-error tells the reason of the first death.
+for that, and its rows stay (`lose_actor`). Otherwise it is buried: all its calls fail, those that come later too, and
+each error tells the reason of the first death.
 
 **Names.** A name belongs to an actor from submission to burial. A worker that is about to create one claims the name
 first, so that of two at once only one goes on.
@@ -173,8 +173,8 @@ def lose_actor(
 ) -> None:
     """Its process is dead: build it again if its options say so.
 
-    Calls that had not started stay in their rows. Those that had are tried again as often as they may be; the others fail,
-    because nobody knows how far they came.
+    Calls that had not started stay in their rows. Those that had are tried again as often as they may be; the others
+    fail, because nobody knows how far they came.
     """
     creation = kernel.tasks.get(actor.id)
     if creation is not None and creation.worker is worker and not creation.cancelled:
@@ -230,7 +230,10 @@ def _place_again(kernel: State, actor: ActorRecord, worker: WorkerRecord, creati
 
 
 def bury_constructor(kernel: State, task: TaskRecord, error: tuple[object, ...]) -> None:
-    """The constructor raised, or could not be called: there is no actor. The (encoded) error is a part of that of each call."""
+    """The constructor raised, or could not be called: there is no actor.
+
+    The (encoded) error is a part of that of each call.
+    """
     actor = task.actor
     assert actor is not None
     actor.init_failed = True

@@ -1,12 +1,12 @@
 """The rows of calls that stand before an actor.
 
 **Order.** Calls of one caller on one actor are sent in the order of submission, also if an earlier one still waits for
-an argument. Between callers there is no order, and one caller's late argument does not hold up another's: so each caller
-has a row of its own, and one more for each concurrency group that it calls.
+an argument. Between callers there is no order, and one caller's late argument does not hold up another's: so each
+caller has a row of its own, and one more for each concurrency group that it calls.
 
 An actor that allows disorder keeps calls with missing arguments apart from the rows (`ActorRecord.waiting`); they join
-when they are ready. No more than `ActorRecord.window` calls are sent and unanswered: what stands here can still be cancelled,
-and is there for the next process if this one dies.
+when they are ready. No more than `ActorRecord.window` calls are sent and unanswered: what stands here can still be
+cancelled, and is there for the next process if this one dies.
 """
 
 from __future__ import annotations

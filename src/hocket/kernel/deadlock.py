@@ -1,9 +1,9 @@
 """Waits that can never end: a search for circles among the threads that wait and the tasks that they wait for.
 
-A thread waits for objects; an object waits for its task; a task waits for its arguments, or, being a call of an ordinary
-actor, for the call that the actor is busy with; that one may be a thread that waits. Whatever else holds a task up (it has
-no CPU yet, its process is starting) passes with time, so it counts as progress. A wait from which no path leads to
-progress is dead, and so is the circle that it stands in.
+A thread waits for objects; an object waits for its task; a task waits for its arguments, or, being a call of an
+ordinary actor, for the call that the actor is busy with; that one may be a thread that waits. Whatever else holds a
+task up (it has no CPU yet, its process is starting) passes with time, so it counts as progress. A wait from which no
+path leads to progress is dead, and so is the circle that it stands in.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class _Search:
 
     def __init__(self, kernel: machine.Kernel) -> None:
         self._kernel = kernel
-        #: By what the thread runs; a thread that a user's code has started may wait as long as it likes and holds up nobody.
+        #: By what the thread runs; a thread that a user's code has started may wait as long as it likes and holds up
+        #: nobody.
         self._waits = {
             wait.task_id: wait for worker in kernel.workers.values() for wait in worker.waits.values() if wait.task_id
         }

@@ -1,14 +1,15 @@
 """Direct calls between workers, as far as the kernel has a hand in them.
 
-Two workers that call each other often get a direct channel of their own, and what goes over it is not told here. Four things are:
+Two workers that call each other often get a direct channel of their own, and what goes over it is not told here. Four
+things are:
 
-- **The beginning.** The first direct call must not overtake those that went through the kernel. So the engine sends a marker
-  (`introduce`) that is passed on behind the caller's last call in each of the actor's rows.
-- **Promises.** A worker may give a reference away before the call's answer has come over the direct channel. The object exists here from then
-  on, promised by that worker (`promise`), and has its value when the worker sends it (`fulfil`).
+- **The beginning.** The first direct call must not overtake those that went through the kernel. So the engine sends a
+  marker (`introduce`) that is passed on behind the caller's last call in each of the actor's rows.
+- **Promises.** A worker may give a reference away before the call's answer has come over the direct channel. The object
+  exists here from then on, promised by that worker (`promise`), and has its value when the worker sends it (`fulfil`).
 - **What only we can keep** (`deliver`): an answer that refers to counted objects comes here, and the caller is told.
-- **The end.** A direct channel that breaks while calls are under way leaves them to `fail_orphaned`: they fail with the actor's death, as
-  soon as it is known and has a reason.
+- **The end.** A direct channel that breaks while calls are under way leaves them to `fail_orphaned`: they fail with the
+  actor's death, as soon as it is known and has a reason.
 """
 
 from __future__ import annotations

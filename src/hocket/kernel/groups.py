@@ -1,8 +1,8 @@
 """Placement groups: resources reserved together, or not at all.
 
-A group's bundles are taken from the node's pool at once, when all fit (`placing.reserve_groups`), and each becomes a pool of its own
-that tasks and actors of the group are placed in. Its object has a value when it is reserved. Removing a group ends whatever
-runs in it; what still waits for it would wait for ever, so it fails.
+A group's bundles are taken from the node's pool at once, when all fit (`placing.reserve_groups`), and each becomes a
+pool of its own that tasks and actors of the group are placed in. Its object has a value when it is reserved. Removing a
+group ends whatever runs in it; what still waits for it would wait for ever, so it fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The ids of what generators yield. Here, and not with the records, because workers need no more of the kernel than this."""
+"""The ids of what generators yield.
+
+Here, and not with the records, because workers need no more of the kernel than this.
+"""
 
 from __future__ import annotations
 

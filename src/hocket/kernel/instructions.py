@@ -19,11 +19,11 @@ class Op(enum.IntEnum):
     STOP = 4
     """``(STOP, worker)``: let the process finish what it has, then exit."""
     END = 5
-    """``(END, worker, task_id)``: end the process if this is what it runs. First it is to start nothing more, and what it has not started
-    is withdrawn (`Kernel.withdraw`): so nobody else's work is hit."""
+    """``(END, worker, task_id)``: end the process if this is what it runs. First it is to start nothing more, and what
+    it has not started is withdrawn (`Kernel.withdraw`): so nobody else's work is hit."""
     FREE = 6
-    """``(FREE, object_id, value)``: nothing needs the value any more. Only for values of more than two parts: the others own nothing
-    outside."""
+    """``(FREE, object_id, value)``: nothing needs the value any more. Only for values of more than two parts: the
+    others own nothing outside."""
     TELL = 7
     """``(TELL, worker_id, object_id)``: the object it asked for is there."""
     PASS = 9

@@ -1,14 +1,16 @@
 """Workers, the resources that they hold, and what they give back.
 
-A worker that runs plain tasks holds resources of one *shape* for as long as tasks of that shape keep coming: its lease. The
-tasks stand in its queue, as deep as their runs are short (`FunctionRecord.depth`, which `learn` sets), so a long row of tiny
-tasks costs a fraction of a message each. A lease ends with its last task; its worker is idle then, and may take another
-shape, of the same runtime environment and with the same GPUs: a library looks once, when it is first used, at which GPUs there are.
+A worker that runs plain tasks holds resources of one *shape* for as long as tasks of that shape keep coming: its lease.
+The tasks stand in its queue, as deep as their runs are short (`FunctionRecord.depth`, which `learn` sets), so a long
+row of tiny tasks costs a fraction of a message each. A lease ends with its last task; its worker is idle then, and may
+take another shape, of the same runtime environment and with the same GPUs: a library looks once, when it is first used,
+at which GPUs there are.
 
-What a worker has not started can be taken back: by itself when it blocks in `get` (`hand_back`), because the task that it waits for may
-stand behind it in its own queue; and by the engine, which needs nobody's consent for it, when the worker shows no progress (`withdraw`), so
-a wrong guess about length delays nobody for long. While it blocks, its CPU is lent to others. It takes it again without asking, so that more may run for a moment than there
-are CPUs: to wait for one could be to wait for ever.
+What a worker has not started can be taken back: by itself when it blocks in `get` (`hand_back`), because the task that
+it waits for may stand behind it in its own queue; and by the engine, which needs nobody's consent for it, when the
+worker shows no progress (`withdraw`), so a wrong guess about length delays nobody for long. While it blocks, its CPU is
+lent to others. It takes it again without asking, so that more may run for a moment than there are CPUs: to wait for one
+could be to wait for ever.
 """
 
 from __future__ import annotations
@@ -160,7 +162,9 @@ def find_stalled(kernel: State) -> list[WorkerRecord]:
 
 
 def withdraw(kernel: State, worker: WorkerRecord, begun: int) -> None:
-    """Take back what the worker has not started: the tasks that were sent after this number. The engine has made sure that it will not.
+    """Take back what the worker has not started: the tasks that were sent after this number.
+
+    The engine has made sure that it will not.
 
     The worker gets nothing more until it has finished or said something.
     """
@@ -170,7 +174,10 @@ def withdraw(kernel: State, worker: WorkerRecord, begun: int) -> None:
 
 
 def hand_back(kernel: State, worker: WorkerRecord, unstarted: list[tuple[int, int]]) -> None:
-    """The worker did not start these tasks, each named with its number, and never will. What was withdrawn meanwhile is not its to return."""
+    """The worker did not start these tasks, each named with its number, and never will.
+
+    What was withdrawn meanwhile is not its to return.
+    """
     worker.recalled = False
     tasks = [
         task

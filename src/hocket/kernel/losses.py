@@ -1,9 +1,9 @@
 """What a dead process leaves behind.
 
-Its lease and its counts are given back, claims on names and promises are void, and whatever it was to do is tried again,
-put back or fails. What it had finished is not here any more: the engine has told all that it said (`tasks.finish`) before it tells
-of the death. What it was running may have had effects: that is a try, and counts. The rest was not started, and goes back to its row as if
-nothing had been.
+Its lease and its counts are given back, claims on names and promises are void, and whatever it was to do is tried
+again, put back or fails. What it had finished is not here any more: the engine has told all that it said
+(`tasks.finish`) before it tells of the death. What it was running may have had effects: that is a try, and counts. The
+rest was not started, and goes back to its row as if nothing had been.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from hocket.kernel.state import State
 
 
 def lose(kernel: State, worker: WorkerRecord, death: exceptions.Death, running: Collection[int] | None) -> None:
-    """The process is dead. `running` are the tasks that it had started, finished ones among them or not; None: any may have been."""
+    """The process is dead.
+
+    `running` are the tasks that it had started, finished ones among them or not; None: any may have been.
+    """
     if worker.state == WorkerState.DEAD:
         return
     was_actor = worker.actor

@@ -17,8 +17,9 @@ Tags = tuple[tuple[str, str], ...]
 """``(key, value)`` pairs, in the order of the metric's keys."""
 
 Record = tuple[str, str, str, tuple[float, ...], Tags, tuple[float, ...]]
-"""``(kind, name, description, boundaries, tags, numbers)``. The numbers: of a counter the increment, of a gauge the value, of
-a histogram the count of each bucket and then the sum. Only tuples, strings and numbers, so that it can be sent as it is."""
+"""``(kind, name, description, boundaries, tags, numbers)``. The numbers: of a counter the increment, of a gauge the
+value, of a histogram the count of each bucket and then the sum. Only tuples, strings and numbers, so that it can be
+sent as it is."""
 
 Batch = tuple[Record, ...]
 

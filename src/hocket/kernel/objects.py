@@ -1,15 +1,15 @@
 """Values, and the counts that keep them.
 
-**Counting.** An object is freed when no reference, borrower, dependent task or container needs it. A worker's share of a
-count is remembered (`ObjectRecord.holders`) and given back at once when the worker dies; what the driver, tasks and
+**Counting.** An object is freed when no reference, borrower, dependent task or container needs it. A worker's share of
+a count is remembered (`ObjectRecord.holders`) and given back at once when the worker dies; what the driver, tasks and
 containers hold has no name, because they do not die alone.
 
 **Waiting.** An object exists from the moment that its task is submitted. Until it has a value, tasks (`dependents`) and
-workers (`watchers`) stand in its record and are served, once, when `store` brings the value. An error is a value like any
-other, only that it fails the tasks which wait for it instead of making them ready.
+workers (`watchers`) stand in its record and are served, once, when `store` brings the value. An error is a value like
+any other, only that it fails the tasks which wait for it instead of making them ready.
 
-**More than a value.** The object of an actor's constructor stands for the actor, and that of a generator for its stream:
-their last reference ends more than a value.
+**More than a value.** The object of an actor's constructor stands for the actor, and that of a generator for its
+stream: their last reference ends more than a value.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Which task goes to which worker, and when.
 
 Tasks that are ready stand in one queue a shape; tasks of one shape are interchangeable, so only the head of a queue is
-ever looked at, and a look costs the same however long the queue is. A task goes to a worker of its own if a pool has the
-resources now, else into the queue of a worker that has a lease of its shape and room (`leases`).
+ever looked at, and a look costs the same however long the queue is. A task goes to a worker of its own if a pool has
+the resources now, else into the queue of a worker that has a lease of its shape and room (`leases`).
 
-**Fairness.** A lease may be passed on from task to task without end, so it is not when another shape waits: the worker then
-ends its lease, and what became free is offered to all shapes in turn (`dispatch`), the one that was served going to the
-back. Placement groups come before tasks: a bundle that needs a whole node would otherwise wait for a moment at which nothing runs.
+**Fairness.** A lease may be passed on from task to task without end, so it is not when another shape waits: the worker
+then ends its lease, and what became free is offered to all shapes in turn (`dispatch`), the one that was served going
+to the back. Placement groups come before tasks: a bundle that needs a whole node would otherwise wait for a moment at
+which nothing runs.
 """
 
 from __future__ import annotations

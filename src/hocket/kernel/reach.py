@@ -1,20 +1,21 @@
 """Actors that nobody can reach any more, though they are counted: those that hold their own handles, or each other's.
 
-A count says that somebody holds a handle, not who. An actor that asked for its own handle, or a ring of actors that know each other, is
-counted for ever. This is the search for them, as a garbage collector for cycles does it: what keeps an actor from being unreachable
-is a count that nothing *inside* explains, where inside are the actors that are at rest and the values that refer to other objects. A
-count is explained by
+A count says that somebody holds a handle, not who. An actor that asked for its own handle, or a ring of actors that
+know each other, is counted for ever. This is the search for them, as a garbage collector for cycles does it: what keeps
+an actor from being unreachable is a count that nothing *inside* explains, where inside are the actors that are at rest
+and the values that refer to other objects. A count is explained by
 
 - the worker of an actor at rest that holds the handle (`ObjectRecord.holders`);
 - a value in whose inside the handle is (`ObjectRecord.contained`);
 - the arguments that an actor's constructor is kept with, to build it again (`ActorRecord.creation`).
 
-All others count as reaching from outside: a handle of the driver, a task's argument, a stream's item, a worker that runs tasks, a detached
-actor's hold on itself. What those reach, directly or through other actors and values, stays.
+All others count as reaching from outside: a handle of the driver, a task's argument, a stream's item, a worker that
+runs tasks, a detached actor's hold on itself. What those reach, directly or through other actors and values, stays.
 
-An actor is at rest if nothing was asked of it that is not answered. What it does by itself, in threads or tasks of its own, does not
-keep it, here no more than when its last handle goes. Nor do we see what workers say to each other directly, or what is on its way to
-us: whoever acts on `find_unreachable` has to ask the workers first (`engine.local.ends` does).
+An actor is at rest if nothing was asked of it that is not answered. What it does by itself, in threads or tasks of its
+own, does not keep it, here no more than when its last handle goes. Nor do we see what workers say to each other
+directly, or what is on its way to us: whoever acts on `find_unreachable` has to ask the workers first
+(`engine.local.ends` does).
 
 The search takes time in proportion to the number of objects, a glance at each.
 """

@@ -1,8 +1,8 @@
 """What the kernel remembers of each object, task, worker, actor and placement group.
 
-Plain records; only the parts of the kernel (`state` lists them) change them. Every id is a whole number that is never used twice in a
-session. A task with *n* returns has the ids ``task_id .. task_id + n - 1`` for its objects, so one return costs no id
-of its own.
+Plain records; only the parts of the kernel (`state` lists them) change them. Every id is a whole number that is never
+used twice in a session. A task with *n* returns has the ids ``task_id .. task_id + n - 1`` for its objects, so one
+return costs no id of its own.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class TaskState(enum.IntEnum):
 
 
 ACTOR_WINDOW = 512
-"""Calls sent to one actor and not answered; more wait in the kernel, where they can be cancelled. A guess: enough to hide a
-round trip of 50 us at 5 us a call fifty times over."""
+"""Calls sent to one actor and not answered; more wait in the kernel, where they can be cancelled. A guess: enough to
+hide a round trip of 50 us at 5 us a call fifty times over."""
 
 DEFAULT_SHAPE = resources.Shape((("CPU", resources.UNIT),))
 """One CPU, anywhere: what most tasks ask for."""
@@ -286,8 +286,8 @@ class TaskRecord:
 class StreamRecord:
     """The objects that a generator task yields, as far as nobody has taken them.
 
-    The object at place `produced` exists already, so that it can be waited for: it becomes the next item, or an error, or
-    the end of the stream.
+    The object at place `produced` exists already, so that it can be waited for: it becomes the next item, or an error,
+    or the end of the stream.
     """
 
     __slots__ = ("is_unbounded", "produced", "read", "taken", "task_id", "wanted")
@@ -350,7 +350,8 @@ class WorkerRecord:
         self.killed = False
         #: How many tasks and calls it has been sent.
         self.sent = 0
-        #: Whether what it had not started was taken from it, because it shows no progress. It gets no more until it does.
+        #: Whether what it had not started was taken from it, because it shows no progress. It gets no more until it
+        #: does.
         self.recalled = False
         self.actor: ActorRecord | None = None
         #: The runtime environment that it has taken on, for good.
@@ -422,7 +423,8 @@ class ActorRecord:
         self.options = options
         self.state = ActorState.PENDING
         self.worker: WorkerRecord | None = None
-        #: Calls not yet sent, by caller and concurrency group: order is kept in each row, and between rows there is none.
+        #: Calls not yet sent, by caller and concurrency group: order is kept in each row, and between rows there is
+        #: none.
         self.queues: dict[RowKey, deque[TaskRecord]] = {}
         #: Calls that wait for an argument and may be overtaken.
         self.waiting: dict[int, TaskRecord] = {}

@@ -45,7 +45,8 @@ class Shape(NamedTuple):
     captures_children: bool = False
     """Whether what its tasks submit runs in the same placement group."""
     nodes: str = ""
-    """Which nodes it may or should run on, in the form that travels (JSON); only engines with several nodes look at it."""
+    """Which nodes it may or should run on, in the form that travels (JSON); only engines with several nodes look at
+    it."""
 
 
 class Allocation:

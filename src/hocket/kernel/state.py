@@ -15,10 +15,11 @@ imports only those before it in this list:
 9. `tasks`: the life of a task from `submit` to its end. Here all the others meet.
 10. `losses`: what a dead process leaves behind.
 
-One event runs through many parts, and through some of them twice: a value arrives, a task that waited for it becomes ready
-and is placed, another fails, so its own object has a value, and so on. Downwards a part calls another one by its name.
-Upwards it goes through the abstract methods of `State`, which are few: to make a task ready, to fail it, to hand out what has
-become free, and to let go of an actor. So nobody who reads a part needs more of what is above it than these sentences.
+One event runs through many parts, and through some of them twice: a value arrives, a task that waited for it becomes
+ready and is placed, another fails, so its own object has a value, and so on. Downwards a part calls another one by its
+name. Upwards it goes through the abstract methods of `State`, which are few: to make a task ready, to fail it, to hand
+out what has become free, and to let go of an actor. So nobody who reads a part needs more of what is above it than
+these sentences.
 
 They are functions and not classes because no part has a state of its own that the others could leave alone: classes cut
 along the same lines all held each other. And a function of a module costs what a method does, so the cut is free.
@@ -72,7 +73,8 @@ class State(abc.ABC):
     ) -> None:
         #: What the machine has, and what of it is free.
         self.pool = resources.Pool.build(node, gpu_ids)
-        #: Turns an exception of ours into a value, whose second part is its pickle; a pure function that the engine brings.
+        #: Turns an exception of ours into a value, whose second part is its pickle; a pure function that the engine
+        #: brings.
         self.encode_error = encode_error
         #: The encoded None, which a reservation returns.
         self.none_value = none_value

@@ -1,15 +1,16 @@
 """What generators yield.
 
-Each item is an object. The stream holds one count on each item until its reader takes it, in order, and then the count is
-the reader's. The object at the place that comes next exists already, so that it can be waited for: it becomes an item, the
-error that ended the generator, or `State.end_value`. After an error comes the end, so every stream ends the same way.
+Each item is an object. The stream holds one count on each item until its reader takes it, in order, and then the count
+is the reader's. The object at the place that comes next exists already, so that it can be waited for: it becomes an
+item, the error that ended the generator, or `State.end_value`. After an error comes the end, so every stream ends the
+same way.
 
-An item stays until it is taken, so a generator that runs far ahead of its reader waits for it: after so many items (its options say
-how many, and each that is taken is told), or when it finds that it has gone far enough (`pause`). One that nobody can read any more is
-cancelled (`State.abandon`).
+An item stays until it is taken, so a generator that runs far ahead of its reader waits for it: after so many items (its
+options say how many, and each that is taken is told), or when it finds that it has gone far enough (`pause`). One that
+nobody can read any more is cancelled (`State.abandon`).
 
-A generator that is tried again yields from the start. What an earlier attempt has yielded is there already, and the new one
-is dropped: the reader sees each place once.
+A generator that is tried again yields from the start. What an earlier attempt has yielded is there already, and the new
+one is dropped: the reader sees each place once.
 """
 
 from __future__ import annotations

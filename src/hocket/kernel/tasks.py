@@ -1,16 +1,16 @@
 """The life of a task, from `submit` to its end. Here all parts of the kernel meet.
 
-`submit` makes its objects; it then waits for its arguments, is ready, and runs. It ends when a worker returns its values
-(`finish`) or when it fails for good (`fail_with`); until then it may be tried again (`retry`). Whatever the end, its
-objects have a value afterwards, its arguments are released, and its worker has its next work.
+`submit` makes its objects; it then waits for its arguments, is ready, and runs. It ends when a worker returns its
+values (`finish`) or when it fails for good (`fail_with`); until then it may be tried again (`retry`). Whatever the end,
+its objects have a value afterwards, its arguments are released, and its worker has its next work.
 
 Constructors and calls of methods go the same way. What is different for these is in `actors` and `calls`.
 
 Tasks that are over are remembered for those who look (`State.closed_tasks`), with all that failed or took long, and a
 sample of the others.
 
-`submit`, `make_ready`, `finish` and what they call are the hot path: a task passes through in some 5 us, and whatever is
-added here is paid by each.
+`submit`, `make_ready`, `finish` and what they call are the hot path: a task passes through in some 5 us, and whatever
+is added here is paid by each.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ SHORT_SECONDS = 0.001
 """A run shorter than this is one of very many, or of no interest."""
 
 KEPT_RUNS = 1_000
-"""So many short runs of a function are all remembered; of those that follow, one in `KEPT_EVERY`. At 100,000 tasks a second
-remembering each would cost 5 % (measured), and 10,000 of them would be a tenth of a second's. All are counted."""
+"""So many short runs of a function are all remembered; of those that follow, one in `KEPT_EVERY`. At 100,000 tasks a
+second remembering each would cost 5 % (measured), and 10,000 of them would be a tenth of a second's. All are
+counted."""
 
 KEPT_EVERY = 64
 """A power of two."""
@@ -105,7 +106,10 @@ def finish(
     values: list[tuple[tuple[object, ...], tuple[int, ...]]],
     started: float = 0.0,
 ) -> None:
-    """The worker returned the values of a task, each with the ids of the objects that it refers to. Some may be errors."""
+    """The worker returned the values of a task, each with the ids of the objects that it refers to.
+
+    Some may be errors.
+    """
     task = worker.inflight.pop(task_id, None)
     if task is None:  # its actor was killed meanwhile
         objects.drop_values(kernel, task_id, values)

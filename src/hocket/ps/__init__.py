@@ -1,7 +1,7 @@
 """Parameter servers: servers hold variables, workers compute, a coordinator schedules.
 
-`cluster` says who takes part. `initializers` say what a variable begins with, and `optimizers` how a gradient changes it. `partitioners` say into how
-many shards it is cut, and `placement` which server holds which. These need numpy alone.
+`cluster` says who takes part. `initializers` say what a variable begins with, and `optimizers` how a gradient changes
+it. `partitioners` say into how many shards it is cut, and `placement` which server holds which. These need numpy alone.
 
 `store` is where it happens: variables lie in memory that all processes of a machine share, and whoever pushes updates
 them there, in a transaction. `dense` and `rows` are the two kinds of variables in that memory, `gate` bounds how far

@@ -9,8 +9,9 @@ file                    what is in it
 ``<name>/ids.npy``      a table's ids, one for each row; with ``hits.npy`` and ``last_steps.npy``
 ======================= ==============================================================================================================================
 
-Shards are put together when it is written, and split again when it is read, so it does not matter how many servers there are. It is written beside its place and
-renamed, so a half checkpoint cannot be seen. It is one cut: the gate is held meanwhile.
+Shards are put together when it is written, and split again when it is read, so it does not matter how many servers
+there are. It is written beside its place and renamed, so a half checkpoint cannot be seen. It is one cut: the gate is
+held meanwhile.
 """
 
 from __future__ import annotations

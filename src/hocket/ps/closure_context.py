@@ -102,7 +102,9 @@ def entered(context: ClosureContext) -> Iterator[None]:
 
 
 def get_current_worker_index() -> int:
-    """Return the index of the worker that runs the calling closure. TensorFlow calls it ``experimental_get_current_worker_index``.
+    """Return the index of the worker that runs the calling closure.
+
+    TensorFlow calls it ``experimental_get_current_worker_index``.
 
     Raises:
         RuntimeError: It is called outside a closure.

@@ -17,9 +17,12 @@ NOT_READY, READY = "NOT_READY", "READY"
 
 @final
 class RemoteValue:
-    """The result of a closure, that is or will be there. Made by `Coordinator.schedule`; may be an argument of another closure.
+    """The result of a closure, that is or will be there.
 
-    Its value comes to the coordinator with the closure's end, so it outlives the worker. It is kept as long as this object is.
+    Made by `Coordinator.schedule`; may be an argument of another closure.
+
+    Its value comes to the coordinator with the closure's end, so it outlives the worker. It is kept as long as this
+    object is.
     """
 
     __slots__ = ("__weakref__", "_closure", "_condition", "_dependents", "_error", "_state", "_value")

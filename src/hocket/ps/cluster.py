@@ -1,12 +1,14 @@
 """Clusters: which processes take part in training with parameter servers, and in which role.
 
-- The **chief** makes the variables and schedules steps. There is one at most. Where the driver does that, none need be named.
+- The **chief** makes the variables and schedules steps. There is one at most. Where the driver does that, none need be
+  named.
 - **Workers** compute steps.
 - **Servers** hold the variables. TensorFlow's name for them, "ps", is understood everywhere.
 - The **evaluator** looks at snapshots. There is one at most, and it need not know the others, nor they it.
 
-A cluster's members are called tasks here, each with the index that it has in its role, because TensorFlow calls them so and `Cluster` is read as its
-``ClusterSpec`` is. They have nothing to do with tasks that are functions running elsewhere.
+A cluster's members are called tasks here, each with the index that it has in its role, because TensorFlow calls them so
+and `Cluster` is read as its ``ClusterSpec`` is. They have nothing to do with tasks that are functions running
+elsewhere.
 """
 
 from __future__ import annotations
@@ -59,18 +61,20 @@ class Cluster:
     """Which tasks there are, and where. It cannot be changed.
 
     Args:
-        jobs: The tasks of each role, as a dict. Each may be a number, a list of addresses, or a dict of the addresses of some tasks by index. A ``ClusterSpec`` or a
-            cluster resolver of TensorFlow is read, too.
+        jobs: The tasks of each role, as a dict. Each may be a number, a list of addresses, or a dict of the addresses
+            of some tasks by index. A ``ClusterSpec`` or a cluster resolver of TensorFlow is read, too.
         chief: How many chiefs, if not said in `jobs`: 0 or 1.
         workers: How many workers.
         servers: How many servers.
         evaluator: How many evaluators: 0 or 1.
         task: Which of them this process is, if it is one.
 
-    Two clusters are equal if they have the same tasks at the same addresses, whoever looks at them. One without tasks is false.
+    Two clusters are equal if they have the same tasks at the same addresses, whoever looks at them. One without tasks
+    is false.
 
     Raises:
-        ValueError: A role, a number, an index or an address is none; there are two chiefs or evaluators; `task` is not in the cluster.
+        ValueError: A role, a number, an index or an address is none; there are two chiefs or evaluators; `task` is not
+            in the cluster.
 
     Example:
         >>> from hocket import ps

@@ -38,9 +38,10 @@ class Coordinator:
         max_queued: How many closures may wait before `schedule` waits.
         num_cpus: How many CPUs each worker holds. Workers wait for each other's, so hold none by default.
         resources: What else each worker holds.
-        modules: What the functions import, such as ``"torch"``. Where workers are forked it is imported once, and a worker that replaces another has it at once.
-        watchdog_s: If no closure ends for so many seconds while some run, the stacks of this process and of the workers are written to stderr, once; then it
-            goes on. Default: never.
+        modules: What the functions import, such as ``"torch"``. Where workers are forked it is imported once, and a
+            worker that replaces another has it at once.
+        watchdog_s: If no closure ends for so many seconds while some run, the stacks of this process and of the workers
+            are written to stderr, once; then it goes on. Default: never.
 
     Raises:
         TypeError: It is no strategy.
@@ -128,7 +129,8 @@ class Coordinator:
         """Have a worker run a function; return at once.
 
         Args:
-            fn: Any function. It runs in a worker; variables, the strategy and per-worker iterators may be in its arguments, or around it.
+            fn: Any function. It runs in a worker; variables, the strategy and per-worker iterators may be in its
+                arguments, or around it.
             args: What it is given. Remote values of other closures may be among them: it runs when they are there.
             kwargs: The same, by name.
 
@@ -136,7 +138,8 @@ class Coordinator:
             Its result, which will be there.
 
         Raises:
-            TypeError: It cannot be called, or takes along what would be a copy in each worker, or a constant in the graph of a ``tf.function``.
+            TypeError: It cannot be called, or takes along what would be a copy in each worker, or a constant in the
+                graph of a ``tf.function``.
             ClosureFailures: Closures have failed before.
         """
         _refuse_in_closure("schedule")
@@ -158,7 +161,8 @@ class Coordinator:
             How many have run since the last join. Closures for which no worker had data are not among them.
 
         Raises:
-            ClosureFailures: Closures failed: all errors in one group. No closure runs any more then, and the next may be scheduled.
+            ClosureFailures: Closures failed: all errors in one group. No closure runs any more then, and the next may
+                be scheduled.
             GetTimeoutError: They have not ended by then.
         """
         _refuse_in_closure("join")
@@ -179,7 +183,9 @@ class Coordinator:
         return self._scheduler.is_done()
 
     def fetch(self, structure: Any) -> Any:
-        """Wait for remote values, also in nested lists, tuples and dicts, and put their values in their places. Other values pass through.
+        """Wait for remote values, also in nested lists, tuples and dicts, and put their values in their places.
+
+        Other values pass through.
 
         Raises:
             Exception: What a closure raised.
@@ -192,8 +198,9 @@ class Coordinator:
         """Make a dataset of which each worker reads its part.
 
         Args:
-            dataset: A function that returns something to iterate over, called in each worker with an `InputContext` if it takes an argument; or a sequence (with ``len``
-                and ``[]``), whose items are dealt: each to one worker, once, whoever is free.
+            dataset: A function that returns something to iterate over, called in each worker with an `InputContext` if
+                it takes an argument; or a sequence (with ``len`` and ``[]``), whose items are dealt: each to one
+                worker, once, whoever is free.
 
         Raises:
             TypeError: It is neither.
@@ -244,8 +251,9 @@ class Coordinator:
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> str:
         """Wait for all closures; write a checkpoint of all variables, and of where each dataset is. Returns its path.
 
-        A program that begins again makes the same variables and the same coordinator, calls `restore`, and then ``iter`` of its datasets in the same order:
-        each item is drawn once, by the two runs together. Of a sequence that is dealt so also with another number of workers.
+        A program that begins again makes the same variables and the same coordinator, calls `restore`, and then
+        ``iter`` of its datasets in the same order: each item is drawn once, by the two runs together. Of a sequence
+        that is dealt so also with another number of workers.
 
         Args:
             path: A directory that does not exist, or a checkpoint, which is replaced.
@@ -266,7 +274,8 @@ class Coordinator:
 
         Raises:
             RuntimeError: A dataset was begun already.
-            CheckpointMismatchError: A variable does not fit; or it was written by ``strategy.save``, which knows no datasets.
+            CheckpointMismatchError: A variable does not fit; or it was written by ``strategy.save``, which knows no
+                datasets.
         """
         if self._scheduler.inputs.has_begun:
             raise RuntimeError(
@@ -317,7 +326,10 @@ class Coordinator:
         self._workers.remove(index)
 
     def get_worker_pids(self) -> dict[int, int]:
-        """Return the workers' processes, by index. One that has died is replaced when the next closure comes to it, and named until then."""
+        """Return the workers' processes, by index.
+
+        One that has died is replaced when the next closure comes to it, and named until then.
+        """
         return {index: one.describe().pid for index, one in sorted(self._workers.dispatchers.items())}
 
     def statistics(self) -> dict[str, int | float]:
@@ -332,7 +344,8 @@ class Coordinator:
 
 
 _SEQUENCES: Final = 1 << 40
-"""How many closures a worker can run for one coordinator. A strategy's next coordinator counts on from there, so that no push has the ticket of an older one."""
+"""How many closures a worker can run for one coordinator. A strategy's next coordinator counts on from there, so that
+no push has the ticket of an older one."""
 
 _generations: weakref.WeakKeyDictionary[strategy.ParameterServerStrategy, itertools.count[int]] = (
     weakref.WeakKeyDictionary()

@@ -2,11 +2,12 @@
 
 An update reads the current copy and writes the other; then one word makes that one current. So
 
-- who reads never waits, and never sees half an update: it copies the current one, and looks whether a writer has come round to it meanwhile;
+- who reads never waits, and never sees half an update: it copies the current one, and looks whether a writer has come
+  round to it meanwhile;
 - a writer that is killed leaves the current copy as it was, and whoever comes next simply writes the other one again.
 
-It costs twice the memory of the value and of the optimizer's slots, and no pass over them more than changing them in place would. Tables, which are large,
-are kept in another way (`rows`).
+It costs twice the memory of the value and of the optimizer's slots, and no pass over them more than changing them in
+place would. Tables, which are large, are kept in another way (`rows`).
 
 All but reading happens under the server's mutex (`store`).
 """
@@ -26,7 +27,8 @@ BEGUN, DONE = 0, 1
 """Words of the header: how many updates were begun, and how many are done. The copy ``DONE & 1`` is the current one."""
 
 _TRIES: Final = 8
-"""How often a reader copies before it asks the writers to wait. A guess: two whole updates must fall into one copying for a try to fail."""
+"""How often a reader copies before it asks the writers to wait. A guess: two whole updates must fall into one copying
+for a try to fail."""
 
 SCATTERS: Final[dict[str, Callable[[Array, Array, Array], None]]] = {
     "add": np.add.at,
@@ -172,7 +174,10 @@ class DenseShard:
 
 
 def is_finite(gradient: Array) -> bool:
-    """Tell whether a gradient has neither NaN nor infinity, in one pass that only reads. False also where its square is infinite."""
+    """Tell whether a gradient has neither NaN nor infinity, in one pass that only reads.
+
+    False also where its square is infinite.
+    """
     flat = gradient.reshape(-1)
     with np.errstate(all="ignore"):
         return bool(np.isfinite(np.dot(flat, flat)))

@@ -9,8 +9,8 @@ the same order and with the same numbers. Pushes that were applied before are kn
 dataset goes on where it was (`streams`). So a closure can run more than once, but what it does to variables happens
 once. A closure never moves to another worker once it was sent.
 
-**The end.** Closures that have not ended are cancelled, those that run too: their workers are killed. It comes with `close`, with the session's end, and when
-nobody holds the coordinator any more.
+**The end.** Closures that have not ended are cancelled, those that run too: their workers are killed. It comes with
+`close`, with the session's end, and when nobody holds the coordinator any more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ DEPTH: Final = 2
 """How many batches a worker has at once: one that it runs, and one that waits there."""
 
 BATCH_SECONDS: Final = 0.005
-"""How long a batch should take: short, so that workers share evenly what is left, and long against the 100 us that sending costs. A guess."""
+"""How long a batch should take: short, so that workers share evenly what is left, and long against the 100 us that
+sending costs. A guess."""
 
 MAX_BATCH: Final = 256
 
@@ -37,11 +38,12 @@ MAX_FUNCTIONS: Final = 2 * MAX_BATCH
 """How many functions a worker knows at once: those of a batch, and as many that may come again."""
 
 _AHEAD_SECONDS: Final = 0.1
-"""A worker whose closures take longer gets the next one when it has ended this one: there is little to be gained, and another may be free sooner. A guess."""
+"""A worker whose closures take longer gets the next one when it has ended this one: there is little to be gained, and
+another may be free sooner. A guess."""
 
 MAX_DEATHS: Final = 20
-"""How many workers in a row may die in the middle of one closure, before the closure is given up. A guess: preemption kills a few, a closure that crashes its
-process kills all."""
+"""How many workers in a row may die in the middle of one closure, before the closure is given up. A guess: preemption
+kills a few, a closure that crashes its process kills all."""
 
 _RETRY_SECONDS: Final = 0.01
 

@@ -1,9 +1,11 @@
 """Tables: rows that are looked up by id, and of which a step touches few. They are what parameter servers are for.
 
-Ids are either row numbers, 0 to ``rows - 1``, or any whole numbers of 64 bits (``rows=None``), which are hashed. A row comes into being when it is first
-looked up. Rows are dealt out over all servers, ``id % servers`` or by a hash, so that the often used ones (usually with small numbers) are spread, too.
+Ids are either row numbers, 0 to ``rows - 1``, or any whole numbers of 64 bits (``rows=None``), which are hashed. A row
+comes into being when it is first looked up. Rows are dealt out over all servers, ``id % servers`` or by a hash, so that
+the often used ones (usually with small numbers) are spread, too.
 
-A lookup moves each different row once, however often its id was asked for; a gradient is added up over equal ids before it moves.
+A lookup moves each different row once, however often its id was asked for; a gradient is added up over equal ids before
+it moves.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from hocket.ps.memory import Array
 @final
 @dataclass(frozen=True, slots=True)
 class IndexedSlices:
-    """The gradient of a table: for each of some ids, the gradient of its row. Ids may repeat; then they add up. The name is TensorFlow's.
+    """The gradient of a table: for each of some ids, the gradient of its row.
+
+    Ids may repeat; then they add up. The name is TensorFlow's.
 
     Attributes:
         values: [..., dim]
@@ -80,9 +84,12 @@ class Lookup:
         return np.take(self.rows, self.places, axis=0, out=out, mode="clip")
 
     def gradient(self, values: Any) -> IndexedSlices:
-        """Return the gradient of the table, from that of `expand`: added up over equal ids. The ids are not sorted again for it.
+        """Return the gradient of the table, from that of `expand`: added up over equal ids.
 
-        A model that adds up the rows of a bag of ids has one gradient for all of them: give it with `numpy.broadcast_to`, and it is not copied for each.
+        The ids are not sorted again for it.
+
+        A model that adds up the rows of a bag of ids has one gradient for all of them: give it with
+        `numpy.broadcast_to`, and it is not copied for each.
 
         Args:
             values: [..., dim], a row for each id asked for.
@@ -120,7 +127,8 @@ class Embedding(handles.Handle):
     Args:
         rows: How many ids there are, from 0. None: ids are any 64-bit numbers.
         dim: How long a row is.
-        **settings: ``name``, ``dtype``, ``initializer``, ``optimizer``, ``capacity``, ``eviction``: see `ParameterServerStrategy.make_embedding`.
+        **settings: ``name``, ``dtype``, ``initializer``, ``optimizer``, ``capacity``, ``eviction``: see
+            `ParameterServerStrategy.make_embedding`.
 
     Raises:
         RuntimeError: It is made outside a scope.
@@ -212,7 +220,9 @@ class Embedding(handles.Handle):
         self._write("rows_add", unique, sums)
 
     def evict(self, idle_updates: int) -> int:
-        """Give up the rows that none of the table's last updates has touched; return how many. If they are asked for again, they begin anew.
+        """Give up the rows that none of the table's last updates has touched; return how many.
+
+        If they are asked for again, they begin anew.
 
         Args:
             idle_updates: How many updates back.
@@ -289,7 +299,8 @@ class Embedding(handles.Handle):
     def _deal(self, ids: Array) -> list[tuple[records.TableSpec, Array, Array]]:
         """Return, for each shard, which of the ids are its, and what they are called there.
 
-        Shards without any are among them: an update counts as a step of each, so that steps are the same with any number of servers.
+        Shards without any are among them: an update counts as a step of each, so that steps are the same with any
+        number of servers.
         """
         count = len(self._parts)
         owners, local = (placement.hash_shard(ids, count), ids) if self.rows is None else placement.locate(ids, count)

@@ -1,6 +1,7 @@
 """Evaluation beside training: a process of its own looks at snapshots, while training goes on.
 
-It reads live variables (on the servers' machine), or checkpoints as they appear in a folder; then it needs nothing of the cluster. The name is Keras 2's.
+It reads live variables (on the servers' machine), or checkpoints as they appear in a folder; then it needs nothing of
+the cluster. The name is Keras 2's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Variables of frameworks in the scope of a strategy and in closures: what becomes ours, and what is refused.
 
-A framework's variable lives in the process that made it. Taken along by a closure it is copied, each worker changes its own copy, and the one that the program
-prints at the end is still what it was: a wrong number, without a word. So a ``tf.Variable`` that is made in a scope is made on the servers, as in TensorFlow;
-the weights of Keras's layers and of PyTorch's modules, which those frameworks need in their own form, are refused there; and a closure that takes variables of
-TensorFlow or Keras along is refused.
+A framework's variable lives in the process that made it. Taken along by a closure it is copied, each worker changes its
+own copy, and the one that the program prints at the end is still what it was: a wrong number, without a word. So a
+``tf.Variable`` that is made in a scope is made on the servers, as in TensorFlow; the weights of Keras's layers and of
+PyTorch's modules, which those frameworks need in their own form, are refused there; and a closure that takes variables
+of TensorFlow or Keras along is refused.
 
 Nothing is imported here: what a program has not loaded, it has made no variables of.
 """

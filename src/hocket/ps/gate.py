@@ -1,19 +1,23 @@
 """The gate that pulls and pushes go through: it bounds how far workers run ahead of each other.
 
-A worker *enters* when it pulls, which notes the version that it reads, and *leaves* when its push was applied, which counts the version. A push's **staleness** is
-how many other pushes were applied between the two. It is counted for each push; with a bound it is never more than `max_staleness`.
+A worker *enters* when it pulls, which notes the version that it reads, and *leaves* when its push was applied, which
+counts the version. A push's **staleness** is how many other pushes were applied between the two. It is counted for each
+push; with a bound it is never more than `max_staleness`.
 
-To hold the bound without ever getting stuck is a matter of deadlines. A worker that read version v must be applied when at most ``v + max_staleness`` pushes
-were; call that its deadline. The gate admits a pull, and grants a push, only if all others can still make theirs, one after the other in the order of
-deadlines (Jackson's rule: if any order keeps all deadlines, that one does). The worker with the earliest deadline can always be granted, so somebody
-always can go on. With ``max_staleness=0`` one worker at a time is inside.
+To hold the bound without ever getting stuck is a matter of deadlines. A worker that read version v must be applied when
+at most ``v + max_staleness`` pushes were; call that its deadline. The gate admits a pull, and grants a push, only if
+all others can still make theirs, one after the other in the order of deadlines (Jackson's rule: if any order keeps all
+deadlines, that one does). The worker with the earliest deadline can always be granted, so somebody always can go on.
+With ``max_staleness=0`` one worker at a time is inside.
 
-This bounds what the stale synchronous parallel model bounds (Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013),
-counted in pushes instead of in each worker's clock: what a gradient misses, whoever computed it.
+This bounds what the stale synchronous parallel model bounds (Ho et al., "More Effective Distributed ML via a Stale
+Synchronous Parallel Parameter Server", 2013), counted in pushes instead of in each worker's clock: what a gradient
+misses, whoever computed it.
 
-**Synchronous steps** are another way: all workers compute from the same version, and the mean of their gradients is applied. A step takes the first N of M
-gradients, so that M - N backup workers may be slow (Chen, Pan, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD", 2016); a gradient that comes
-later is dropped, and counted. Whoever brings the last one that a step needs closes it; if that worker dies before it could, the next who waits does.
+**Synchronous steps** are another way: all workers compute from the same version, and the mean of their gradients is
+applied. A step takes the first N of M gradients, so that M - N backup workers may be slow (Chen, Pan, Monga, Bengio and
+Jozefowicz, "Revisiting Distributed Synchronous SGD", 2016); a gradient that comes later is dropped, and counted.
+Whoever brings the last one that a step needs closes it; if that worker dies before it could, the next who waits does.
 
 The state is a memory of its own with a robust mutex. A worker that dies inside is forgotten by the coordinator.
 """
@@ -58,12 +62,13 @@ LOG_ROWS: Final = 1 << 22
 """How many pushes the log holds; the newest. 32 bytes each, that cost what is used."""
 
 VERSION, BOUND, HIGHEST, LOGGED, IS_LOGGING, NEEDED, CLOSER, LATE, SKIPPED, WORKERS = range(10)
-"""Words: pushes or steps applied; the bound; one more than the highest worker seen; pushes logged; whether they are; how many gradients a synchronous step needs (0: steps
-are not synchronous); who closes the step, one more than its number (0: nobody); gradients that came too late; pushes
-skipped because of NaN; how many workers there are."""
+"""Words: pushes or steps applied; the bound; one more than the highest worker seen; pushes logged; whether they are;
+how many gradients a synchronous step needs (0: steps are not synchronous); who closes the step, one more than its
+number (0: nobody); gradients that came too late; pushes skipped because of NaN; how many workers there are."""
 
 _HOLD_SECONDS: Final = 0.001
-"""How long who holds the gate sleeps between two looks. Pushes take a millisecond or so, and do not ring when there is no bound."""
+"""How long who holds the gate sleeps between two looks. Pushes take a millisecond or so, and do not ring when there is
+no bound."""
 
 _SLICE_SECONDS: Final = 0.5
 """How long a sleep lasts at most: a waiter looks again even if nobody wakes it. A guess."""
@@ -149,7 +154,8 @@ class Gate:
         """Say that a worker's gradient is in its boxes; return what is to be done. See `leave` for the arguments.
 
         Returns:
-            `WAITS` for others; `CLOSES`: this worker must close the step; `COMES_LATE`: the step is over, or the gradient was counted before.
+            `WAITS` for others; `CLOSES`: this worker must close the step; `COMES_LATE`: the step is over, or the
+            gradient was counted before.
         """
         with self._mutex:
             words = self._words
@@ -190,7 +196,10 @@ class Gate:
         self._wake()
 
     def enter_round(self, worker: int) -> bool:
-        """Wait until this worker may pull for the next step. Returns whether it must close the one that is on: its closer has died."""
+        """Wait until this worker may pull for the next step.
+
+        Returns whether it must close the one that is on: its closer has died.
+        """
         return bool(self._wait(worker, self._try_enter_round) == _MUST_CLOSE)
 
     def set_idle(self, worker: int, is_idle: bool) -> None:
@@ -327,7 +336,10 @@ class Gate:
         return {int(staleness): int(self._histogram[staleness]) for staleness in np.flatnonzero(self._histogram)}
 
     def get_log(self) -> Array:
-        """Return the newest pushes, oldest first: worker, version read, version applied at, nanoseconds. Empty without ``log_pushes``."""
+        """Return the newest pushes, oldest first: worker, version read, version applied at, nanoseconds.
+
+        Empty without ``log_pushes``.
+        """
         with self._mutex:
             count = int(self._words[LOGGED])
             if count <= LOG_ROWS:

@@ -1,7 +1,8 @@
 """Accumulates the gradients of a synchronous step: for each shard, a box for each worker.
 
-A worker puts its gradient into its own box, so nobody is in its way. When as many are there as a step needs, one worker takes the boxes' mean, in the order of
-the workers, and pushes it. So the sum does not depend on who came first, and a box outlives whoever filled it.
+A worker puts its gradient into its own box, so nobody is in its way. When as many are there as a step needs, one worker
+takes the boxes' mean, in the order of the workers, and pushes it. So the sum does not depend on who came first, and a
+box outlives whoever filled it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from hocket.ps import memory, records, slices
 from hocket.ps.memory import Array
 
 NUM_BOXES: Final = 128
-"""How many workers a synchronous step can have. Boxes that are not used cost nothing. A guess at more than anybody starts."""
+"""How many workers a synchronous step can have. Boxes that are not used cost nothing. A guess at more than anybody
+starts."""
 
 _MAX_ROWS: Final = 1 << 18
 """How many different rows of a table a worker's gradient may have. A guess at more than any batch has."""

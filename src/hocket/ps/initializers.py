@@ -1,17 +1,21 @@
 """Initializers: what variables and the rows of tables begin with.
 
-A row's first value depends on the seed, on its id and on the column, and on nothing else. So it does not matter when a row is made, together with which
-others, by whom, or on which shard: a table whose rows appear as they are asked for has the values it would have had if all of them had been made at the
-start, also when it is loaded into another number of shards.
+A row's first value depends on the seed, on its id and on the column, and on nothing else. So it does not matter when a
+row is made, together with which others, by whom, or on which shard: a table whose rows appear as they are asked for has
+the values it would have had if all of them had been made at the start, also when it is loaded into another number of
+shards.
 
-For that, random numbers are not drawn from a stream: they are hashes of where they go (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
-SC 2011). A row's id and the seed make the state of a splitmix64 generator (see `hashing`), whose k-th output has the bits of columns 2k and 2k + 1. `Normal` makes them into two numbers of a bell curve as
-G. Box and M. Muller did in "A Note on the Generation of Random Normal Deviates" (1958).
+For that, random numbers are not drawn from a stream: they are hashes of where they go (J. Salmon et al., "Parallel
+Random Numbers: As Easy as 1, 2, 3", SC 2011). A row's id and the seed make the state of a splitmix64 generator (see
+`hashing`), whose k-th output has the bits of columns 2k and 2k + 1. `Normal` makes them into two numbers of a bell
+curve as G. Box and M. Muller did in "A Note on the Generation of Random Normal Deviates" (1958).
 
-Values are computed as float32 and have 24 random bits; a float64 variable begins with the same numbers. Those of `Uniform` are the same on every
-machine; those of `Normal` come from logarithms and sines, whose last bit may differ between processors.
+Values are computed as float32 and have 24 random bits; a float64 variable begins with the same numbers. Those of
+`Uniform` are the same on every machine; those of `Normal` come from logarithms and sines, whose last bit may differ
+between processors.
 
-Measured for rows of 64: 3 ns a number for `Uniform` and 4 for `Normal`, where numpy's generators take 2 and 9. A row of one column wastes half of its bits.
+Measured for rows of 64: 3 ns a number for `Uniform` and 4 for `Normal`, where numpy's generators take 2 and 9. A row of
+one column wastes half of its bits.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ VERSION: Final = 1
 """Which numbers these are. Golden values in the tests hold it: whoever changes a result here raises it."""
 
 BLOCK: Final = 32768
-"""How many elements are worked on at once. Measured: 65,536 gains nothing, 16,384 takes a quarter longer, as each line of numpy costs a microsecond."""
+"""How many elements are worked on at once. Measured: 65,536 gains nothing, 16,384 takes a quarter longer, as each line
+of numpy costs a microsecond."""
 
 MAX_SEED: Final = (1 << 64) - 1
 
@@ -47,7 +52,8 @@ class Initializer(abc.ABC):
 
     It is immutable, holds no arrays and can be pickled; any number of threads may call it at once.
 
-    There are four of them: `Zeros`, `Constant`, `Uniform` and `Normal`. To write another, give `fill`, and let a row depend on its id alone.
+    There are four of them: `Zeros`, `Constant`, `Uniform` and `Normal`. To write another, give `fill`, and let a row
+    depend on its id alone.
     """
 
     @abc.abstractmethod
@@ -55,8 +61,10 @@ class Initializer(abc.ABC):
         """Write the first values of rows.
 
         Args:
-            ids: The rows' ids, any numbers of 64 bits, in any order. For a dense variable: the positions along its first axis.
-            out: Where they go: one row for each id. A row may have any shape; an array of more than two axes must be contiguous.
+            ids: The rows' ids, any numbers of 64 bits, in any order. For a dense variable: the positions along its
+                first axis.
+            out: Where they go: one row for each id. A row may have any shape; an array of more than two axes must be
+                contiguous.
 
         Example:
             >>> import numpy as np

@@ -1,8 +1,8 @@
 """Links: the servers and the gate of a strategy, opened once in a process and found again by the strategy's key.
 
-A process reaches a server through its memory if the two share a machine: `hocket.ps.store.Store` does the work where the
-memory is. Elsewhere a proxy has the server do it, with the same methods, so a variable's code is the same in both. The
-gate is reached in the same two ways.
+A process reaches a server through its memory if the two share a machine: `hocket.ps.store.Store` does the work where
+the memory is. Elsewhere a proxy has the server do it, with the same methods, so a variable's code is the same in both.
+The gate is reached in the same two ways.
 """
 
 from __future__ import annotations

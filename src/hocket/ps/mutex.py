@@ -1,8 +1,9 @@
 """A lock in shared memory that survives its holder.
 
-It is the C library's robust mutex (POSIX 2008, ``pthread_mutexattr_setrobust``): when a thread ends, or its process is killed, while it holds the lock, the
-kernel hands the lock to the next who asks, and tells it. That one then puts right what the dead one left half done (see `store`), and goes on. So there is no
-owner to be found dead, no time-out to be tuned, and no moment in which nobody notices.
+It is the C library's robust mutex (POSIX 2008, ``pthread_mutexattr_setrobust``): when a thread ends, or its process is
+killed, while it holds the lock, the kernel hands the lock to the next who asks, and tells it. That one then puts right
+what the dead one left half done (see `store`), and goes on. So there is no owner to be found dead, no time-out to be
+tuned, and no moment in which nobody notices.
 
 A holder that is only *stopped* keeps the lock. Whoever waits then waits for as long as its own time-out allows.
 

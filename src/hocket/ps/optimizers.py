@@ -1,19 +1,22 @@
 """Optimizers: how servers turn gradients into new values.
 
-Each optimizer is a rule for one element: from its value, its gradient, and what is kept for it in *slots* (momentum, sums of squares), come its new
-value and new slots. So one loop serves a whole variable, a shard of it, and rows that were gathered from a table.
+Each optimizer is a rule for one element: from its value, its gradient, and what is kept for it in *slots* (momentum,
+sums of squares), come its new value and new slots. So one loop serves a whole variable, a shard of it, and rows that
+were gathered from a table.
 
-**The cost is memory's.** A push of a million floats reads and writes some 12 MB (SGD) to 28 MB (Adam). A line of numpy over all of it would move as much
-again for each operation, so `Optimizer.apply` goes through blocks that stay in the cache, with scratch that each thread makes once.
+**The cost is memory's.** A push of a million floats reads and writes some 12 MB (SGD) to 28 MB (Adam). A line of numpy
+over all of it would move as much again for each operation, so `Optimizer.apply` goes through blocks that stay in the
+cache, with scratch that each thread makes once.
 
-Measured for a million floats in place, where adding two arrays takes 0.48 ms: SGD 0.41 ms, with momentum 0.71, Adagrad 1.3, Adam 1.9, FTRL 2.3. Into
-other arrays it is up to half as much more. Ten floats take 8 to 18 microseconds.
+Measured for a million floats in place, where adding two arrays takes 0.48 ms: SGD 0.41 ms, with momentum 0.71, Adagrad
+1.3, Adam 1.9, FTRL 2.3. Into other arrays it is up to half as much more. Ten floats take 8 to 18 microseconds.
 
-**Rows are lazy.** `Optimizer.apply_rows` moves only the rows it is given, as TensorFlow's sparse updates and ``torch.optim.SparseAdam`` do. A row that
-is not pushed keeps its value and its slots: its momentum does not carry it on, its averages do not decay, weight decay does not touch it.
+**Rows are lazy.** `Optimizer.apply_rows` moves only the rows it is given, as TensorFlow's sparse updates and
+``torch.optim.SparseAdam`` do. A row that is not pushed keeps its value and its slots: its momentum does not carry it
+on, its averages do not decay, weight decay does not touch it.
 
-What is not finite is not looked for here, and spreads as in any arithmetic, without a warning: whether a push with a NaN is dropped is a question that
-comes before.
+What is not finite is not looked for here, and spreads as in any arithmetic, without a warning: whether a push with a
+NaN is dropped is a question that comes before.
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ from hocket.ps import checks
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
 
 BLOCK: Final = 32768
-"""How many elements are worked on at once. Measured for a million floats, on a core with 48 KiB and 2 MiB of cache: 65,536 gains 5 % more, which a core
-with half the cache would lose; 16,384 takes a quarter longer, as each line of numpy costs half a microsecond; all at once takes half as long again."""
+"""How many elements are worked on at once. Measured for a million floats, on a core with 48 KiB and 2 MiB of cache:
+65,536 gains 5 % more, which a core with half the cache would lose; 16,384 takes a quarter longer, as each line of numpy
+costs half a microsecond; all at once takes half as long again."""
 
 _TINY: Final = 1.2e-38
 """The least epsilon: a smaller one would be 0 as a float32, and 0 / 0 where a gradient has always been 0."""
@@ -43,15 +47,16 @@ _TINY: Final = 1.2e-38
 class Optimizer(abc.ABC):
     """A rule that makes new values from old ones and a gradient.
 
-    It is immutable, holds no arrays and can be pickled: variables, slots and the number of the step belong to whoever calls. Any number of threads may
-    call one optimizer at once, for arrays that do not overlap.
+    It is immutable, holds no arrays and can be pickled: variables, slots and the number of the step belong to whoever
+    calls. Any number of threads may call one optimizer at once, for arrays that do not overlap.
 
     There are four of them: `SGD`, `Adagrad`, `Adam` and `FTRL`.
     """
 
     lr: float
     slots: tuple[str, ...]
-    """The names of what is kept for each element. A slot has the variable's shape and its dtype: float32, or float64."""
+    """The names of what is kept for each element. A slot has the variable's shape and its dtype: float32, or
+    float64."""
     _initials: dict[str, float]
 
     def _finish(self, weights: Sequence[str], **initials: float) -> None:
@@ -81,8 +86,8 @@ class Optimizer(abc.ABC):
     def _update(self, block: _Block, step: int, scale: float) -> None:
         """Write the new values and slots of one block.
 
-        What is written may be the same memory as what is read, so nothing may be read after it has been written. The gradient and, where they are other
-        arrays, the old values and slots stay as they are.
+        What is written may be the same memory as what is read, so nothing may be read after it has been written. The
+        gradient and, where they are other arrays, the old values and slots stay as they are.
         """
 
     @final
@@ -137,7 +142,8 @@ class Optimizer(abc.ABC):
             rows: Copies of the rows, each of them once: contiguous, [how many, columns].
             slots: The same of each slot, in the order of `slots`.
             gradient: The rows' gradients.
-            step: The number of this update of the table, 1 for the first. It is the table's, not a row's: as in ``torch.optim.SparseAdam``.
+            step: The number of this update of the table, 1 for the first. It is the table's, not a row's: as in
+                ``torch.optim.SparseAdam``.
             scale: What the learning rate is multiplied by, for this update.
 
         Example:
@@ -223,7 +229,8 @@ class Adagrad(Optimizer):
 
     Args:
         lr: The learning rate.
-        initial_accumulator: What the sums begin with. 0 as in PyTorch and the paper; TensorFlow has 0.1, so that the first steps are smaller.
+        initial_accumulator: What the sums begin with. 0 as in PyTorch and the paper; TensorFlow has 0.1, so that the
+            first steps are smaller.
         eps: What is added to the root. 1e-10 as in PyTorch; TensorFlow adds 1e-7 under the root.
         weight_decay: How much of the value is added to the gradient.
 
@@ -273,9 +280,11 @@ class Adam(Optimizer):
         beta2: How much of the average square is kept.
         eps: What is added to the root.
         weight_decay: How much of the value is added to the gradient; or, if `decoupled`, taken off the value.
-        is_eps_hat: Whether `eps` is added before the root is corrected, as TensorFlow and Keras do: the paper's "epsilon hat". Else after, as PyTorch does.
-        decoupled: False for ``torch.optim.Adam``. True for AdamW, where decay does not pass through the averages: I. Loshchilov and F. Hutter,
-            "Decoupled Weight Decay Regularization" (ICLR 2019), with the decay multiplied by the learning rate as in PyTorch and Keras.
+        is_eps_hat: Whether `eps` is added before the root is corrected, as TensorFlow and Keras do: the paper's
+            "epsilon hat". Else after, as PyTorch does.
+        decoupled: False for ``torch.optim.Adam``. True for AdamW, where decay does not pass through the averages: I.
+            Loshchilov and F. Hutter, "Decoupled Weight Decay Regularization" (ICLR 2019), with the decay multiplied by
+            the learning rate as in PyTorch and Keras.
 
     Raises:
         ValueError: A number is out of its range.
@@ -336,7 +345,8 @@ class FTRL(Optimizer):
 
     Args:
         lr: The learning rate; alpha in the paper.
-        lr_power: Minus the power of the sum of squares that divides the step, 0 for steps of one size. -0.5 is the paper's.
+        lr_power: Minus the power of the sum of squares that divides the step, 0 for steps of one size. -0.5 is the
+            paper's.
         initial_accumulator: What the sums of squares begin with. 0.1 as in TensorFlow; the paper has 0.
         l1: How strong evidence must be for a value that is not 0.
         l2: How strongly values are pulled towards 0, as TensorFlow counts: twice of it is added to what divides.
@@ -346,8 +356,9 @@ class FTRL(Optimizer):
         ValueError: A number is out of its range, or `initial_accumulator`, `l2` and `beta` are all 0.
 
     Note:
-        A step's `scale` multiplies its gradient where the gradient moves the value, and neither the sum of squares nor `lr` in the formula: without
-        regularisation that is a step with the learning rate scaled. TensorFlow puts a changed `lr` into the formula, which also rescales each value.
+        A step's `scale` multiplies its gradient where the gradient moves the value, and neither the sum of squares nor
+        `lr` in the formula: without regularisation that is a step with the learning rate scaled. TensorFlow puts a
+        changed `lr` into the formula, which also rescales each value.
 
     Example:
         >>> from hocket import ps
@@ -434,7 +445,10 @@ _scratch = _Scratch()
 
 
 def _take_scratch(block: _Block, count: int) -> list[Array]:
-    """Return arrays of the block's length and dtype, with anything in them. The first ones are the same in each call of a thread."""
+    """Return arrays of the block's length and dtype, with anything in them.
+
+    The first ones are the same in each call of a thread.
+    """
     dtype, length = block.value.dtype, block.value.size
     arrays = _scratch.arrays.setdefault(dtype, [])
     while len(arrays) < count:

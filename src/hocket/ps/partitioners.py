@@ -1,9 +1,11 @@
 """Partitioners: into how many shards a variable is cut, and where.
 
-The rules are those of ``tf.distribute.experimental.partitioners``, with their names and arguments. A partitioner is called with a variable's shape and
-dtype and returns how many shards there are along each axis. Variables are cut along their first axis only, by `split_rows`.
+The rules are those of ``tf.distribute.experimental.partitioners``, with their names and arguments. A partitioner is
+called with a variable's shape and dtype and returns how many shards there are along each axis. Variables are cut along
+their first axis only, by `split_rows`.
 
-A function of one's own will do as well: it is called as ``partitioner(shape=shape, dtype=dtype)``, and must return 1 for each axis but the first.
+A function of one's own will do as well: it is called as ``partitioner(shape=shape, dtype=dtype)``, and must return 1
+for each axis but the first.
 """
 
 from __future__ import annotations
@@ -174,7 +176,8 @@ def count_shards(partitioner: PartitionFunction | None, shape: Sequence[int], dt
         A number from 1 to the number of rows. Without rows, 1.
 
     Raises:
-        ValueError: The partitioner did not return one whole number from 1 for each axis, or would cut along another axis than the first.
+        ValueError: The partitioner did not return one whole number from 1 for each axis, or would cut along another
+            axis than the first.
 
     Example:
         >>> from hocket.ps import partitioners
@@ -197,11 +200,14 @@ def count_shards(partitioner: PartitionFunction | None, shape: Sequence[int], dt
 
 
 def split_rows(num_rows: int, num_shards: int) -> list[int]:
-    """Return how many rows each shard has: contiguous ranges, the first ones a row longer where they cannot be equal. TensorFlow calls it "div".
+    """Return how many rows each shard has: contiguous ranges, the first ones a row longer where they cannot be equal.
+
+    TensorFlow calls it "div".
 
     Args:
         num_rows: How many rows there are.
-        num_shards: Into how many shards they shall be cut. No shard is left without rows, so there are no more of them than rows.
+        num_shards: Into how many shards they shall be cut. No shard is left without rows, so there are no more of them
+            than rows.
 
     Raises:
         ValueError: There are fewer than 0 rows, or fewer than 1 shards.

@@ -1,20 +1,23 @@
 """Placement: which server holds which variables, by bytes and traffic, and which rows of tables, by their ids.
 
-**Variables.** `Placer` gives each new variable, or each shard of one, a server. TensorFlow deals them out in turn, so that a server may hold most of the
-bytes by bad luck. Here bytes come first: a server is in question if it is the one with the fewest, or stays within `SLACK` of the average with what is
-to be placed. Among those, the one with the least traffic takes it. So a small variable that everyone reads does not go where the other one is.
+**Variables.** `Placer` gives each new variable, or each shard of one, a server. TensorFlow deals them out in turn, so
+that a server may hold most of the bytes by bad luck. Here bytes come first: a server is in question if it is the one
+with the fewest, or stays within `SLACK` of the average with what is to be placed. Among those, the one with the least
+traffic takes it. So a small variable that everyone reads does not go where the other one is.
 
-No placement balances a variable that is larger than a server's share. `plan_shards` says into how many shards to cut: as many as there are servers, if
-it is large enough to matter.
+No placement balances a variable that is larger than a server's share. `plan_shards` says into how many shards to cut:
+as many as there are servers, if it is large enough to matter.
 
-**Rows of tables.** Popular ids are usually the low ones, as vocabularies are sorted by frequency, and popularity falls as a power of the rank (Zipf). A
-server with a contiguous range of ids would have nearly all the work. So ids are dealt out in turn: `locate` says that id i is row i // n of shard i % n,
-and `find_ids` takes that back. Ids that are hashes, or any numbers, have no such order; `hash_shard` deals them out by a hash.
+**Rows of tables.** Popular ids are usually the low ones, as vocabularies are sorted by frequency, and popularity falls
+as a power of the rank (Zipf). A server with a contiguous range of ids would have nearly all the work. So ids are dealt
+out in turn: `locate` says that id i is row i // n of shard i % n, and `find_ids` takes that back. Ids that are hashes,
+or any numbers, have no such order; `hash_shard` deals them out by a hash.
 
-Measured, as the busiest server's work over the average, for a million ids, popularity 1 / rank, and 4 servers (8): ranges 3.6 (6.8), a hash 1.23 (1.53)
-on average, in turn 1.16 (1.40). What remains is the few most popular ids. They count once for a batch if a pull asks for each id once, as it should; then,
-with 8192 ids a batch, it is 1.014 (1.023) for a hash, and below 1.001 in turn. For popularity 1 / rank**1.3 it is 1.03 (1.06) and 1.001 (1.003), and
-with ids that are asked for as often as they come 1.8 (2.9) and 1.6 (2.6).
+Measured, as the busiest server's work over the average, for a million ids, popularity 1 / rank, and 4 servers (8):
+ranges 3.6 (6.8), a hash 1.23 (1.53) on average, in turn 1.16 (1.40). What remains is the few most popular ids. They
+count once for a batch if a pull asks for each id once, as it should; then, with 8192 ids a batch, it is 1.014 (1.023)
+for a hash, and below 1.001 in turn. For popularity 1 / rank**1.3 it is 1.03 (1.06) and 1.001 (1.003), and with ids that
+are asked for as often as they come 1.8 (2.9) and 1.6 (2.6).
 """
 
 from __future__ import annotations
@@ -32,10 +35,12 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 """Ids of rows, numbers of shards, or numbers of rows in a shard."""
 
 SLACK: Final = 1.1
-"""How many times the average of bytes a server may hold so that its traffic decides. The bound on imbalance that this project sets itself."""
+"""How many times the average of bytes a server may hold so that its traffic decides. The bound on imbalance that this
+project sets itself."""
 
 MIN_SHARD_BYTES: Final = 64 << 10
-"""How many bytes a shard has at least, if `plan_shards` is not told. A guess: writing them takes as long as a few messages."""
+"""How many bytes a shard has at least, if `plan_shards` is not told. A guess: writing them takes as long as a few
+messages."""
 
 
 @final

@@ -124,7 +124,8 @@ class Operation:
 
     number: int
     kind: str
-    """Dense: ``assign``, ``gradient``, or a name of `dense.SCATTERS` after ``scatter_``, or ``add``. Table: ``rows_assign``, ``rows_add``, ``rows_gradient``."""
+    """Dense: ``assign``, ``gradient``, or a name of `dense.SCATTERS` after ``scatter_``, or ``add``. Table:
+    ``rows_assign``, ``rows_add``, ``rows_gradient``."""
     value: Any
     """An array, or what numpy makes one of."""
     ids: Any = None

@@ -1,6 +1,7 @@
 """The registry makes variables: it chooses a server for each shard, has memory made, and enters it into the book.
 
-There is one for a strategy. It is an object of the driver; for a training run, whose ranks make the variables, it is an actor (`Registry` in either).
+There is one for a strategy. It is an object of the driver; for a training run, whose ranks make the variables, it is an
+actor (`Registry` in either).
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ MEMORY_SHARE: Final = 0.9
 
 _HASH_SLACK: Final = 1.1
 _HASH_SPARE: Final = 64
-"""How much more room a shard of a hashed table has than its share, as hashing does not divide evenly: with 10,000 rows in a shard, a tenth more is ten standard
-deviations."""
+"""How much more room a shard of a hashed table has than its share, as hashing does not divide evenly: with 10,000 rows
+in a shard, a tenth more is ten standard deviations."""
 
 
 @final

@@ -34,7 +34,8 @@ def TFConfigClusterResolver(**ignored: Any) -> cluster.Cluster:  # noqa: N802 (t
     """Return the cluster that the variable ``TF_CONFIG`` describes; see `Cluster.from_tf_config`.
 
     Args:
-        **ignored: What the variable says, said by other means: ``task_type``, ``task_id``, ``rpc_layer`` and ``environment``.
+        **ignored: What the variable says, said by other means: ``task_type``, ``task_id``, ``rpc_layer`` and
+            ``environment``.
 
     Raises:
         ValueError: The variable is not a cluster's.

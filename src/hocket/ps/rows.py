@@ -1,14 +1,16 @@
 """A table's shard in memory: rows that come into being when they are first asked for.
 
-An update touches few rows, so they are changed in place, after a *before-image* of them was put beside: gathering the rows is needed anyway, so what it
-costs is one copy of them. A writer that is killed in the middle leaves the image, and whoever gets the mutex next puts it back.
+An update touches few rows, so they are changed in place, after a *before-image* of them was put beside: gathering the
+rows is needed anyway, so what it costs is one copy of them. A writer that is killed in the middle leaves the image, and
+whoever gets the mutex next puts it back.
 
 **Rows.** With ids that are row numbers, row and id are the same. With hashed ids a row is given to each new id in turn,
 and found again through an index (`hash_index`). A row's numbers before its first update depend on its id only
 (`initializers`), so it does not matter who asks first.
 
-**Reading** takes the mutex only to make rows that nobody has asked for before. Otherwise rows are copied while others may write: a row can be read between
-two of its numbers being written, as in any asynchronous training (Hogwild: Niu, Recht, Re and Wright, 2011).
+**Reading** takes the mutex only to make rows that nobody has asked for before. Otherwise rows are copied while others
+may write: a row can be read between two of its numbers being written, as in any asynchronous training (Hogwild: Niu,
+Recht, Re and Wright, 2011).
 
 All else happens under the server's mutex (`store`).
 """
@@ -26,9 +28,9 @@ from hocket.ps.memory import Array
 COUNT, UPDATES, GRADIENTS, UNDO, UNDO_UPDATES, UNDO_GRADIENTS, IS_INDEX_BROKEN, MADE, EVICTED, MOVES, SNAPSHOT = range(
     11
 )
-"""Words of the header: rows given away (hashed), updates applied, those of them that were gradients, which is the optimizer's step, rows with a
-before-image, updates and gradients before, whether the index is being changed, rows brought into being, rows evicted, how often rows began and ended to
-change places, whether a snapshot is being taken."""
+"""Words of the header: rows given away (hashed), updates applied, those of them that were gradients, which is the
+optimizer's step, rows with a before-image, updates and gradients before, whether the index is being changed, rows
+brought into being, rows evicted, how often rows began and ended to change places, whether a snapshot is being taken."""
 
 _FREE: Final = -1
 
@@ -207,7 +209,10 @@ class TableShard:
     # -- the whole --
 
     def export(self) -> dict[str, Any]:
-        """Return all rows that are made: ids, values, slots, the optimizer's step, how many updates there were. Called under the mutex."""
+        """Return all rows that are made: ids, values, slots, the optimizer's step, how many updates there were.
+
+        Called under the mutex.
+        """
         rows = self._list_made()
         return {
             "ids": self._get_ids(rows),
@@ -255,7 +260,10 @@ class TableShard:
         return rows if self.spec.is_hashed else rows * self.spec.stride + self.spec.offset
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Replace everything. Not undone if it is interrupted: who restores does so before anybody trains, and may do it again."""
+        """Replace everything.
+
+        Not undone if it is interrupted: who restores does so before anybody trains, and may do it again.
+        """
         self._is_made[: self._count_used()] = False
         if self.spec.is_hashed:
             self._header[IS_INDEX_BROKEN] = 1
@@ -273,8 +281,8 @@ class TableShard:
         self._is_made[rows] = True
 
     def _get_work(self, count: int) -> list[Array]:
-        """Return room for the new values of so many rows, and of their slots. It is kept: fresh memory would cost as much as the update. The mutex makes it one
-        thread's at a time."""
+        """Return room for the new values of so many rows, and of their slots. It is kept: fresh memory would cost as
+        much as the update. The mutex makes it one thread's at a time."""
         if not self._work or len(self._work[0]) < count:
             self._work = [np.empty((count + count // 4, self.spec.dim), self.spec.dtype) for _ in self._parts]
         return [work[:count] for work in self._work]

@@ -3,8 +3,8 @@
 It starts no thread and asks no worker. The coordinator gives it closures; each worker's dispatcher
 (`hocket.ps.dispatcher`) takes them from it, and says how they ended.
 
-**An error.** No further closure is sent; what was sent is waited for; what waits is cancelled. Then `join`, `done` or `schedule` raises all errors in one group,
-once, and the scheduler works on.
+**An error.** No further closure is sent; what was sent is waited for; what waits is cancelled. Then `join`, `done` or
+`schedule` raises all errors in one group, once, and the scheduler works on.
 """
 
 from __future__ import annotations
@@ -298,7 +298,10 @@ class ClosureScheduler:
             self._cancel_waiting(_AFTER_FAILURE)
 
     def _settle(self) -> None:
-        """Put closures into the queue whose values are there. One that cannot run for these may let others run, or not."""
+        """Put closures into the queue whose values are there.
+
+        One that cannot run for these may let others run, or not.
+        """
         while self._ready:
             closure = self._ready.popleft()
             if closure.function is None:  # cancelled meanwhile

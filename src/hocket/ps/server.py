@@ -1,7 +1,8 @@
 """The servers: processes that answer for variables.
 
-On one machine a server has little to do: workers read and write its memory themselves (`store`). It answers those who do not share the memory. It holds nothing
-that its memory does not, so one that is killed comes back as if nothing had been.
+On one machine a server has little to do: workers read and write its memory themselves (`store`). It answers those who
+do not share the memory. It holds nothing that its memory does not, so one that is killed comes back as if nothing had
+been.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ class Server:
 def start(
     index: int, book: memory.MemoryRef, gate_ref: memory.MemoryRef, timeout_s: float, options: dict[str, Any]
 ) -> actor.ActorHandle:
-    """Start a server. It comes back when it is killed, and then does again what it was asked; tickets keep that from doing harm."""
+    """Start a server.
+
+    It comes back when it is killed, and then does again what it was asked; tickets keep that from doing harm.
+    """
     settings = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": _THREADS, **options}
     return actor.ActorClass(Server, settings).remote(index, book, gate_ref, timeout_s)

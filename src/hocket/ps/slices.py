@@ -1,14 +1,17 @@
 """Slices: rows that belong to ids which repeat. Which ids there are, and the sum of the rows of each.
 
-A step on a table looks up thousands of ids, of which a few are most: with ids as in a natural language the commonest is every fourth. ``numpy.add.reduceat`` would
-add their rows up at a nanosecond for each number; three other ways together take a tenth of that, each for the ids that it is good at:
+A step on a table looks up thousands of ids, of which a few are most: with ids as in a natural language the commonest is
+every fourth. ``numpy.add.reduceat`` would add their rows up at a nanosecond for each number; three other ways together
+take a tenth of that, each for the ids that it is good at:
 
 - a **rare** id's rows are added up in turns: in turn k the k-th row of every id that has so many, all at once;
 - a **common** id's rows are gathered, and a product with ones adds them up;
-- rows that **repeat** too, as the gradient of a sum over a bag of ids does, are not gathered at all: how often each id has which of them makes a small matrix,
-  whose product with the different rows is all sums at once. An array with a stride of 0, which ``numpy.broadcast_to`` and ``torch.Tensor.expand`` make, tells.
+- rows that **repeat** too, as the gradient of a sum over a bag of ids does, are not gathered at all: how often each id
+  has which of them makes a small matrix, whose product with the different rows is all sums at once. An array with a
+  stride of 0, which ``numpy.broadcast_to`` and ``torch.Tensor.expand`` make, tells.
 
-Sums of floats depend on the order of adding, in their last bits. The order here depends on the ids and on nothing else, on one machine.
+Sums of floats depend on the order of adding, in their last bits. The order here depends on the ids and on nothing else,
+on one machine.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ COMMON: Final = 16
 """From how many rows on an id is common. Measured: with 8,192 ids as above, 8 and 32 take a tenth longer."""
 
 FEW_ROWS: Final = 1024
-"""How many different rows make a matrix worth while. The matrix then has at most 64 numbers for each id asked for (`FEW_ROWS` / `COMMON`)."""
+"""How many different rows make a matrix worth while. The matrix then has at most 64 numbers for each id asked for
+(`FEW_ROWS` / `COMMON`)."""
 
 
 @final

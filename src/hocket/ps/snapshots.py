@@ -1,10 +1,11 @@
 """Snapshots: variables as they were at one moment, while training goes on or in a checkpoint.
 
-**A live snapshot is one cut** through all variables and servers. The gate is held, so that no push is half applied, for as long as it takes to copy the dense
-variables and to tell the tables (milliseconds). Then training goes on. Tables are copied meanwhile: whoever changes a row saves what it was first, once
-(`rows.TableShard.begin_snapshot`): copy on write.
+**A live snapshot is one cut** through all variables and servers. The gate is held, so that no push is half applied, for
+as long as it takes to copy the dense variables and to tell the tables (milliseconds). Then training goes on. Tables are
+copied meanwhile: whoever changes a row saves what it was first, once (`rows.TableShard.begin_snapshot`): copy on write.
 
-Updates that are no gradients (``assign_add`` and so on) do not go through the gate. A snapshot has each of them wholly or not at all, for each shard.
+Updates that are no gradients (``assign_add`` and so on) do not go through the gate. A snapshot has each of them wholly
+or not at all, for each shard.
 """
 
 from __future__ import annotations

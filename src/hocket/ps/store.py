@@ -1,19 +1,22 @@
 """The store: one server's memory, as one process sees it, and the transactions on it.
 
-**The book** is the server's control memory: a mutex, a version, what an update is in the middle of, the pushes that were applied, and the list of the server's
-variables. Whoever pushes takes the mutex and does the update itself; there is no process to be asked. An update goes like this:
+**The book** is the server's control memory: a mutex, a version, what an update is in the middle of, the pushes that
+were applied, and the list of the server's variables. Whoever pushes takes the mutex and does the update itself; there
+is no process to be asked. An update goes like this:
 
 1. If the push's ticket was applied before, drop it.
-2. ``STATE = APPLYING``. For each shard: write its number into the book, then `prepare` it (the new value beside the old one; for a table, the old rows beside
-   the new ones).
+2. ``STATE = APPLYING``. For each shard: write its number into the book, then `prepare` it (the new value beside the old
+   one; for a table, the old rows beside the new ones).
 3. Write the ticket and ``STATE = COMMITTED``: one word, and the update has happened.
 4. `commit` each shard, note the ticket, count the version, ``STATE = IDLE``.
 
-A process that is killed in the middle still holds the mutex, which is robust: the next one is told, and finds the book's state. APPLYING: it undoes each shard
-that was begun. COMMITTED: it does step 4 again, all of which may be done twice. So an update happens wholly or not at all, once, whoever dies when. That is
-the journal: in memory, a few words and one cache-warm copy of rows long, and never on a disk.
+A process that is killed in the middle still holds the mutex, which is robust: the next one is told, and finds the
+book's state. APPLYING: it undoes each shard that was begun. COMMITTED: it does step 4 again, all of which may be done
+twice. So an update happens wholly or not at all, once, whoever dies when. That is the journal: in memory, a few words
+and one cache-warm copy of rows long, and never on a disk.
 
-**The list of variables** lies in the book too, so that whoever must put something right knows all shards, also those that it never used.
+**The list of variables** lies in the book too, so that whoever must put something right knows all shards, also those
+that it never used.
 
 Not protected against: the loss of the machine (restore a checkpoint), and a process that writes where it should not.
 """
@@ -51,8 +54,9 @@ _LIST_BYTES: Final = 256 << 20
 """Room for the descriptions of all shards; costs what is used."""
 
 VERSION, STATE, TOUCHED, HOLDER, CLOSURE, TURN, NEXT_VERSION, SHARDS, LIST_END, RECOVERIES = range(10)
-"""Words of the book: how many pushes were applied; what is going on; how many shards the update has begun; its ticket; what the version will be; how many
-shards there are, and where their list ends; how often a dead process' update was put right."""
+"""Words of the book: how many pushes were applied; what is going on; how many shards the update has begun; its ticket;
+what the version will be; how many shards there are, and where their list ends; how often a dead process' update was put
+right."""
 
 IDLE, APPLYING, COMMITTED = range(3)
 

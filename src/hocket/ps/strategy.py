@@ -76,8 +76,9 @@ class BaseStrategy(abc.ABC):
         """Make a variable; ``ps.Variable(...)`` under `scope` does it.
 
         Args:
-            initial_value: An array; or a function of a shape, which is called for each shard, and returns its part. One that has an argument ``offset`` is told
-                where its shard begins: ``initial_value(shape, offset=(row, 0))``.
+            initial_value: An array; or a function of a shape, which is called for each shard, and returns its part. One
+                that has an argument ``offset`` is told where its shard begins:
+                ``initial_value(shape, offset=(row, 0))``.
             name: For messages and checkpoints. Default: ``variable_0`` and so on.
             shape: Needed for a function.
             dtype: Default: the array's, with 64-bit floats made 32; float32 for a function.
@@ -124,7 +125,8 @@ class BaseStrategy(abc.ABC):
             dim: How long a row is.
             name: For messages and checkpoints. Default: ``embedding_0`` and so on.
             dtype: A float.
-            initializer: What a row is before its first update. Default: uniform in -0.05 to 0.05, as in Keras. Tables with one seed have the same rows.
+            initializer: What a row is before its first update. Default: uniform in -0.05 to 0.05, as in Keras. Tables
+                with one seed have the same rows.
             initial_value: All rows, [rows, dim], instead.
             optimizer: Default: the strategy's.
             capacity: With ``rows=None``: how many ids there is room for. Memory is taken as they come.
@@ -166,8 +168,8 @@ class BaseStrategy(abc.ABC):
         """Apply gradients, on each server all of them or none.
 
         Args:
-            gradients: Pairs of a gradient and its variable, as Keras' ``apply_gradients`` takes them: an array for a variable, `IndexedSlices` for a table.
-                A variable is named once.
+            gradients: Pairs of a gradient and its variable, as Keras' ``apply_gradients`` takes them: an array for a
+                variable, `IndexedSlices` for a table. A variable is named once.
             scale: What the learning rate is multiplied with, this time.
 
         Returns:
@@ -214,19 +216,24 @@ class ParameterServerStrategy(BaseStrategy):
     It is made in the driver, and can be used in closures: what travels there is where the servers are.
 
     Args:
-        cluster: How many workers and servers: a `Cluster`, or ``{"worker": 2, "server": 1}``. Default: what TF_CONFIG says.
+        cluster: How many workers and servers: a `Cluster`, or ``{"worker": 2, "server": 1}``. Default: what TF_CONFIG
+            says.
         optimizer: What turns gradients into updates, for variables that do not bring their own.
-        partitioner: How variables are split over servers: ``(shape, dtype) -> list of shards, by axis``. Default: not at all.
-        max_staleness: How many pushes of others may be applied between a worker's pull and its push. None: any number. 0: none.
+        partitioner: How variables are split over servers: ``(shape, dtype) -> list of shards, by axis``. Default: not
+            at all.
+        max_staleness: How many pushes of others may be applied between a worker's pull and its push. None: any number.
+            0: none.
         synchronous: Whether all workers compute from the same version, and the mean of their gradients is applied.
-        backup_workers: With ``synchronous``: how many workers a step does not wait for. What they bring later is dropped, and counted in `statistics`.
-        bad_gradients: What to do with one that has NaN or infinity: ``"raise"``, ``"skip"`` the push (counted in `statistics`), or ``"clip"``
-            (NaN becomes 0, infinity the largest other value).
+        backup_workers: With ``synchronous``: how many workers a step does not wait for. What they bring later is
+            dropped, and counted in `statistics`.
+        bad_gradients: What to do with one that has NaN or infinity: ``"raise"``, ``"skip"`` the push (counted in
+            `statistics`), or ``"clip"`` (NaN becomes 0, infinity the largest other value).
         scale_by_staleness: Whether a push of staleness s takes 1 / (1 + s) of a step.
         log_pushes: Whether each push is logged; see `get_log`.
-        share_memory: Whether workers of a machine read and write the servers' memory themselves. False: they ask the servers, as workers of other machines do.
-        hosted: Whether an actor, and not this process, makes and keeps the variables. Then other processes than the driver's can make them, too
-            (`RemoteStrategy.make_variable`), as the ranks of a trainer do.
+        share_memory: Whether workers of a machine read and write the servers' memory themselves. False: they ask the
+            servers, as workers of other machines do.
+        hosted: Whether an actor, and not this process, makes and keeps the variables. Then other processes than the
+            driver's can make them, too (`RemoteStrategy.make_variable`), as the ranks of a trainer do.
         timeout_s: Seconds that a pull or a push may wait for others.
 
     Raises:
@@ -321,7 +328,9 @@ class ParameterServerStrategy(BaseStrategy):
     # -- checkpoints --
 
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> str:
-        """Write a checkpoint of all variables with their optimizers' slots; return its path. See `hocket.ps.checkpoints`.
+        """Write a checkpoint of all variables with their optimizers' slots; return its path.
+
+        See `hocket.ps.checkpoints`.
 
         Args:
             path: A directory that does not exist, or a checkpoint, which is replaced.
@@ -341,7 +350,8 @@ class ParameterServerStrategy(BaseStrategy):
 
         Raises:
             FileNotFoundError: It is no checkpoint.
-            CheckpointMismatchError: A variable has another shape, dtype or optimizer, or is missing. Nothing is changed then.
+            CheckpointMismatchError: A variable has another shape, dtype or optimizer, or is missing. Nothing is changed
+                then.
         """
         return checkpoints.restore(self.address, self._registry.list_made(), path, strict=strict)
 
@@ -357,14 +367,18 @@ class ParameterServerStrategy(BaseStrategy):
         return self._link.gate.get_histogram()
 
     def get_log(self) -> Array:
-        """Return the newest pushes, [pushes, 4]: worker, version read, version applied at, nanoseconds. Needs ``log_pushes=True``."""
+        """Return the newest pushes, [pushes, 4]: worker, version read, version applied at, nanoseconds.
+
+        Needs ``log_pushes=True``.
+        """
         return self._link.gate.get_log()
 
     def statistics(self) -> dict[str, Any]:
         """Return counts.
 
-        ``pushes`` of gradients (or synchronous steps), ``updates`` of any kind by server, ``recoveries`` of updates whose process died, ``bytes`` by server,
-        ``late`` gradients of synchronous steps, pushes ``skipped`` because of NaN.
+        ``pushes`` of gradients (or synchronous steps), ``updates`` of any kind by server, ``recoveries`` of updates
+        whose process died, ``bytes`` by server, ``late`` gradients of synchronous steps, pushes ``skipped`` because of
+        NaN.
         """
         found = [one.get_statistics() for one in self._link.stores]
         return {

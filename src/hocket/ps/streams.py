@@ -2,13 +2,15 @@
 
 A **stream** is what one worker draws batches from. There are two kinds:
 
-- Of a function: each worker calls it, with an `InputContext` that says which worker it is, and iterates over what it returns.
-- Of a sequence (anything with ``len`` and ``[]``): its items are *dealt*. A worker takes the next one that nobody has, so fast workers take more, and all
-  together take each exactly once. Who took which is written in memory that outlives them.
+- Of a function: each worker calls it, with an `InputContext` that says which worker it is, and iterates over what it
+  returns.
+- Of a sequence (anything with ``len`` and ``[]``): its items are *dealt*. A worker takes the next one that nobody has,
+  so fast workers take more, and all together take each exactly once. Who took which is written in memory that outlives
+  them.
 
-Either way a stream's state is how many items its worker has drawn in closures that ended. A worker that dies is replaced by one of the same index, which
-goes on from there: the closure that was cut short draws the same items again, and no other item is drawn twice or left out. What a closure drew before it
-found no more is put back.
+Either way a stream's state is how many items its worker has drawn in closures that ended. A worker that dies is
+replaced by one of the same index, which goes on from there: the closure that was cut short draws the same items again,
+and no other item is drawn twice or left out. What a closure drew before it found no more is put back.
 
 What the coordinator holds of a stream is an iterator. With the last one the stream ends: workers let go of it.
 """
@@ -41,7 +43,10 @@ _WAIT_SECONDS: Final = 600.0
 
 @final
 class OutOfData(StopIteration):
-    """This worker's stream has no more items. Raised by ``next`` in a closure; the closure then goes to a worker that has some."""
+    """This worker's stream has no more items.
+
+    Raised by ``next`` in a closure; the closure then goes to a worker that has some.
+    """
 
     def __init__(self, stream: int) -> None:
         super().__init__(stream)
@@ -287,7 +292,10 @@ class PerWorker:
 
 @final
 class PerWorkerIterator(PerWorker):
-    """Each worker's own iterator over a dataset. ``next`` works in closures only. Made by ``iter(per_worker_dataset)``."""
+    """Each worker's own iterator over a dataset.
+
+    ``next`` works in closures only. Made by ``iter(per_worker_dataset)``.
+    """
 
     __slots__ = ()
 
@@ -313,7 +321,10 @@ class PerWorkerIterator(PerWorker):
 
 @final
 class PerWorkerValue(PerWorker):
-    """A value of which each worker has its own. Given as an argument, the worker's own is put in its place. Made by ``Coordinator.per_worker``."""
+    """A value of which each worker has its own.
+
+    Given as an argument, the worker's own is put in its place. Made by ``Coordinator.per_worker``.
+    """
 
     __slots__ = ()
 

@@ -1,10 +1,10 @@
 """Variables that live on servers.
 
-A `Variable` is one array on one server; a `ShardedVariable` is one array whose rows are split over several. Both read and write as numpy arrays do, and both are
-small: what is pickled is where they are. Names are TensorFlow's.
+A `Variable` is one array on one server; a `ShardedVariable` is one array whose rows are split over several. Both read
+and write as numpy arrays do, and both are small: what is pickled is where they are. Names are TensorFlow's.
 
-Reading copies: ``v + 1``, ``v[3]`` and ``numpy.asarray(v)`` each read the variable. To read several at once, and note that a gradient will be pushed for
-them, use ``strategy.pull``; in a closure each reading notes it, too.
+Reading copies: ``v + 1``, ``v[3]`` and ``numpy.asarray(v)`` each read the variable. To read several at once, and note
+that a gradient will be pushed for them, use ``strategy.pull``; in a closure each reading notes it, too.
 """
 
 from __future__ import annotations
@@ -261,7 +261,8 @@ class Variable(BaseVariable):
 
     Args:
         initial_value: An array; or a function of a shape, which is called for each shard.
-        **settings: ``name``, ``shape``, ``dtype``, ``optimizer``, ``partitioner``, ``colocate_with``: see `ParameterServerStrategy.make_variable`.
+        **settings: ``name``, ``shape``, ``dtype``, ``optimizer``, ``partitioner``, ``colocate_with``: see
+            `ParameterServerStrategy.make_variable`.
 
     Raises:
         RuntimeError: It is made outside a scope.

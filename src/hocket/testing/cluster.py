@@ -1,8 +1,9 @@
 """A cluster of several nodes on this machine, to test what a program does on one: nodes that come, go, and lose their power.
 
-Each node is a raylet of its own, with its own folder and resources, as if it were a machine. All bind to loopback and share a token that nobody
-else has. `Node.kill` is a machine that loses its power; `Cluster.fail_at` has it lose it at a moment that the program under test names
-with `reach`. ``private_paths`` gives a node folders that no other node sees, so that a program that relies on a shared one is found out.
+Each node is a raylet of its own, with its own folder and resources, as if it were a machine. All bind to loopback and
+share a token that nobody else has. `Node.kill` is a machine that loses its power; `Cluster.fail_at` has it lose it at a
+moment that the program under test names with `reach`. ``private_paths`` gives a node folders that no other node sees,
+so that a program that relies on a shared one is found out.
 
 Needs ``hocket[ray]``.
 
@@ -63,8 +64,9 @@ _HEALTH = {
     "grpc_client_keepalive_time_ms": 2_000,
     "grpc_client_keepalive_timeout_ms": 2_000,
 }
-"""How soon Ray finds a node dead: some two seconds, where it takes fifteen by itself; and how soon it gives up what it has asked of a machine that
-is gone without a word: by itself after 136 seconds (measured), in which it reserves nothing for anybody. Guesses that leave room for a busy machine."""
+"""How soon Ray finds a node dead: some two seconds, where it takes fifteen by itself; and how soon it gives up what it
+has asked of a machine that is gone without a word: by itself after 136 seconds (measured), in which it reserves nothing
+for anybody. Guesses that leave room for a busy machine."""
 
 _STORE_BYTES = 100 * 2**20
 """The object store of a node. Ray takes no less than 75 MiB."""
@@ -91,7 +93,10 @@ def _name_fault(moment: str, place: str) -> str:
 
 
 def _kill_tree(pid: int) -> None:
-    """Kill a process and all below it at once; last this one, if it is among them. On a machine of its own the cable is cut first."""
+    """Kill a process and all below it at once; last this one, if it is among them.
+
+    On a machine of its own the cable is cut first.
+    """
     machines.cut_own_cable()
     try:
         root = psutil.Process(pid)
@@ -133,19 +138,23 @@ class _Fault:
 
 
 class Cluster:
-    """A Ray cluster on this machine, for tests. A context manager: opening starts the nodes, closing leaves nothing behind.
+    """A Ray cluster on this machine, for tests.
 
-    While it is open, this process and those that it starts have its token in their environment, so ``hocket.init(address=cluster.address)``
-    joins it. The nodes do not have this process's ``PYTHONPATH``: as other machines, they find only what is installed and what is sent to them.
+    A context manager: opening starts the nodes, closing leaves nothing behind.
+
+    While it is open, this process and those that it starts have its token in their environment, so
+    ``hocket.init(address=cluster.address)`` joins it. The nodes do not have this process's ``PYTHONPATH``: as other
+    machines, they find only what is installed and what is sent to them.
 
     Args:
-        nodes: For each node its ``num_cpus`` (1), ``num_gpus`` (0), ``resources``, ``labels``, ``object_store_memory``, or another field of
-            Ray's ``RayParams``; and ``private_paths``: folders in whose place the node alone has an empty one. The first node is the head; a
-            driver on this machine joins through it.
+        nodes: For each node its ``num_cpus`` (1), ``num_gpus`` (0), ``resources``, ``labels``, ``object_store_memory``,
+            or another field of Ray's ``RayParams``; and ``private_paths``: folders in whose place the node alone has an
+            empty one. The first node is the head; a driver on this machine joins through it.
         system_config: Ray's internal settings, beside those that have it find a dead node soon.
-        apart: Whether each node but the head is on a machine of its own, made of namespaces (`machines`): it has an address of its own, and sees
-            neither the others' processes nor their shared memory; when it is killed, its connections end without a word. The nodes then
-            listen on this machine's address and their own, and not on loopback. Default: all are processes side by side, on loopback.
+        apart: Whether each node but the head is on a machine of its own, made of namespaces (`machines`): it has an
+            address of its own, and sees neither the others' processes nor their shared memory; when it is killed, its
+            connections end without a word. The nodes then listen on this machine's address and their own, and not on
+            loopback. Default: all are processes side by side, on loopback.
 
     Raises:
         ValueError: There is no node, or the head has private paths.

@@ -28,8 +28,8 @@ def can_have_private_paths() -> bool:
 def open_home() -> futures.ThreadPoolExecutor:
     """Return a thread that starts a node and stays for as long as the node does.
 
-    Linux ends what a thread has started when that thread ends, if Ray asks it to, and folders can be hidden from a thread
-    and its children alone.
+    Linux ends what a thread has started when that thread ends, if Ray asks it to, and folders can be hidden from a
+    thread and its children alone.
     """
     return futures.ThreadPoolExecutor(1, "hocket-cluster-node")
 
@@ -52,7 +52,10 @@ class Node(abc.ABC):
 
     @abc.abstractmethod
     def kill(self) -> None:
-        """End all processes of the node at once, as if the machine had lost its power. Ray learns of it by itself, after some two seconds."""
+        """End all processes of the node at once, as if the machine had lost its power.
+
+        Ray learns of it by itself, after some two seconds.
+        """
 
     @abc.abstractmethod
     def _end(self) -> None:

@@ -5,7 +5,8 @@ To test an engine, inherit and say how to open it::
     class TestMine(EngineContract):
         engine = "mine"
 
-`ProcessEngineContract` adds what only engines with processes of their own can do: parallelism, time-outs, interrupts, deaths.
+`ProcessEngineContract` adds what only engines with processes of their own can do: parallelism, time-outs, interrupts,
+deaths.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ class fail_at:  # noqa: N801 (it reads as a verb: `with fail_at(...)`)
 
     Args:
         point: Where: one of `fail_at.points`, which says what holds at each.
-        action: ``"kill"`` (SIGKILL), ``"exit"`` (at once, with status 3), ``"raise"`` (an `InjectedFaultError`) or ``"stop"``
-            (SIGSTOP); at points where bytes pass also ``"flip"`` (one bit of them changes) or ``"cut"`` (the last of them is lost).
+        action: ``"kill"`` (SIGKILL), ``"exit"`` (at once, with status 3), ``"raise"`` (an `InjectedFaultError`) or
+            ``"stop"`` (SIGSTOP); at points where bytes pass also ``"flip"`` (one bit of them changes) or ``"cut"`` (the
+            last of them is lost).
         hit: The first pass of the point that fires, counted from 1 over all processes.
         times: How many passes from there on fire.
 

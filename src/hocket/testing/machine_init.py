@@ -1,6 +1,9 @@
-"""Starts process 1 of a machine, and waits for it. A script, which is given a command; started by `hocket.testing.machines`.
+"""Starts process 1 of a machine, and waits for it.
 
-The command sees its own processes only, in ``/proc`` too, and none of the others' System V memory. It dies with this process.
+A script, which is given a command; started by `hocket.testing.machines`.
+
+The command sees its own processes only, in ``/proc`` too, and none of the others' System V memory. It dies with this
+process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""What process 1 of a machine runs: a node of a Ray cluster, until its standard input ends or the node dies. Started by `hocket.testing.cluster`.
+"""What process 1 of a machine runs: a node of a Ray cluster, until its standard input ends or the node dies.
 
-It reads a line of JSON: ``hide``, the folders in whose place the machine has an empty one, and ``params``, fields of Ray's ``RayParams``. It
-writes the node's id.
+Started by `hocket.testing.cluster`.
+
+It reads a line of JSON: ``hide``, the folders in whose place the machine has an empty one, and ``params``, fields of
+Ray's ``RayParams``. It writes the node's id.
 """
 
 from __future__ import annotations

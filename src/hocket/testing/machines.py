@@ -1,7 +1,8 @@
 """Machines made of namespaces: on Linux, processes that see a network, a process table and a shared memory of their own.
 
-They stand for the other machines of a cluster in tests. What two of them share is this machine's files, its clock, and a bridge between their
-networks. A machine can lose its power: its cable is cut first, so that no peer is told that a connection has ended.
+They stand for the other machines of a cluster in tests. What two of them share is this machine's files, its clock, and
+a bridge between their networks. A machine can lose its power: its cable is cut first, so that no peer is told that a
+connection has ended.
 
 Needs root, and Debian's ``iproute2``; `can_have_machines` tells.
 """
@@ -55,7 +56,10 @@ def cut_own_cable() -> None:
 
 
 class Network:
-    """A bridge that machines are connected to, and this machine too. A context manager; its machines must have ended before."""
+    """A bridge that machines are connected to, and this machine too.
+
+    A context manager; its machines must have ended before.
+    """
 
     def __init__(self) -> None:
         self._name = f"hk{secrets.token_hex(4)}"

@@ -30,8 +30,9 @@ class ScalingConfig:
     """
 
     num_workers: int | tuple[int, int] = 1
-    """Ranks, each a process. 0 runs the training function in this process, without workers, for debugging. ``(least, most)`` is elastic: as many
-    as the session has resources for, decided at the start, after each failure, and every `elastic_resize_monitor_interval_s` seconds."""
+    """Ranks, each a process. 0 runs the training function in this process, without workers, for debugging.
+    ``(least, most)`` is elastic: as many as the session has resources for, decided at the start, after each failure,
+    and every `elastic_resize_monitor_interval_s` seconds."""
     use_gpu: bool = False
     """Whether each rank holds a GPU: one, unless `resources_per_worker` says otherwise."""
     resources_per_worker: Mapping[str, float] | None = None
@@ -41,8 +42,8 @@ class ScalingConfig:
     accelerator_type: str | None = None
     """The type of accelerator that the node of each rank must have, such as ``"A100"``."""
     elastic_resize_monitor_interval_s: float = 60.0
-    """How often an elastic group that could be larger is looked at. It is then started again, larger, from its next commit, or after as
-    long again from the last one."""
+    """How often an elastic group that could be larger is looked at. It is then started again, larger, from its next
+    commit, or after as long again from the last one."""
     label_selector: None = None
     """For programs written for Ray; must be None, as the next three."""
     use_tpu: bool = False
@@ -166,8 +167,8 @@ class FailureConfig:
     """How often the group is started again from the last committed checkpoint. 0: never; -1: without end."""
 
     controller_failure_limit: int = 0
-    """How often that is tried again which is not the ranks' failure: to start the group. Ray's default is -1; here a group that cannot be started
-    is told at once."""
+    """How often that is tried again which is not the ranks' failure: to start the group. Ray's default is -1; here a
+    group that cannot be started is told at once."""
     max_preemption_failures: int = -1
     """How often the group is started again after ranks were ended with notice. Not counted in `max_failures`."""
     preemption_grace_s: float = 0.0
@@ -230,7 +231,8 @@ class CheckpointConfig:
     num_to_keep: int | None = None
     """How many are kept: the best by score, or the latest. The latest is always kept as well. None keeps all."""
     checkpoint_score_attribute: str | None = None
-    """The key of rank 0's metrics that is the score; ``"a/b"`` looks into nested dicts. None: the latest are the best."""
+    """The key of rank 0's metrics that is the score; ``"a/b"`` looks into nested dicts. None: the latest are the
+    best."""
     checkpoint_score_order: str = "max"
     """Whether the best score is the ``"max"`` or the ``"min"``."""
     checkpoint_frequency: None = None
@@ -255,7 +257,8 @@ class RunConfig:
     A run with the name and storage path of an earlier one continues it: `get_checkpoint` returns its latest checkpoint.
 
     Raises:
-        ValueError: The name is not one folder's name; a file system is given; or the path is an address, such as ``s3://bucket``.
+        ValueError: The name is not one folder's name; a file system is given; or the path is an address, such as
+            ``s3://bucket``.
         TypeError: A callback is not a `UserCallback`, or a value has another wrong type.
         DeprecationWarning: A value is given that Ray Train has given up too.
     """
@@ -271,7 +274,8 @@ class RunConfig:
     callbacks: Sequence[callbacks_module.UserCallback] = ()
     """Called in the process that called `fit`, in this order."""
     worker_runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    """The environment of the ranks' processes, as in ``hocket.remote(runtime_env=...)``: ``{"env_vars": {"OMP_NUM_THREADS": "1"}}``."""
+    """The environment of the ranks' processes, as in ``hocket.remote(runtime_env=...)``:
+    ``{"env_vars": {"OMP_NUM_THREADS": "1"}}``."""
     logging_config: LoggingConfig = field(default_factory=LoggingConfig)
     """What is logged."""
     storage_filesystem: None = None

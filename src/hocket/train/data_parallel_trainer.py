@@ -32,14 +32,16 @@ class DataParallelTrainer:
         scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
         validation_config: How checkpoints are validated whose report asks for it.
-        datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part. `fit` executes them before the ranks start.
+        datasets: Datasets by name, of which `get_dataset_shard` gives each rank its part. `fit` executes them before
+            the ranks start.
         dataset_config: Which of them are shared out.
         metadata: For programs written for Ray; must be None, as the next.
         resume_from_checkpoint: See `metadata`.
 
     Raises:
         TypeError: `train_loop_per_worker` cannot be called, or a configuration has the wrong type.
-        ValueError: `train_loop_per_worker` needs more than one argument, or a configuration that it does not take is given.
+        ValueError: `train_loop_per_worker` needs more than one argument, or a configuration that it does not take is
+            given.
         DeprecationWarning: An argument is given that Ray Train has given up too.
 
     Example:
@@ -97,8 +99,10 @@ class DataParallelTrainer:
         Whatever happens, no rank is left running when it returns or raises.
 
         Raises:
-            WorkerGroupError: A rank raised or died, more often than `FailureConfig` allows. It says which, why and where.
-            TrainingFailedError: The ranks reported different numbers of times, resources were not free in time, or another run of this name goes on.
+            WorkerGroupError: A rank raised or died, more often than `FailureConfig` allows. It says which, why and
+                where.
+            TrainingFailedError: The ranks reported different numbers of times, resources were not free in time, or
+                another run of this name goes on.
             InfeasibleResourcesError: The ranks ask for more than the session can ever have.
             ValueError: A data set has no rows.
             TaskError: A data set cannot be made.

@@ -25,8 +25,8 @@ class WorkerGroupError(TrainingFailedError):
 
     Args:
         message: Starts with the rank that failed first, and holds its evidence: its traceback, or how its process died.
-        worker_failures: The error of each rank that failed, the first one first. Ranks that were ended because another failed
-            are not in it.
+        worker_failures: The error of each rank that failed, the first one first. Ranks that were ended because another
+            failed are not in it.
     """
 
     worker_failures: dict[int, Exception]
@@ -89,6 +89,6 @@ class PreemptionError(TrainingFailedError):
 class TransferError(TrainingFailedError):
     """Files of a checkpoint, sent between a rank and the driver because they share no folder, did not arrive as they were sent.
 
-    On the way to the driver it is the failure of the rank, in ``WorkerGroupError.worker_failures``. On the way to a rank it is raised
-    there, where the checkpoint is first used.
+    On the way to the driver it is the failure of the rank, in ``WorkerGroupError.worker_failures``. On the way to a
+    rank it is raised there, where the checkpoint is first used.
     """

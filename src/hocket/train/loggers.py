@@ -1,7 +1,7 @@
 """Where the metrics of ``fit()`` may go besides the `Result`: pass these in ``RunConfig(callbacks=[...])``.
 
-They run in the process that called `fit`, and add to what an earlier run of the same name has written. After a failure the reports since the
-last commit come again, and are logged again, under the same steps.
+They run in the process that called `fit`, and add to what an earlier run of the same name has written. After a failure
+the reports since the last commit come again, and are logged again, under the same steps.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class _TableLogger(_Logger):
 class JsonLinesLogger(_TableLogger):
     """Writes a line of JSON for each report, which can be read at once.
 
-    Each line has the metrics, and ``_report`` (its number in this `fit`), ``_time`` (seconds since 1970) and ``_rank``. NaN and infinities,
-    which JSON lacks, are null.
+    Each line has the metrics, and ``_report`` (its number in this `fit`), ``_time`` (seconds since 1970) and ``_rank``.
+    NaN and infinities, which JSON lacks, are null.
 
     Args:
         path: The file. Default: ``metrics.jsonl`` in the run's folder.
@@ -120,8 +120,8 @@ class JsonLinesLogger(_TableLogger):
 class CsvLogger(_TableLogger):
     """Writes a line of comma-separated values for each report, which can be read at once, under a header.
 
-    The columns are ``_report`` (its number in this `fit`), ``_time`` (seconds since 1970), ``_rank`` and the metrics; those of nested ones
-    are called ``val/loss``. A metric that comes later gets a column then.
+    The columns are ``_report`` (its number in this `fit`), ``_time`` (seconds since 1970), ``_rank`` and the metrics;
+    those of nested ones are called ``val/loss``. A metric that comes later gets a column then.
 
     Args:
         path: The file. Default: ``metrics.csv`` in the run's folder.
@@ -255,7 +255,8 @@ class LossCurve(user_callback.UserCallback):
     Args:
         path: The file; its suffix says which format. Default: ``loss.png`` in the run's folder.
         keys: Which metrics. Default: those whose name ends in ``loss``.
-        step_key: The metric on the horizontal axis. Default: ``"step"`` if every report has it, else the number of the report.
+        step_key: The metric on the horizontal axis. Default: ``"step"`` if every report has it, else the number of the
+            report.
 
     Raises:
         ImportError: matplotlib is missing.

@@ -18,11 +18,13 @@ from hocket.train.run import checkpoint_manager
 class Result:
     """A finished run.
 
-    Its metrics are those of all reports. Ray's are only those of reports that had a checkpoint; they are in `best_checkpoints`.
+    Its metrics are those of all reports. Ray's are only those of reports that had a checkpoint; they are in
+    `best_checkpoints`.
     """
 
     metrics: dict[str, Any] | None = None
-    """Rank 0's metrics of the last report, or, if there was none, those of the checkpoint that the run went on from; None without either."""
+    """Rank 0's metrics of the last report, or, if there was none, those of the checkpoint that the run went on from;
+    None without either."""
     metrics_history: list[dict[str, Any]] = field(default_factory=list)
     """Rank 0's metrics of every report, in order. Steps that were repeated after a failure are in it once."""
     checkpoint: checkpoint_module.Checkpoint | None = None
@@ -30,11 +32,13 @@ class Result:
     path: str = ""
     """The run's folder."""
     best_checkpoints: list[tuple[checkpoint_module.Checkpoint, dict[str, Any]]] = field(default_factory=list)
-    """The checkpoints that are kept, each with rank 0's metrics of its report. The best one is the last, as with Ray (`CheckpointConfig`; without a score, the newest)."""
+    """The checkpoints that are kept, each with rank 0's metrics of its report. The best one is the last, as with Ray
+    (`CheckpointConfig`; without a score, the newest)."""
     return_value: Any = None
     """What the training function returned in rank 0."""
     statistics: dict[str, Any] = field(default_factory=dict)
-    """What the strategy has counted. `ParameterServer`: ``"staleness"``, how many pushes had which; ``"updates"`` of each server; and more. Others: nothing."""
+    """What the strategy has counted. `ParameterServer`: ``"staleness"``, how many pushes had which; ``"updates"`` of
+    each server; and more. Others: nothing."""
     error: Exception | None = None
     """Always None: `fit` raises. Here for programs written for Ray."""
     _committed: tuple[checkpoint_manager.Committed, ...] = field(default=(), repr=False)

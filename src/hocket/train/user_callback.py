@@ -28,8 +28,9 @@ class TrainRunContext:
 class UserCallback:
     """Inherit from it, override what you need, and pass an instance in `RunConfig.callbacks`.
 
-    Methods are called in the process that called `fit`, one at a time; training goes on meanwhile. What they raise ends the
-    training and comes out of `fit`. StopIteration ends it in good order: `fit` returns a `Result` of what was reported until then.
+    Methods are called in the process that called `fit`, one at a time; training goes on meanwhile. What they raise ends
+    the training and comes out of `fit`. StopIteration ends it in good order: `fit` returns a `Result` of what was
+    reported until then.
     """
 
     def before_run(self, run_context: TrainRunContext) -> None:

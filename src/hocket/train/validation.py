@@ -64,8 +64,8 @@ class ValidationTaskConfig:
 class ValidationConfig:
     """How checkpoints are validated whose report asks for it: ``report(..., validation=True)``.
 
-    One validation runs at a time, as a task beside the ranks. By default it holds no CPU, so that it never waits for the ranks that
-    hold them.
+    One validation runs at a time, as a task beside the ranks. By default it holds no CPU, so that it never waits for
+    the ranks that hold them.
 
     Raises:
         TypeError: `fn` cannot be called, `task_config` has the wrong type, or an option does.

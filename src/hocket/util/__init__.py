@@ -1,4 +1,7 @@
-"""Tools on top of the programming model. `queue`, `metrics`, `multiprocessing` and `joblib` are modules of their own, to be imported."""
+"""Tools on top of the programming model.
+
+`queue`, `metrics`, `multiprocessing` and `joblib` are modules of their own, to be imported.
+"""
 
 from hocket.util.actor_group import ActorGroup as ActorGroup
 from hocket.util.actor_pool import ActorPool as ActorPool

@@ -1,4 +1,7 @@
-"""A group of equal actors, as older programs for Ray use it. New ones take a list of actors, or `hocket.util.ActorPool`."""
+"""A group of equal actors, as older programs for Ray use it.
+
+New ones take a list of actors, or `hocket.util.ActorPool`.
+"""
 
 from __future__ import annotations
 

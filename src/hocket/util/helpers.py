@@ -25,8 +25,8 @@ def as_completed(
 
     Args:
         refs: References, without duplicates.
-        chunk_size: How many finished ones are looked up at once. More is faster when many finish together; a result never waits
-            for others to make up a chunk.
+        chunk_size: How many finished ones are looked up at once. More is faster when many finish together; a result
+            never waits for others to make up a chunk.
         yield_obj_refs: Yield the references instead of their values.
 
     Raises:

@@ -1,8 +1,8 @@
 """Numbers that a program counts and measures, and their text in Prometheus' format.
 
 Recording is cheap: a number in this process' memory. Workers send what was recorded since with their results (see
-`kernel.metrics`), so `render_prometheus` in the driver tells of all processes. Counters and histograms of several processes add up;
-of a gauge the value that came last counts: give it a tag where each process has its own.
+`kernel.metrics`), so `render_prometheus` in the driver tells of all processes. Counters and histograms of several
+processes add up; of a gauge the value that came last counts: give it a tag where each process has its own.
 
 Serving the text is up to the program; Hocket opens no port.
 """
@@ -28,7 +28,8 @@ class Metric:
     """What the three kinds have in common. Not to be made by itself.
 
     Args:
-        name: What the metric is called. Metrics of the same name and kind are one metric, in whichever process they were made.
+        name: What the metric is called. Metrics of the same name and kind are one metric, in whichever process they
+            were made.
         description: For the reader of the text.
         tag_keys: Which tags each record must have, by default or with the call.
 
@@ -170,7 +171,8 @@ class Histogram(Metric):
     Args:
         name: See `Metric`.
         description: See `Metric`.
-        boundaries: The upper ends of the buckets, all above 0, in rising order. One more bucket takes what is above the last.
+        boundaries: The upper ends of the buckets, all above 0, in rising order. One more bucket takes what is above the
+            last.
         tag_keys: See `Metric`.
 
     Raises:

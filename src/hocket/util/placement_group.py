@@ -1,4 +1,7 @@
-"""Where Ray's programs look for placement groups. The names are also in `hocket.util`, which is their place in Hocket."""
+"""Where Ray's programs look for placement groups.
+
+The names are also in `hocket.util`, which is their place in Hocket.
+"""
 
 from hocket.core.placement import PlacementGroup as PlacementGroup
 from hocket.core.placement import get_current_placement_group as get_current_placement_group

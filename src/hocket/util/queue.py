@@ -1,7 +1,7 @@
 """A queue that tasks, actors and the driver share.
 
-The items are in an asynchronous actor: whoever waits in it for an item, or for room, costs no thread. Every method of the
-actor runs on its one event loop, so a check and what follows it cannot be torn apart.
+The items are in an asynchronous actor: whoever waits in it for an item, or for room, costs no thread. Every method of
+the actor runs on its one event loop, so a check and what follows it cannot be torn apart.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hocket.core import actor as core_actor
 from hocket.core import api
 
 MAX_WAITING = 100_000
-"""How many calls may wait in the actor at once; one more would keep the call out that they wait for. A guess, far above any
-number of workers."""
+"""How many calls may wait in the actor at once; one more would keep the call out that they wait for. A guess, far above
+any number of workers."""
 
 Outcome = tuple[bool, Any]
 """Whether it could be done, and the item if one was asked for."""
@@ -32,7 +32,10 @@ class Full(queue.Full):
 
 @final
 class QueueActor:
-    """Holds the items. Tells whether something could be done instead of raising, so that the caller's error is its own."""
+    """Holds the items.
+
+    Tells whether something could be done instead of raising, so that the caller's error is its own.
+    """
 
     def __init__(self, maxsize: int) -> None:
         self._items: asyncio.Queue[Any] = asyncio.Queue(maxsize)

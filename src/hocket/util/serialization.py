@@ -13,8 +13,8 @@ T = TypeVar("T")
 def register_serializer(cls: type[T], *, serializer: Callable[[T], Any], deserializer: Callable[[Any], T]) -> None:
     """Have the instances of a class sent as what `serializer` makes of them, and rebuilt by `deserializer`.
 
-    Holds for this process, and for exactly this class, not its subclasses. `deserializer` travels with the values, so who
-    receives one needs to register nothing; a worker that is to return instances calls this too.
+    Holds for this process, and for exactly this class, not its subclasses. `deserializer` travels with the values, so
+    who receives one needs to register nothing; a worker that is to return instances calls this too.
 
     Args:
         cls: The class.

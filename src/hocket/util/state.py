@@ -1,11 +1,12 @@
 """What the session knows of its tasks, actors, objects, workers: Ray's state API, answered at once and from memory.
 
-`list_tasks`, `get_task` and their likes return records; `summarize_tasks` and its likes return counts. They work in
-the driver and inside tasks and actors. What is over is remembered for a while: 10,000 tasks, 1,000 actors and workers. Of runs
-under a millisecond, the first 1,000 of each function are remembered and then one in 64; `summarize_tasks` counts them all.
+`list_tasks`, `get_task` and their likes return records; `summarize_tasks` and its likes return counts. They work in the
+driver and inside tasks and actors. What is over is remembered for a while: 10,000 tasks, 1,000 actors and workers. Of
+runs under a millisecond, the first 1,000 of each function are remembered and then one in 64; `summarize_tasks` counts
+them all.
 
-Filters are ``(field, "=" or "!=", value)``, all of which must hold. Fields and words compare without regard to case. Fields that
-Ray gives only with ``detail=True`` are None without it; `get_task` and its likes give all.
+Filters are ``(field, "=" or "!=", value)``, all of which must hold. Fields and words compare without regard to case.
+Fields that Ray gives only with ``detail=True`` are None without it; `get_task` and its likes give all.
 
 Example:
     >>> import hocket

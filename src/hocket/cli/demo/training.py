@@ -1,6 +1,7 @@
 """The training function of the demo. It runs in every rank.
 
-What is ours in it: `prepare_model`, `prepare_data_loader`, `report`. The rest is PyTorch as one would write it for one process.
+What is ours in it: `prepare_model`, `prepare_data_loader`, `report`. The rest is PyTorch as one would write it for one
+process.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """The parent of all ranks: starts them, relays what they write, starts them again after a failure, and ends everything.
 
-A fresh, single-threaded interpreter, in a session of its own: a Ctrl-C of the terminal goes to the front, which passes it on. It loads torch
-before it forks, so the ranks share those pages and none of them waits for it again, also after a restart. Nothing is running in torch then.
+A fresh, single-threaded interpreter, in a session of its own: a Ctrl-C of the terminal goes to the front, which passes
+it on. It loads torch before it forks, so the ranks share those pages and none of them waits for it again, also after a
+restart. Nothing is running in torch then.
 
-**Nothing survives.** The agent is the sub-reaper of the launch, as the guardian is of a session: whatever the ranks start, however deep,
-becomes its child at the latest when it is orphaned, and is killed at the end. That the front is gone, however it went, is known by the end
-of a pipe. If the agent is killed, the kernel kills the ranks, and what they have started falls to the front.
+**Nothing survives.** The agent is the sub-reaper of the launch, as the guardian is of a session: whatever the ranks
+start, however deep, becomes its child at the latest when it is orphaned, and is killed at the end. That the front is
+gone, however it went, is known by the end of a pipe. If the agent is killed, the kernel kills the ranks, and what they
+have started falls to the front.
 
-**Ports.** The store through which ranks find each other is served by a fork of the agent, one for each attempt. Its port listens before
-there is any rank, so nobody else can take it.
+**Ports.** The store through which ranks find each other is served by a fork of the agent, one for each attempt. Its
+port listens before there is any rank, so nobody else can take it.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks a launch to end; the ranks get the same signal."""
 
 SETTLE_SECONDS = 0.5
-"""How long what the ranks have started may outlive them. Python's own trackers of shared memory clean up when their program is dead; a
-guess at how long that takes."""
+"""How long what the ranks have started may outlive them. Python's own trackers of shared memory clean up when their
+program is dead; a guess at how long that takes."""
 
 NOTICE_SECONDS = float(os.environ.get("HOCKET_RUN_NOTICE_S", "20"))
 """How long some ranks may go on after the first has ended well, until that is said."""
@@ -405,7 +407,10 @@ def _describe_stop(number: int) -> str:
 
 
 def _load(modules: tuple[str, ...]) -> None:
-    """Import what ranks will need. As long as that takes, there is nothing to end in order: signals just end this process."""
+    """Import what ranks will need.
+
+    As long as that takes, there is nothing to end in order: signals just end this process.
+    """
     heeded = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     usual = {number: signal.signal(number, _exit_at_once) for number in heeded}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

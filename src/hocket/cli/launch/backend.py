@@ -17,7 +17,10 @@ _PLACE = "torch.distributed.distributed_c10d"
 
 
 def announce() -> None:
-    """Register the name: now if torch is loaded, else as soon as it is. What the backend needs is loaded when it is used."""
+    """Register the name: now if torch is loaded, else as soon as it is.
+
+    What the backend needs is loaded when it is used.
+    """
     module = sys.modules.get(_PLACE)
     if module is not None:
         _register(module)

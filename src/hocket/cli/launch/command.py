@@ -58,15 +58,16 @@ def run(
         target: The script's path, or a module's name.
         args: What it finds in ``sys.argv[1:]``.
         is_module: Whether `target` is a module, as in ``python -m``.
-        workers: How many ranks: a number, ``"cpu"``, ``"gpu"``, or ``"auto"`` for the GPUs if there are any, else the CPUs.
+        workers: How many ranks: a number, ``"cpu"``, ``"gpu"``, or ``"auto"`` for the GPUs if there are any, else the
+            CPUs.
         threads: What OMP_NUM_THREADS is for the ranks. Default: their share of the CPUs, unless the variable is set.
         max_restarts: How often all ranks start again after one has failed.
         grace_s: Seconds that ranks have to end by themselves when they are asked to.
         is_prefixed: Whether each line of output begins with its rank.
 
     Returns:
-        0 if all ranks succeeded; else the exit code of the rank that failed first, or 128 and the number of the signal that
-        ended it; 128 and the number of the signal that the launcher got; 2 if there is nothing to run.
+        0 if all ranks succeeded; else the exit code of the rank that failed first, or 128 and the number of the signal
+        that ended it; 128 and the number of the signal that the launcher got; 2 if there is nothing to run.
     """
     try:
         path = find_module(target) if is_module else find_script(target)
@@ -235,8 +236,8 @@ def parse_workers(text: str) -> int:
 def choose_threads(num_workers: int, threads: int | None) -> str | None:
     """Return what OMP_NUM_THREADS is to be; None to leave it as it is.
 
-    Every rank would use all cores otherwise, and wait for the others to let go of them. torchrun's answer is one thread; a share of the cores
-    is the same where there are as many ranks as cores, and faster where there are fewer.
+    Every rank would use all cores otherwise, and wait for the others to let go of them. torchrun's answer is one
+    thread; a share of the cores is the same where there are as many ranks as cores, and faster where there are fewer.
     """
     if threads is not None:
         return str(threads)

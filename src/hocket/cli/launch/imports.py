@@ -1,7 +1,8 @@
 """Whether a script is going to load torch, found by reading it: nothing of the user's runs before the ranks do.
 
-What is found is only a reason to load torch early, once for all ranks. To miss it costs time, as each rank then loads it by itself; so
-does a script that changes environment variables before its first import of torch, since libraries read those when they are loaded.
+What is found is only a reason to load torch early, once for all ranks. To miss it costs time, as each rank then loads
+it by itself; so does a script that changes environment variables before its first import of torch, since libraries read
+those when they are loaded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Passes on what ranks write, and keeps the last lines of it.
 
-Nothing here waits. What the reader of our own output does not take stays here, and then the ranks' pipes fill up and they wait, as if they
-wrote there themselves; meanwhile the agent goes on to see deaths and signals.
+Nothing here waits. What the reader of our own output does not take stays here, and then the ranks' pipes fill up and
+they wait, as if they wrote there themselves; meanwhile the agent goes on to see deaths and signals.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ LINE_BYTES = 64 * 1024
 """A line that is longer is passed on in parts."""
 
 HOLD_SECONDS = 0.05
-"""How long the beginning of a line waits for its end, so that ranks do not write into each other's lines. A prompt or a progress bar has none."""
+"""How long the beginning of a line waits for its end, so that ranks do not write into each other's lines. A prompt or a
+progress bar has none."""
 
 
 def open_pipe(target: int) -> tuple[int, int]:

@@ -32,7 +32,10 @@ class Word(NamedTuple):
 
 
 class Note:
-    """Where a rank leaves word of its end, for the agent. It can be read after any death, and has no name to clean up."""
+    """Where a rank leaves word of its end, for the agent.
+
+    It can be read after any death, and has no name to clean up.
+    """
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("hocket-note", os.MFD_CLOEXEC)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from hocket import exceptions, texts
 
 RACE_SECONDS = 1.0
-"""How much sooner than a killed rank another may seem to have failed, though it only lost its connection to it. The kernel closes a dying process's
-connections first, and tells us of its death later. A guess at how long that takes on a busy machine."""
+"""How much sooner than a killed rank another may seem to have failed, though it only lost its connection to it. The
+kernel closes a dying process's connections first, and tells us of its death later. A guess at how long that takes on a
+busy machine."""
 
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE)
 """What ends a process whose native code failed."""

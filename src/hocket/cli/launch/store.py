@@ -1,7 +1,7 @@
 """Serves the store in which the ranks find each other, in a process of its own, as torchrun's agent does.
 
-If rank 0 served it, a rank 0 that ends first would take the store with it: the others could make no new group, and NCCL would complain.
-Scripts of torchrun's do not expect that.
+If rank 0 served it, a rank 0 that ends first would take the store with it: the others could make no new group, and NCCL
+would complain. Scripts of torchrun's do not expect that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Keeps torch.compile out of a process group's methods.
 
-What a compiled function calls is compiled too, also what it calls through C++: DistributedDataParallel's forward and backward pass inside a compiled step call
-the process group. The compiler cannot trace what happens there, and says so with an internal error. ``torch.compiler.disable`` spares a method, but importing
-the compiler takes more than a second, so the methods are marked when it is there: by the first operation outside compiled code after that.
+What a compiled function calls is compiled too, also what it calls through C++: DistributedDataParallel's forward and
+backward pass inside a compiled step call the process group. The compiler cannot trace what happens there, and says so
+with an internal error. ``torch.compiler.disable`` spares a method, but importing the compiler takes more than a second,
+so the methods are marked when it is there: by the first operation outside compiled code after that.
 DistributedDataParallel imports it and broadcasts when it is made, so for training this is early enough.
 
 Open hole: a program that compiles its own ``dist.*`` calls, and has called none before outside compiled code.

@@ -26,7 +26,9 @@ def register() -> None:
 
 @final
 class ProcessGroup(dist.ProcessGroup):
-    """A process group of torch over shared memory. Made by ``dist.init_process_group("hocket")`` and ``dist.new_group``.
+    """A process group of torch over shared memory.
+
+    Made by ``dist.init_process_group("hocket")`` and ``dist.new_group``.
 
     Args:
         store: Where the ranks meet.

@@ -101,7 +101,10 @@ def build_options(options: Any, op: ReduceOp) -> Any:
 
 
 def flatten(tensor: torch.Tensor) -> tuple[Any, Arithmetic]:
-    """Return a one-dimensional, contiguous array of a tensor's numbers, and what adds such arrays. It looks into the tensor if it can."""
+    """Return a one-dimensional, contiguous array of a tensor's numbers, and what adds such arrays.
+
+    It looks into the tensor if it can.
+    """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         _refuse(tensor)
     if tensor.requires_grad:

@@ -1,18 +1,21 @@
 """Everything runs in the caller's process, in the caller's thread, as soon as it can.
 
-The kernel is the same as everywhere; only its instructions are carried out by a plain call. `.remote()` runs the task before
-it returns, if its arguments and resources are there; otherwise whoever waits for it runs it. Values are encoded and decoded
-as between processes, so a program that forgets to send something, or shares what it should not, fails here too.
+The kernel is the same as everywhere; only its instructions are carried out by a plain call. `.remote()` runs the task
+before it returns, if its arguments and resources are there; otherwise whoever waits for it runs it. Values are encoded
+and decoded as between processes, so a program that forgets to send something, or shares what it should not, fails here
+too.
 
-A coroutine that waits for time or for a socket goes on while somebody waits: in `get` and `wait`, in the event loop that awaits a
-reference, or, for a `concurrent.futures` future, in a thread that lives for as long as one is open (`turning`).
+A coroutine that waits for time or for a socket goes on while somebody waits: in `get` and `wait`, in the event loop
+that awaits a reference, or, for a `concurrent.futures` future, in a thread that lives for as long as one is open
+(`turning`).
 
-What cannot be had here: parallelism, time-outs while user code runs, cancelling a task that runs, deaths of workers, and calls by
-other threads while a task runs (they go on when it is over). A wait that nothing can end raises `DeadlockError` at once, where
-processes would wait for ever; only who awaits a reference or a future waits, because others may still act.
+What cannot be had here: parallelism, time-outs while user code runs, cancelling a task that runs, deaths of workers,
+and calls by other threads while a task runs (they go on when it is over). A wait that nothing can end raises
+`DeadlockError` at once, where processes would wait for ever; only who awaits a reference or a future waits, because
+others may still act.
 
-The class is one object in layers, as the local engine in the driver is: `base`, `execution`, `carrier`, `submission`, `access`, and here
-the whole. What only asks the kernel is `engine.kernel_engine`.
+The class is one object in layers, as the local engine in the driver is: `base`, `execution`, `carrier`, `submission`,
+`access`, and here the whole. What only asks the kernel is `engine.kernel_engine`.
 """
 
 from __future__ import annotations

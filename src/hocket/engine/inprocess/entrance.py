@@ -1,7 +1,7 @@
 """The engine's lock, which knows whether its owner runs the user's code.
 
-Tasks run inside the engine's calls, with the lock held. Ctrl-C must stop them at once and must not stop the engine half-way
-through its own work, so the lock is "owned", as `engine.interrupts` asks, only while the engine works.
+Tasks run inside the engine's calls, with the lock held. Ctrl-C must stop them at once and must not stop the engine
+half-way through its own work, so the lock is "owned", as `engine.interrupts` asks, only while the engine works.
 """
 
 from __future__ import annotations

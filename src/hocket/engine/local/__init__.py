@@ -4,7 +4,8 @@
 - `worker_engine.WorkerEngine`: the engine in a worker; it forwards to the driver.
 - `worker`: what a worker process runs.
 - `guardian`: the parent of all workers, which outlives no driver.
-- `channel`, `journal`, `segments`, `reactor`: frames on sockets, what outlives a worker, shared memory, and who reads the sockets.
+- `channel`, `journal`, `segments`, `reactor`: frames on sockets, what outlives a worker, shared memory, and who reads
+  the sockets.
 """
 
 import sys

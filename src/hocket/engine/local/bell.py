@@ -1,11 +1,12 @@
 """Handles that are dropped while a process sleeps.
 
-A handle's finalizer may run in any thread at any moment, so all that it does is to append an id to `Engine.dropped`; whoever waits next
-counts it. But a process that only waits, or a driver that computes while its background reader sleeps, may not come to that for minutes, and
-an actor whose last handle is gone would live as long.
+A handle's finalizer may run in any thread at any moment, so all that it does is to append an id to `Engine.dropped`;
+whoever waits next counts it. But a process that only waits, or a driver that computes while its background reader
+sleeps, may not come to that for minutes, and an actor whose last handle is gone would live as long.
 
-So while somebody sleeps, a `Bell` hangs in the place of `Engine.dropped`: a deque whose `append` puts the usual one back, appends
-there, and wakes the sleeper. The finalizer itself does what it always did, so it costs nothing while nobody sleeps.
+So while somebody sleeps, a `Bell` hangs in the place of `Engine.dropped`: a deque whose `append` puts the usual one
+back, appends there, and wakes the sleeper. The finalizer itself does what it always did, so it costs nothing while
+nobody sleeps.
 """
 
 from __future__ import annotations

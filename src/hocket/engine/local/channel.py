@@ -2,27 +2,29 @@
 
 A frame is a length (4 bytes, little-endian) and a marshalled list of messages; a message is a tuple that starts with a
 number from `messages`. Marshal carries plain data only: reading a frame builds tuples, numbers and bytes and can run no
-code, whatever the bytes are (from Python 3.13 on, not even build a code object). Measured here, 64 messages a frame: 0.1 us a message each way, against 0.24 us with
-msgpack and as much as with pickle, which could run code.
+code, whatever the bytes are (from Python 3.13 on, not even build a code object). Measured here, 64 messages a frame:
+0.1 us a message each way, against 0.24 us with msgpack and as much as with pickle, which could run code.
 
-A message is encoded when it is posted, not when it is sent: one that cannot be built is an error of whoever made it, and never
-stands in the way of others. Marshal's second format is used, in which no part of a message refers to another one, so
-encoded messages can be strung together to a frame (and it is the faster one for single messages: 0.2 us against 0.4). One that is
-known to be short and plain, such as a task's, may be put in the outbox as it is: a frame of these is encoded at once.
+A message is encoded when it is posted, not when it is sent: one that cannot be built is an error of whoever made it,
+and never stands in the way of others. Marshal's second format is used, in which no part of a message refers to another
+one, so encoded messages can be strung together to a frame (and it is the faster one for single messages: 0.2 us against
+0.4). One that is known to be short and plain, such as a task's, may be put in the outbox as it is: a frame of these is
+encoded at once.
 
 Descriptors travel in the order of the messages that they belong to (`take_descriptor`).
 
 A socket is taken into use only if the kernel says that its other end was made by a process of the same user.
 
-Marshal believes what a frame announces: nine bytes can ask for a tuple of 16 GiB. So each frame must begin like ours, with a list
-that is no longer than the frame and a short tuple in it, before marshal sees it (0.3 us a frame, measured); what is no frame of ours
-is refused there. What is not defended against: a frame that begins like ours and announces too much further in. To find that, every
-byte would have to be looked at (measured, with a regular expression: 10 us for a frame that is parsed in 12), and more than
-looked at, because any byte may also stand inside a value. Only a process of the session, which could fill the memory anyway, can
-forge one; if the memory does not suffice, it is a `FrameError` too.
+Marshal believes what a frame announces: nine bytes can ask for a tuple of 16 GiB. So each frame must begin like ours,
+with a list that is no longer than the frame and a short tuple in it, before marshal sees it (0.3 us a frame, measured);
+what is no frame of ours is refused there. What is not defended against: a frame that begins like ours and announces too
+much further in. To find that, every byte would have to be looked at (measured, with a regular expression: 10 us for a
+frame that is parsed in 12), and more than looked at, because any byte may also stand inside a value. Only a process of
+the session, which could fill the memory anyway, can forge one; if the memory does not suffice, it is a `FrameError`
+too.
 
-`Channel` never blocks in a send: `flush` keeps what the socket will not take. A worker talks to the driver over a `journal.JournalChannel`,
-which may block, and whose messages outlive the worker.
+`Channel` never blocks in a send: `flush` keeps what the socket will not take. A worker talks to the driver over a
+`journal.JournalChannel`, which may block, and whose messages outlive the worker.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ MAX_FRAME_BYTES = 1 << 31
 """A longer frame cannot be meant."""
 
 MAX_MESSAGE_BYTES = 1 << 30
-"""A longer message is refused where it is made. Large values lie in shared memory, so this is a call with thousands of values beside it."""
+"""A longer message is refused where it is made. Large values lie in shared memory, so this is a call with thousands of
+values beside it."""
 
 FRAME_BYTES = 1 << 26
 """Messages that are longer together go in several frames."""

@@ -1,8 +1,8 @@
 """`breakpoint()` in a task or an actor: pdb on the terminal that the driver was started from.
 
-A worker's stdin is /dev/null, and its session is not the terminal's. The guardian remembers the name of the terminal before
-it closes its own stdin, and a worker opens it anew when `breakpoint()` is called. That needs no job control: the kernel
-stops background readers (SIGTTIN) only if the terminal is their controlling one, and a worker has none.
+A worker's stdin is /dev/null, and its session is not the terminal's. The guardian remembers the name of the terminal
+before it closes its own stdin, and a worker opens it anew when `breakpoint()` is called. That needs no job control: the
+kernel stops background readers (SIGTTIN) only if the terminal is their controlling one, and a worker has none.
 
 One worker at a time talks to the terminal. It holds a lock on the session's status table from its first prompt until it
 goes on (`continue`, `quit`, or the end of the task's function); another worker's `breakpoint()` waits for that.

@@ -7,18 +7,20 @@ compute meanwhile. There is no named socket that a stranger could find.
 **Order.** A caller's calls run in the order in which they were made, whichever way each took. The driver passes the new
 socket on behind the calls that it has from that caller, and the actor reads nothing from it before. Later a call may
 have to go through the driver again (it has references among its arguments, or a large array). The actor then reads the
-direct channel first, because what is in it was sent before; and the caller puts a `HOLD` into the direct channel before its next direct call
-and has the driver pass a `SYNC` of the same number on: the actor reads no further than the one before it has seen the other. If the
-direct channel is full when a call has to bypass it, an `AWAIT` says how many direct calls the actor has to read first.
+direct channel first, because what is in it was sent before; and the caller puts a `HOLD` into the direct channel before
+its next direct call and has the driver pass a `SYNC` of the same number on: the actor reads no further than the one
+before it has seen the other. If the direct channel is full when a call has to bypass it, an `AWAIT` says how many
+direct calls the actor has to read first.
 
-**Counting.** What a direct call returns is *private*: only the caller knows it, so the driver counts nothing. It is published
-when a reference on it leaves the caller: with its value if that has come, and else as a promise, which is kept when it
-comes, or broken by the caller's death. A result with references inside, or in shared memory, goes to the driver as an
-object of the caller's, and the caller is told.
+**Counting.** What a direct call returns is *private*: only the caller knows it, so the driver counts nothing. It is
+published when a reference on it leaves the caller: with its value if that has come, and else as a promise, which is
+kept when it comes, or broken by the caller's death. A result with references inside, or in shared memory, goes to the
+driver as an object of the caller's, and the caller is told.
 
-**Death.** The direct channel ends when one of its processes does. The caller then hands its unanswered calls to the driver, which fails
-them with what it knows, or will know, of the actor's death. Those that the actor had answered are not among them: the answers lie in
-its page (`journal`), from where the driver delivers them. A caller keeps the actor alive while an answer is due.
+**Death.** The direct channel ends when one of its processes does. The caller then hands its unanswered calls to the
+driver, which fails them with what it knows, or will know, of the actor's death. Those that the actor had answered are
+not among them: the answers lie in its page (`journal`), from where the driver delivers them. A caller keeps the actor
+alive while an answer is due.
 
 What does not take this way: calls of actors that are built again or count their pending calls, calls that are tried
 again, generators, and whatever has references among its arguments.
@@ -34,7 +36,8 @@ from typing import NamedTuple, Protocol, final
 from hocket.engine.local import channel, journal, messages, payloads, reactor
 
 INTRODUCE_AFTER = 3
-"""Calls on one actor before it gets a direct channel. A guess: a direct channel costs about as much as ten calls, and two descriptors."""
+"""Calls on one actor before it gets a direct channel. A guess: a direct channel costs about as much as ten calls, and
+two descriptors."""
 
 MAX_CHANNELS = 200
 """Direct channels that a worker makes at most; further actors are called through the driver."""

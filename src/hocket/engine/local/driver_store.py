@@ -21,12 +21,12 @@ from hocket.kernel.records import DRIVER
 T = TypeVar("T")
 
 GRANT_BYTES = 4 << 20
-"""The least that a worker is granted, so that it asks once for many small segments. Touching so much new memory takes 1 ms, a
-question 0.1 ms."""
+"""The least that a worker is granted, so that it asks once for many small segments. Touching so much new memory takes 1
+ms, a question 0.1 ms."""
 
 GIVE_SECONDS = 1.0
-"""How long a worker may take to give back what it was told to. It takes milliseconds unless native code holds the interpreter
-lock there; then more is spilled than was needed."""
+"""How long a worker may take to give back what it was told to. It takes milliseconds unless native code holds the
+interpreter lock there; then more is spilled than was needed."""
 
 SHOWN_HOLDERS = 5
 """Source lines in an error message. The largest few are what one can do something about."""
@@ -336,7 +336,10 @@ class DriverStore(ObjectTable):
         return next(iter(self._idle.values()), None)
 
     def _spill(self, entry: Entry, fd: int) -> bool:
-        """Copy a segment to a file and give its memory back; False if the disk does not take it. Called without the lock."""
+        """Copy a segment to a file and give its memory back; False if the disk does not take it.
+
+        Called without the lock.
+        """
         try:
             copied = spill.copy_segment(fd, entry.size, self._get_folder())
         except OSError:

@@ -1,13 +1,13 @@
 """The inspection endpoint, through which another process of the same user looks at a session: no socket, no file, no name.
 
 A driver with workers holds a pipe and a memfd. Whoever may open the driver's descriptors, by the kernel's rules on
-``/proc/PID/fd`` (the same user, and a process that may be traced), writes a byte into the pipe; the driver then writes a
-snapshot of the session, as JSON, into the memfd, and the other process reads it there. What comes through the pipe is not
-looked at, and the snapshot is data for people: nothing here can change the session.
+``/proc/PID/fd`` (the same user, and a process that may be traced), writes a byte into the pipe; the driver then writes
+a snapshot of the session, as JSON, into the memfd, and the other process reads it there. What comes through the pipe is
+not looked at, and the snapshot is data for people: nothing here can change the session.
 
 The memfd starts with a header: a magic word, the driver's pid (a fork of the driver has the descriptors too, and is not
-it), the number of the pipe's descriptor, a sequence number that is odd while a snapshot is being written, and the length
-of the snapshot.
+it), the number of the pipe's descriptor, a sequence number that is odd while a snapshot is being written, and the
+length of the snapshot.
 """
 
 from __future__ import annotations

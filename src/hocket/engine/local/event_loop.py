@@ -1,8 +1,8 @@
 """The event loop of an asynchronous actor: an actor with at least one ``async def`` method.
 
-All its methods run here, in the worker's main thread, its constructor and ordinary ones included (which then hold up the others). The loop
-itself watches the worker's sockets, so a call costs no thread switch: a round of the loop reads what has arrived, starts
-it, and sends what is done. A concurrency group has a loop and a thread of its own.
+All its methods run here, in the worker's main thread, its constructor and ordinary ones included (which then hold up
+the others). The loop itself watches the worker's sockets, so a call costs no thread switch: a round of the loop reads
+what has arrived, starts it, and sends what is done. A concurrency group has a loop and a thread of its own.
 
 asyncio is imported when the first such actor is made: it takes 24 ms, and most workers never need it.
 """
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 DROP_SECONDS = 0.05
-"""How soon handles that were dropped outside any call, or while others run, are counted. A guess: nobody minds so much."""
+"""How soon handles that were dropped outside any call, or while others run, are counted. A guess: nobody minds so
+much."""
 
 
 class Work(Protocol):
@@ -147,13 +148,17 @@ class Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def cut_off(self) -> None:
-        """In a fork: the method that forked may run to its end; if it waits before, this process ends. The loop is the parent's."""
+        """In a fork: the method that forked may run to its end; if it waits before, this process ends.
+
+        The loop is the parent's.
+        """
         import asyncio
 
         self.stop = lambda code=0: forks.end(SystemExit(code))  # type: ignore[method-assign]
         self.exit_soon = lambda: forks.end(SystemExit(0))  # type: ignore[method-assign]
         for lane in (self._main, *self._groups.values()):
-            # The next handle that the loop takes is ours: no other call goes on here, and the sockets are not looked at.
+            # The next handle that the loop takes is ours: no other call goes on here, and the sockets are not looked
+            # at.
             end = asyncio.Handle(forks.end, (RuntimeError(forks.WAITED),), lane.loop)
             lane.loop._ready.appendleft(end)  # type: ignore[attr-defined]
 
@@ -314,7 +319,10 @@ class Loop:
 
 
 def _is_to_be_awaited(result: Any) -> bool:
-    """Tell whether a method has returned what its result is to come from. A reference that it returned is the result."""
+    """Tell whether a method has returned what its result is to come from.
+
+    A reference that it returned is the result.
+    """
     return type(result) is types.CoroutineType or (
         inspect.isawaitable(result) and not isinstance(result, contract.ObjectRef)
     )
@@ -352,7 +360,10 @@ class Lane:
         task.add_done_callback(self._end_unstarted)
 
     def note_start(self, work: Any) -> None:
-        """The call makes its first step. From here on it says itself when it ends: a callback would cost a round of the loop."""
+        """The call makes its first step.
+
+        From here on it says itself when it ends: a callback would cost a round of the loop.
+        """
         task = self._running[work.task_id]
         del self._unstarted[task]
         task.remove_done_callback(self._end_unstarted)

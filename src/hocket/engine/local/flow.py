@@ -1,9 +1,9 @@
 """How far a generator may run ahead of its reader.
 
-With ``_generator_backpressure_num_objects=n`` the reader is heard of after each item, and no more than *n* lie unread. Without it a
-generator that nobody reads would fill the driver's memory, so there is a bound for all: `MOST_BYTES` unread. It is so far away
-that hardly any generator comes to it, and hearing of the reader after each item would cost more than the item. So the generator asks
-when it has come there (`PAUSED`), and is told once its reader has taken half.
+With ``_generator_backpressure_num_objects=n`` the reader is heard of after each item, and no more than *n* lie unread.
+Without it a generator that nobody reads would fill the driver's memory, so there is a bound for all: `MOST_BYTES`
+unread. It is so far away that hardly any generator comes to it, and hearing of the reader after each item would cost
+more than the item. So the generator asks when it has come there (`PAUSED`), and is told once its reader has taken half.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import final
 
 MOST_BYTES = 256 << 20
-"""How many bytes of a generator's items may lie unread, unless the user says how many items may, or -1 for no bound. A guess: more than a
-reader that is at work ever has in front of it, and less than what a machine would miss."""
+"""How many bytes of a generator's items may lie unread, unless the user says how many items may, or -1 for no bound. A
+guess: more than a reader that is at work ever has in front of it, and less than what a machine would miss."""
 
 ITEM_BYTES = 1024
 """What an item takes besides its value: records and ids. Measured with small numbers: 0.8 KB in the driver."""

@@ -1,15 +1,17 @@
 """The remote functions that somebody can still call: their code, and what it refers to.
 
-A program that makes a remote function for each round of its work would fill the driver with their code, and pin what their closures
-refer to. So a function is forgotten when nobody can call it any more and no task is there that needs its code:
+A program that makes a remote function for each round of its work would fill the driver with their code, and pin what
+their closures refer to. So a function is forgotten when nobody can call it any more and no task is there that needs its
+code:
 
-- The driver can call it as long as it has a `RemoteFunction`. A finalizer tells when it is gone; a later one with the same code is
-  registered anew.
+- The driver can call it as long as it has a `RemoteFunction`. A finalizer tells when it is gone; a later one with the
+  same code is registered anew.
 - A worker that has sent the code (`EXPORT`) can call it as long as it lives.
-- Tasks hold the `FunctionRecord`, also those that may be tried again, and an actor that may be built again holds the one of its class.
+- Tasks hold the `FunctionRecord`, also those that may be tried again, and an actor that may be built again holds the
+  one of its class.
 
-The record holds `Kept`, which is how its own end is noticed: then the workers that have the code are told (`FORGET`). There is one record for
-each function at a time, so none of them can be about to run it.
+The record holds `Kept`, which is how its own end is noticed: then the workers that have the code are told (`FORGET`).
+There is one record for each function at a time, so none of them can be about to run it.
 """
 
 from __future__ import annotations

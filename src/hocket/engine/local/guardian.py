@@ -1,17 +1,18 @@
 """The parent of all workers.
 
-A fresh, single-threaded interpreter, never a fork of the user's process, so no lock, thread or GPU context of the user's
-is copied. It does four things: forks workers (after it has loaded what they all need, when it is told to), passes on what they write to stderr (keeping the last lines), reports each
-death with its cause, and, when the driver is gone for whatever reason, ends every process of the session.
+A fresh, single-threaded interpreter, never a fork of the user's process, so no lock, thread or GPU context of the
+user's is copied. It does four things: forks workers (after it has loaded what they all need, when it is told to),
+passes on what they write to stderr (keeping the last lines), reports each death with its cause, and, when the driver is
+gone for whatever reason, ends every process of the session.
 
-**Nothing survives.** The guardian is the *sub-reaper* of the session: a process whose parent dies becomes the guardian's
-child, however deep it was and whatever session it moved to. The end of the session is therefore a loop: kill all
-descendants, reap, until none is left. The driver's death is learned from a pidfd as well as from the end of the control
-socket, because a child that the driver forked may hold a copy of that socket. If the guardian itself is killed, the kernel
-kills the workers (`PR_SET_PDEATHSIG`); only then can a grandchild escape.
+**Nothing survives.** The guardian is the *sub-reaper* of the session: a process whose parent dies becomes the
+guardian's child, however deep it was and whatever session it moved to. The end of the session is therefore a loop: kill
+all descendants, reap, until none is left. The driver's death is learned from a pidfd as well as from the end of the
+control socket, because a child that the driver forked may hold a copy of that socket. If the guardian itself is killed,
+the kernel kills the workers (`PR_SET_PDEATHSIG`); only then can a grandchild escape.
 
-**Deaths are explained.** `wait4` gives signal or exit code and peak memory; a counter of the kernel tells of out-of-memory
-kills; the worker's faulthandler writes its stack to a memfd that outlives it.
+**Deaths are explained.** `wait4` gives signal or exit code and peak memory; a counter of the kernel tells of
+out-of-memory kills; the worker's faulthandler writes its stack to a memfd that outlives it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ OOM_SECONDS = 1.0
 """A kill of the kernel's explains the deaths that come so soon after it was seen."""
 
 IDLE_SECONDS = 0.02
-"""After so long without anything to do the rest of the package is loaded. A guess: the first task should be over by then."""
+"""After so long without anything to do the rest of the package is loaded. A guess: the first task should be over by
+then."""
 
 _OURS = (os.path.dirname(os.path.abspath(__file__)), '"<string>", line 1')
 """Frames below the user's own, which say nothing to a user."""
@@ -92,7 +94,8 @@ class Guardian:
         self._wake_read, self._wake_write = descendants.open_wake_pipe()
         self._poll.register(self._wake_read, select.EPOLLIN)
         self._oom_kills = descendants.count_oom_kills()
-        #: When the kernel's kills were seen that no death is explained with yet: two may die before the first is reported.
+        #: When the kernel's kills were seen that no death is explained with yet: two may die before the first is
+        #: reported.
         self._unexplained_kills: deque[float] = deque()
         self._is_graceful = False
         #: How long to wait for something to do; None is without end.

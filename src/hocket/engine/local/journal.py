@@ -5,28 +5,31 @@ millisecond, and a worker that dies in that millisecond must not take them along
 nobody else is to be blamed for the death. Each worker therefore has a *page*, a piece of shared memory that the driver
 maps, too:
 
-- **The journal.** Every message to the driver is written here first, and then counted in one word (`END`). The frame is sent from
-  here, in one piece and without a further copy. When the worker is dead, the driver reads the socket to its end and then the
-  journal, less what has come by the socket. A message that carries descriptors is sent at once instead: a descriptor cannot lie in memory.
-- **Replies.** Answers to direct calls (`direct_channels`) go to other workers. They are written here, too, until all have been sent.
-- **What runs.** An actor that runs several calls at once notes each of them; a process that runs one at a time has one word for
-  it in the table of `messages.STATUS_SLOTS`.
-- **The claim.** Tasks are sent ahead, and the driver may want them back from a worker that is silent: because its task holds the
-  interpreter, or is stopped, or yields for ever. `BEGUN` is the worker's: the number of the task that it is about to
-  start. `WITHDRAWN` is the driver's: tasks up to this number are not to be started any more.
+- **The journal.** Every message to the driver is written here first, and then counted in one word (`END`). The frame is
+  sent from here, in one piece and without a further copy. When the worker is dead, the driver reads the socket to its
+  end and then the journal, less what has come by the socket. A message that carries descriptors is sent at once
+  instead: a descriptor cannot lie in memory.
+- **Replies.** Answers to direct calls (`direct_channels`) go to other workers. They are written here, too, until all
+  have been sent.
+- **What runs.** An actor that runs several calls at once notes each of them; a process that runs one at a time has one
+  word for it in the table of `messages.STATUS_SLOTS`.
+- **The claim.** Tasks are sent ahead, and the driver may want them back from a worker that is silent: because its task
+  holds the interpreter, or is stopped, or yields for ever. `BEGUN` is the worker's: the number of the task that it is
+  about to start. `WITHDRAWN` is the driver's: tasks up to this number are not to be started any more.
 
-**The claim needs no lock.** The worker writes `BEGUN` and then reads `WITHDRAWN`; the driver writes `WITHDRAWN`, lets `SETTLE_SECONDS`
-pass, and then reads `BEGUN`. What the driver takes back are the numbers above what it reads. Had the worker missed the driver's word for one
-of these, its own would have been written before, and seen: a processor holds a store back for nanoseconds (it has some
-dozens of places for them), and empties them whenever it changes threads; the driver waits 100 us. The other way round both may see each other's
-word. Then the driver counts the task as begun, the worker does not start it, and says so (`BACK`).
+**The claim needs no lock.** The worker writes `BEGUN` and then reads `WITHDRAWN`; the driver writes `WITHDRAWN`, lets
+`SETTLE_SECONDS` pass, and then reads `BEGUN`. What the driver takes back are the numbers above what it reads. Had the
+worker missed the driver's word for one of these, its own would have been written before, and seen: a processor holds a
+store back for nanoseconds (it has some dozens of places for them), and empties them whenever it changes threads; the
+driver waits 100 us. The other way round both may see each other's word. Then the driver counts the task as begun, the
+worker does not start it, and says so (`BACK`).
 
-**After a death no order of stores matters**: the kernel has seen all of them. The words are written so that a death between any two
-of them loses nothing: a message before the word that counts it, and when a frame has been sent, first `END` is set to 0
-and then `BASE`, the number of messages before the journal's first, is raised.
+**After a death no order of stores matters**: the kernel has seen all of them. The words are written so that a death
+between any two of them loses nothing: a message before the word that counts it, and when a frame has been sent, first
+`END` is set to 0 and then `BASE`, the number of messages before the journal's first, is raised.
 
-What was tried: a ring that the driver reads while the worker writes. It saves the copy to the socket, and needs a bell all the
-same; the journal leaves the driver's way as it was.
+What was tried: a ring that the driver reads while the worker writes. It saves the copy to the socket, and needs a bell
+all the same; the journal leaves the driver's way as it was.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ SETTLE_SECONDS = 1e-4
 """How long after its own word the driver reads the worker's. A hundred times what a store can take to be seen."""
 
 MAX_RUNNING = 8192
-"""How many calls of one actor may be noted as running. If more run at once, all that it was sent count as running when it dies."""
+"""How many calls of one actor may be noted as running. If more run at once, all that it was sent count as running when
+it dies."""
 
 BODY_BYTES = 128 * 1024
 """Room for messages that are not sent. Some thousand results; a millisecond's are a tenth of it."""
@@ -259,7 +263,10 @@ class JournalChannel(channel.Channel):
     # --- what runs ----------------------------------------------------------------------------------------------------
 
     def note_running(self, task_id: int) -> int:
-        """Note one of several calls that run at once; return the place to give back. Needs no lock: taking from a list is atomic."""
+        """Note one of several calls that run at once; return the place to give back.
+
+        Needs no lock: taking from a list is atomic.
+        """
         try:
             place = self._free.pop()
         except IndexError:

@@ -1,15 +1,16 @@
 """The package without its public names, until somebody looks for one.
 
-The guardian is to fork the first worker as soon as it can, and the public names load everything: the driver's engine, graphs,
-placement groups. Without them it is there 11 ms sooner, of 42 (measured). So it starts with a module `hocket` that can be
-imported from, but whose own code has not run (`processes` makes it), and catches up when it has nothing else to do: workers
-that are forked later have all names from birth. An earlier one runs the code when somebody looks for a name that is not there.
+The guardian is to fork the first worker as soon as it can, and the public names load everything: the driver's engine,
+graphs, placement groups. Without them it is there 11 ms sooner, of 42 (measured). So it starts with a module `hocket`
+that can be imported from, but whose own code has not run (`processes` makes it), and catches up when it has nothing
+else to do: workers that are forked later have all names from birth. An earlier one runs the code when somebody looks
+for a name that is not there.
 
-A name that is a module of the package is imported, and no more: our own modules look for those while they are half loaded
-themselves, and the package's code would not find in them what it wants.
+A name that is a module of the package is imported, and no more: our own modules look for those while they are half
+loaded themselves, and the package's code would not find in them what it wants.
 
-Threads may look at the same time. Each then runs the code, which only imports, and so is as often run as once; imports have
-their own locks. That nobody waits for anybody else here is what rules out a deadlock with those.
+Threads may look at the same time. Each then runs the code, which only imports, and so is as often run as once; imports
+have their own locks. That nobody waits for anybody else here is what rules out a deadlock with those.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """All messages: the number that each starts with, and the fields that follow it. Declared here and nowhere else.
 
-A message is a plain tuple, built and taken apart by hand where it is short and frequent: a record for each would cost what a task does.
-That every tuple and every pattern in this package has the fields which are declared here is held by a test, which reads the source; the
-handlers of `driver.dispatch` are found by number and called with the fields in this order.
+A message is a plain tuple, built and taken apart by hand where it is short and frequent: a record for each would cost
+what a task does. That every tuple and every pattern in this package has the fields which are declared here is held by a
+test, which reads the source; the handlers of `driver.dispatch` are found by number and called with the fields in this
+order.
 
 A *payload* is an encoded value as it travels (see `payloads`). *Ids* are whole numbers. The same numbering serves all
 sockets, so a message on the wrong socket is noticed.
@@ -20,8 +21,8 @@ def _declare(number: int, fields: str = "") -> int:
 
 STATUS_SLOTS = 4096
 """Size of the table, shared by all processes, in which each worker writes the id of the task that it started last, and
-behind all ids, in a second row, when that was (a float). A worker has the slot of its id modulo this; so many workers at
-once are out of reach of one machine."""
+behind all ids, in a second row, when that was (a float). A worker has the slot of its id modulo this; so many workers
+at once are out of reach of one machine."""
 
 STATUS_BYTES = STATUS_SLOTS * 16
 """Size of the table in bytes."""
@@ -32,8 +33,9 @@ SETUP = _declare(1, "facts")
 FUNCTION = _declare(2, "function_id payload")
 """The code of a remote function or class, once to each worker that needs it."""
 RUN = _declare(3, "task_id function_id args dependencies borrowed num_returns name extra")
-"""``args``: payload or None. ``dependencies``: ``(object_id, payload, contained)`` of each top-level reference. ``borrowed``: ids of
-references that the arguments contain. ``extra``: None, or a dict with what only some tasks have."""
+"""``args``: payload or None. ``dependencies``: ``(object_id, payload, contained)`` of each top-level reference.
+``borrowed``: ids of references that the arguments contain. ``extra``: None, or a dict with what only some tasks
+have."""
 CALL = _declare(4, "task_id method args dependencies borrowed num_returns name extra")
 CANCEL = _declare(5, "task_id recursive")
 """Also what it has submitted, if `recursive`."""
@@ -76,8 +78,8 @@ DONE = _declare(20, "task_id seconds results started")
 FAILED = _declare(21, "task_id error error_type message started seconds")
 """The encoded exception of the user's code."""
 BACK = _declare(22, "unstarted")
-"""Tasks that the worker has not started and never will, each with its place in what the worker was sent: the driver may have withdrawn it
-meanwhile, and sent it again."""
+"""Tasks that the worker has not started and never will, each with its place in what the worker was sent: the driver may
+have withdrawn it meanwhile, and sent it again."""
 SUBMIT = _declare(23, "task_id function_id args dependencies borrowed options parent")
 """`options` as a pickle of ours."""
 SUBMIT_CALL = _declare(24, "task_id actor_id method args dependencies borrowed options parent")
@@ -87,10 +89,10 @@ WANT = _declare(26, "object_id")
 WATCH = _declare(27, "object_id")
 """Tell when it is there."""
 BLOCK = _declare(28, "unstarted number running_id object_ids needs_all direct missing needed")
-"""A thread waits; `unstarted` tasks are handed back, as with `BACK`. `number` names the wait; `running_id` is what the thread
-runs; `object_ids` is what it waits for, and empty if the wait has a time-out. `direct` are those that come by a direct channel, each with its
-actor and the name of the call. `missing` is all that it waits for, of which `needed` (0: all, or one error) end the wait: if they are there
-already, nothing is lent."""
+"""A thread waits; `unstarted` tasks are handed back, as with `BACK`. `number` names the wait; `running_id` is what the
+thread runs; `object_ids` is what it waits for, and empty if the wait has a time-out. `direct` are those that come by a
+direct channel, each with its actor and the name of the call. `missing` is all that it waits for, of which `needed` (0:
+all, or one error) end the wait: if they are there already, nothing is lent."""
 UNBLOCK = _declare(29, "number")
 DROP = _declare(30, "object_id count")
 """So many of this worker's counts on the object are gone."""

@@ -19,9 +19,9 @@ INLINE = 0
 BUFFERS = 1
 """``(BUFFERS, pickle, (bytes, ...))``: some buffers, too small together for a segment."""
 SEGMENT = 2
-"""``(SEGMENT, pickle, object_id, size, layout, where, digest)``: buffers in shared memory or in a spill file; a descriptor
-comes with it. The pickle is empty if it is large itself: then it is the first buffer. `where`: the source line that made the value.
-`digest`: a checksum, or None without ``HOCKET_DEBUG=1``.
+"""``(SEGMENT, pickle, object_id, size, layout, where, digest)``: buffers in shared memory or in a spill file; a
+descriptor comes with it. The pickle is empty if it is large itself: then it is the first buffer. `where`: the source
+line that made the value. `digest`: a checksum, or None without ``HOCKET_DEBUG=1``.
 
 In a worker the descriptor stands behind the rest once it has arrived: ``payload[-1]``."""
 ERROR = 3

@@ -39,8 +39,8 @@ sys.modules[{package!r}] = importlib.util.module_from_spec(importlib.util.find_s
 from hocket.engine.local import guardian
 guardian.main({control}, {status}, {driver}, {words}, {stderr})
 """
-"""What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain; `late` says why the package's own
-code does not run."""
+"""What the guardian runs. All that it loads it keeps, so the garbage collector would look in vain; `late` says why the
+package's own code does not run."""
 _PACKAGE = __name__.partition(".")[0]
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 """The folder that this package was imported from, so that the guardian imports the same one."""

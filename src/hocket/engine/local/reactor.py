@@ -1,8 +1,8 @@
 """Who reads the sockets: whoever waits.
 
 A process has sockets to read and several threads that may want what arrives. Handing each message from a reader thread
-to a waiting thread would cost a thread switch (some 30 us here) for every result. So there is a *role*, as in the Leader/Followers pattern, held by one
-thread at a time: to wait in epoll and to handle what comes.
+to a waiting thread would cost a thread switch (some 30 us here) for every result. So there is a *role*, as in the
+Leader/Followers pattern, held by one thread at a time: to wait in epoll and to handle what comes.
 
 - A thread that waits for something takes the role if it is free, and handles messages until its own wish is met.
 - A thread that finds the role taken sleeps on a condition, and is woken after each round of messages.
@@ -10,8 +10,8 @@ thread at a time: to wait in epoll and to handle what comes.
   no cost, until a waiting thread evicts it through an eventfd. Messages are thus handled promptly also while the
   program computes, or sleeps, or has forgotten us.
 
-What was tried and does not work: a background reader that takes the role as soon as it is free. A loop of ``get(f.remote())`` then
-pays an eviction for every call.
+What was tried and does not work: a background reader that takes the role as soon as it is free. A loop of
+``get(f.remote())`` then pays an eviction for every call.
 
 The lock is the owner's. It is held while messages are handled and never while waiting. It must be reentrant, and its
 ownership is what tells the interrupt handler (see `interrupts`) that a KeyboardInterrupt has to wait.
@@ -32,28 +32,31 @@ from hocket.engine import interrupts
 from hocket.engine.local import bell
 
 TICK_SECONDS = 0.01
-"""How long the role must be free before the background reader takes it. A guess between a wait that a person notices and a wake-up
-rate that a profiler would."""
+"""How long the role must be free before the background reader takes it. A guess between a wait that a person notices
+and a wake-up rate that a profiler would."""
 
 MAX_FAILURES = 3
 """After so many rounds that failed in a row the background reader gives up."""
 
 HURRY_SECONDS = 5e-5
-"""The interpreter's switch interval while the background reader has something to do. With the usual 5 ms every message waits so long for
-a program that computes in pure Python. Measured, calls between two actors while their driver computes: 7.5 times slower than
-with an idle driver before, 1.9 times with this, on two cores for three busy processes."""
+"""The interpreter's switch interval while the background reader has something to do. With the usual 5 ms every message
+waits so long for a program that computes in pure Python. Measured, calls between two actors while their driver
+computes: 7.5 times slower than with an idle driver before, 1.9 times with this, on two cores for three busy
+processes."""
 
 CALM_SECONDS = 0.05
 """After so long without a message the switch interval is what it was."""
 
 PARK_TICKS = 3
-"""After so many ticks in which another thread held the role without a message, the background reader stops ticking, until that thread passes the role
-on. Every worker that has just been used ticks so often: with 100 ticks, 300 idle actors woke 30,000 times in the second after their last
-call and doubled the price of everybody's tasks. Waking the background reader again costs some 10 us, and is done at most every 30 ms."""
+"""After so many ticks in which another thread held the role without a message, the background reader stops ticking,
+until that thread passes the role on. Every worker that has just been used ticks so often: with 100 ticks, 300 idle
+actors woke 30,000 times in the second after their last call and doubled the price of everybody's tasks. Waking the
+background reader again costs some 10 us, and is done at most every 30 ms."""
 
 DROP_SECONDS = 0.1
-"""How soon after it was woken for a dropped handle the background reader may be woken for the next one: a program that drops thousands while it
-computes is not to be held up by a wake-up for each. A guess: nobody minds that an actor ends so much later."""
+"""How soon after it was woken for a dropped handle the background reader may be woken for the next one: a program that
+drops thousands while it computes is not to be held up by a wake-up for each. A guess: nobody minds that an actor ends
+so much later."""
 
 LONGEST_SECONDS = 1e8
 """A longer time-out is none: three years, and less than the system's clocks overflow at."""
@@ -319,7 +322,10 @@ class Reactor:
             self._pass_on()
 
     def _wait_patiently(self, limit_s: float | None) -> bool:
-        """Wait for messages and handle them; tell whether any came. Handles that are dropped one after another are waited for together."""
+        """Wait for messages and handle them; tell whether any came.
+
+        Handles that are dropped one after another are waited for together.
+        """
         if self.bell.has_rung:
             self.bell.has_rung = False
             limit_s = DROP_SECONDS if limit_s is None else min(limit_s, DROP_SECONDS)
@@ -336,7 +342,10 @@ class Reactor:
         self._epoll.close()
 
     def close(self) -> None:
-        """End the background reader and close the set. Called without the lock, by any other thread, when no thread waits any more."""
+        """End the background reader and close the set.
+
+        Called without the lock, by any other thread, when no thread waits any more.
+        """
         with self._lock:
             if self._closed:
                 return

@@ -1,11 +1,11 @@
 """Memory for large values: anonymous files handed over as descriptors, pooled while warm.
 
-A *segment* is a memfd: it has no name, is not in /dev/shm, is not bounded by the size of that mount, and is gone with its
-last descriptor and mapping, however its users die. The process that creates a value writes it; whoever reads it maps the
-segment privately (copy-on-write), so a reader may write to its array and nobody else sees it.
+A *segment* is a memfd: it has no name, is not in /dev/shm, is not bounded by the size of that mount, and is gone with
+its last descriptor and mapping, however its users die. The process that creates a value writes it; whoever reads it
+maps the segment privately (copy-on-write), so a reader may write to its array and nobody else sees it.
 
-A *spill file* is the same on disk: same layout, no name either (see `spill`). A reader maps it exactly as it maps a segment and
-cannot tell the difference.
+A *spill file* is the same on disk: same layout, no name either (see `spill`). A reader maps it exactly as it maps a
+segment and cannot tell the difference.
 
 A segment whose object is freed goes back to the pool of its creator. That is worth the trouble. Measured on a 2-core
 x86-64 box, 800 MB, in GB/s: first touch through a mapping 1.7, with ``MAP_POPULATE`` 2.3, by ``pwrite`` 4.3; into warm
@@ -61,8 +61,8 @@ class Segment:
 
         Args:
             capacity: In bytes.
-            lost: Gets the capacity if the segment is collected without having been closed: an interrupt (Ctrl-C) may hit the
-                few instructions in which nothing but a local variable holds it.
+            lost: Gets the capacity if the segment is collected without having been closed: an interrupt (Ctrl-C) may
+                hit the few instructions in which nothing but a local variable holds it.
         """
         self.fd = -1
         self.capacity = capacity
@@ -103,7 +103,10 @@ class Segment:
 
 
 class SegmentPool:
-    """Segments of this process: those in use, by object, and those that are free and warm. The owner's lock guards it."""
+    """Segments of this process: those in use, by object, and those that are free and warm.
+
+    The owner's lock guards it.
+    """
 
     def __init__(self) -> None:
         #: What holds the living objects that this process made: segments, and spill files.

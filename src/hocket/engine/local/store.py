@@ -1,23 +1,24 @@
 """The memory side of the engine: where large values lie, how much there may be, and what goes to disk.
 
-Each process writes the values that it makes into segments of its own pool (`Store`). The driver (`driver_store.DriverStore`) knows all of them,
-holds a descriptor of each, and keeps the sum under a limit; a worker (`WorkerStore`) asks it for room before it takes new
-memory, and not when it reuses a warm segment.
+Each process writes the values that it makes into segments of its own pool (`Store`). The driver
+(`driver_store.DriverStore`) knows all of them, holds a descriptor of each, and keeps the sum under a limit; a worker
+(`WorkerStore`) asks it for room before it takes new memory, and not when it reuses a warm segment.
 
-**What counts** against the limit are the segments of all processes, in use or warm. What is too much goes in this order: warm
-segments nobody uses; then the segments used least recently, which are copied to files (`spill`); and if all that is left is
-pinned or the new value is larger than the limit, the new value is written to a file at once. So a put fails only when the
-disk is full.
+**What counts** against the limit are the segments of all processes, in use or warm. What is too much goes in this
+order: warm segments nobody uses; then the segments used least recently, which are copied to files (`spill`); and if all
+that is left is pinned or the new value is larger than the limit, the new value is written to a file at once. So a put
+fails only when the disk is full.
 
-**Pins.** A segment that somebody maps, or whose descriptor is on its way to somebody, is pinned: copying it to a file would
-free nothing before the last mapping is gone. Pins are counted per process, and those of a dead worker are dropped.
+**Pins.** A segment that somebody maps, or whose descriptor is on its way to somebody, is pinned: copying it to a file
+would free nothing before the last mapping is gone. Pins are counted per process, and those of a dead worker are
+dropped.
 
-**Accounting.** A worker's memory is what it last said that it has (`POOL`, `ROOM`) and what it was granted and had not heard of then.
-What a worker is told to give back counts until it says that it has: a grant that it is just using looks like warm memory from
-here, and a first version that deducted it at once went over the limit.
+**Accounting.** A worker's memory is what it last said that it has (`POOL`, `ROOM`) and what it was granted and had not
+heard of then. What a worker is told to give back counts until it says that it has: a grant that it is just using looks
+like warm memory from here, and a first version that deducted it at once went over the limit.
 
-**Locks.** The driver's lock guards everything here. It is not held while bytes are copied, in memory or to disk. `_spill_lock` makes
-spilling one thread's business at a time and is always taken before the driver's lock.
+**Locks.** The driver's lock guards everything here. It is not held while bytes are copied, in memory or to disk.
+`_spill_lock` makes spilling one thread's business at a time and is always taken before the driver's lock.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Store(abc.ABC):
             encoded: The value.
             object_id: Under which a segment is held.
             find_maker: Returns the source line to blame for the memory; called for segments only.
-            announce: Called with the payload of a segment and the lock held, in the moment from which the pool holds it, so
-                that no interrupt can come between.
+            announce: Called with the payload of a segment and the lock held, in the moment from which the pool holds
+                it, so that no interrupt can come between.
 
         Raises:
             ObjectStoreFullError: There is no room in memory, and none on disk.
@@ -167,7 +168,10 @@ class WorkerStore(Store):
         self._folder = folder
 
     def obey(self, object_id: int, is_kept: bool) -> bool:
-        """Do what a `RECYCLE` says; tell whether the driver waits to hear how large the pool is now. Called with the lock held."""
+        """Do what a `RECYCLE` says; tell whether the driver waits to hear how large the pool is now.
+
+        Called with the lock held.
+        """
         if is_kept:
             self.pool.recycle(object_id)
         elif object_id == 0:

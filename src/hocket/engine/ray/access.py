@@ -2,9 +2,10 @@
 
 - Its settings and its token are read from the environment once a process, and a session needs to read them again.
 - It takes 127.0.0.1 for "any address of this machine", unless a constant says that this is no cluster.
-- It asks for a cluster's versions, and learns whether its token is taken, only on the way in, where it also waits for minutes.
-- It has a fixed port for each machine's agent. A second Ray on a machine tries it for some four seconds (measured: 6.5 seconds to start
-  instead of 2.5) and then goes without, so that no job can be submitted to it.
+- It asks for a cluster's versions, and learns whether its token is taken, only on the way in, where it also waits for
+  minutes.
+- It has a fixed port for each machine's agent. A second Ray on a machine tries it for some four seconds (measured: 6.5
+  seconds to start instead of 2.5) and then goes without, so that no job can be submitted to it.
 - It says nothing of the size of what it is about to upload.
 """
 
@@ -32,7 +33,8 @@ MODE_VARIABLE = "RAY_AUTH_MODE"
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105 (a name)
 TOKEN_PATH_VARIABLE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 (a name)
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's switch for systems whose firewall asks about each open port: with 0, a node is this machine's own and binds to loopback."""
+"""Ray's switch for systems whose firewall asks about each open port: with 0, a node is this machine's own and binds to
+loopback."""
 
 _QUESTIONS = {
     False: ("/ray.rpc.NodeInfoGcsService/GetClusterId", b""),
@@ -92,7 +94,8 @@ def ask(address: addresses.Address) -> str:
     """Ask a server whether it is what the address says, with the token if one is to be sent.
 
     Returns:
-        gRPC's word: ``OK``; ``UNAUTHENTICATED`` if the token is wrong or missing; ``UNIMPLEMENTED`` if it is something else; or another.
+        gRPC's word: ``OK``; ``UNAUTHENTICATED`` if the token is wrong or missing; ``UNIMPLEMENTED`` if it is something
+        else; or another.
     """
     method, question = _QUESTIONS[address.by_client]
     target = str(address).removeprefix(addresses.CLIENT)

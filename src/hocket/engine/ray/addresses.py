@@ -1,7 +1,7 @@
 """Addresses of clusters: how they are written, and whether a Ray answers there.
 
-Ray waits for minutes where nothing answers, and ends the process in some cases. So we knock first: a TCP connection, and then the
-first words of HTTP/2, which each of Ray's servers speaks. Needs no Ray.
+Ray waits for minutes where nothing answers, and ends the process in some cases. So we knock first: a TCP connection,
+and then the first words of HTTP/2, which each of Ray's servers speaks. Needs no Ray.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from hocket import exceptions
 
 ANSWER_SECONDS = 4.0
-"""How long a server may take to answer, connecting included. A guess: far above a round trip around the world, and twice of it is
-below the ten seconds in which an unreachable cluster is to be known."""
+"""How long a server may take to answer, connecting included. A guess: far above a round trip around the world, and
+twice of it is below the ten seconds in which an unreachable cluster is to be known."""
 
 CLIENT = "ray://"
 

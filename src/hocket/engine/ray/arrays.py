@@ -1,8 +1,9 @@
 """Arrays that a reader may write to.
 
-Ray maps an object into all its readers, who see their arrays read-only; with us what `get` returns is the reader's own. So an
-array is copied once more when it is unpickled, for which its pickle is made to say so. With ``HOCKET_RAY_READ_ONLY_ARRAYS=1`` in the environment of who
-stores them, arrays come read-only and without the copy, as Ray's users know them.
+Ray maps an object into all its readers, who see their arrays read-only; with us what `get` returns is the reader's own.
+So an array is copied once more when it is unpickled, for which its pickle is made to say so. With
+``HOCKET_RAY_READ_ONLY_ARRAYS=1`` in the environment of who stores them, arrays come read-only and without the copy, as
+Ray's users know them.
 """
 
 from __future__ import annotations

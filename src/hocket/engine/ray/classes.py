@@ -1,8 +1,9 @@
 """Classes that travel by value: those of the driver's script, and those made inside functions.
 
-Cloudpickle gives each a number when it leaves its process, and where the number is known already the class is not built again: so what comes
-back is an instance of the driver's own class, and ``except MyError`` catches it. Our functions are pickled with cloudpickle and Ray's values with
-a copy of it that Ray brings. The two count apart, unless they are told to use one list.
+Cloudpickle gives each a number when it leaves its process, and where the number is known already the class is not built
+again: so what comes back is an instance of the driver's own class, and ``except MyError`` catches it. Our functions are
+pickled with cloudpickle and Ray's values with a copy of it that Ray brings. The two count apart, unless they are told
+to use one list.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 """How a session gets its Ray: it starts one, joins one, or takes the one that is there.
 
-*Started*: a Ray of this session alone, on this machine. It has a token of its own, handed over by environment; it binds to loopback; its
-files lie in one folder of ours. `sweeper` waits beside it and clears away whatever is left when the session ends, however it ends.
+*Started*: a Ray of this session alone, on this machine. It has a token of its own, handed over by environment; it binds
+to loopback; its files lie in one folder of ours. `sweeper` waits beside it and clears away whatever is left when the
+session ends, however it ends.
 
-*Joined*: by ``host:port`` from a machine of the cluster, by ``ray://host:port`` from elsewhere. Ray waits for minutes where nothing answers,
-and ends the process where its token is missing. So everything that can be known before is asked before: whether a Ray listens, whether it
-takes the token, whether its versions are ours, whether this machine is one of its nodes. Each answer is bounded by `addresses.ANSWER_SECONDS`.
-The package itself and the driver's modules travel (`packages`), so that nodes need Ray and nothing of ours.
+*Joined*: by ``host:port`` from a machine of the cluster, by ``ray://host:port`` from elsewhere. Ray waits for minutes
+where nothing answers, and ends the process where its token is missing. So everything that can be known before is asked
+before: whether a Ray listens, whether it takes the token, whether its versions are ours, whether this machine is one of
+its nodes. Each answer is bounded by `addresses.ANSWER_SECONDS`. The package itself and the driver's modules travel
+(`packages`), so that nodes need Ray and nothing of ours.
 
 *Taken over*: the user has called ``ray.init`` before. It is theirs, and stays when the session ends.
 
-What is left open: a SIGKILL that hits the driver and the sweeper in the same moment leaves the folder, and Ray's agents for some seconds.
+What is left open: a SIGKILL that hits the driver and the sweeper in the same moment leaves the folder, and Ray's agents
+for some seconds.
 """
 
 from __future__ import annotations
@@ -37,14 +40,15 @@ PACKAGE = Path(version.__file__).parent
 """The folder of this package."""
 
 WORKER_SECONDS = 60.0
-"""How long a Ray that was there before may take to start a worker. A guess: its runtime environment may have packages to install."""
+"""How long a Ray that was there before may take to start a worker. A guess: its runtime environment may have packages
+to install."""
 
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 """How Ray's servers refuse who has not their token."""
 
 PRINT_SECONDS = 0.5
-"""How long what workers have printed last has to come to the driver before it leaves. Ray collects it from files, twice a second or so, and says
-to nobody when it is through; at the exit of a driver it waits for as long itself."""
+"""How long what workers have printed last has to come to the driver before it leaves. Ray collects it from files, twice
+a second or so, and says to nobody when it is through; at the exit of a driver it waits for as long itself."""
 
 _FOR_STARTING: dict[str, Any] = {
     "num_cpus": None,
@@ -61,7 +65,8 @@ _FOR_STARTING: dict[str, Any] = {
 class Request:
     """What a session asks of its Ray: the arguments of `hocket.init`."""
 
-    #: ``""``: what RAY_ADDRESS says, or else a new one; ``"local"``: a new one; ``"auto"``: the one that runs here; or where it is.
+    #: ``""``: what RAY_ADDRESS says, or else a new one; ``"local"``: a new one; ``"auto"``: the one that runs here; or
+    #: where it is.
     address: str = ""
     num_cpus: float | None = None
     num_gpus: float | None = None
@@ -99,13 +104,16 @@ class Connection:
         self.is_attached = is_attached
         context = ray.get_runtime_context()
         self.namespace: str = context.namespace
-        #: The runtime environment of the whole session, with what has been uploaded by its URI. A task that names ``py_modules`` or
-        #: ``working_dir`` of its own does not get these of the session: Ray replaces them.
+        #: The runtime environment of the whole session, with what has been uploaded by its URI. A task that names
+        #: ``py_modules`` or ``working_dir`` of its own does not get these of the session: Ray replaces them.
         self.environment: dict[str, Any] = dict(context.runtime_env)
         self._end: Callable[[], None] | None = end
 
     def close(self) -> None:
-        """End the Ray that we started, with all that it left; leave one that we joined; let be one that was there. Again: does nothing."""
+        """End the Ray that we started, with all that it left; leave one that we joined; let be one that was there.
+
+        Again: does nothing.
+        """
         end, self._end = self._end, None
         if end is not None:
             end()
@@ -117,7 +125,8 @@ def connect(request: Request) -> Connection:
     Raises:
         ConnectionFailedError: Nothing, or something else, answers at the address; or the token is not the cluster's.
         VersionMismatchError: The cluster has another Python or Ray.
-        ValueError: The address is malformed, a running cluster is asked to have other resources, or the script's folder is too large.
+        ValueError: The address is malformed, a running cluster is asked to have other resources, or the script's folder
+            is too large.
     """
     if ray.is_initialized():
         return _take_over(request)
@@ -142,7 +151,10 @@ def _refuse_resources(request: Request, where: str) -> None:
 
 
 def _list_init_keywords(request: Request) -> dict[str, Any]:
-    """Return the keywords of `ray.init` that are the same for all. Ray's own log says nothing below an error unless asked."""
+    """Return the keywords of `ray.init` that are the same for all.
+
+    Ray's own log says nothing below an error unless asked.
+    """
     return {"namespace": request.namespace or None, "logging_level": logging.ERROR, **request.options}
 
 
@@ -298,7 +310,8 @@ def _find_running() -> str:
 def _join(address: addresses.Address, request: Request) -> Connection:
     settings = {
         "RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "0"),
-        # In a job that was submitted, the program may say more than the job did. Ray would refuse each field that both name.
+        # In a job that was submitted, the program may say more than the job did. Ray would refuse each field that both
+        # name.
         "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
     }
     with access.settings(settings, loopback=address.is_loopback() and not address.by_client):
@@ -331,7 +344,8 @@ def _check_token(address: addresses.Address) -> None:
     mode = os.environ.get(access.MODE_VARIABLE, "")
     answer = access.ask(address)
     if answer in _REFUSALS and not mode and access.has_token():
-        # Ray sends its user's token to a named address only if RAY_AUTH_MODE says so. Who has one and calls where one is needed means it.
+        # Ray sends its user's token to a named address only if RAY_AUTH_MODE says so. Who has one and calls where one
+        # is needed means it.
         os.environ[access.MODE_VARIABLE] = "token"  # until the settings are put back
         access.reload_settings()
         answer = access.ask(address)

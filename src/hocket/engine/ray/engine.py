@@ -1,10 +1,11 @@
 """The engine contract on Ray.
 
-Each method says to Ray what it was asked for, and says in our words what Ray answers. There is one object of this class in the driver, and one
-in each of Ray's workers that runs work of ours: both talk to Ray in the same way.
+Each method says to Ray what it was asked for, and says in our words what Ray answers. There is one object of this class
+in the driver, and one in each of Ray's workers that runs work of ours: both talk to Ray in the same way.
 
-What is ours is small. Handles are Ray's inside (`natives`). Options become keywords once for each remote function (`keywords`). An impossible
-request is refused at the call: Ray would wait for a node that might come, and it may where the cluster can grow.
+What is ours is small. Handles are Ray's inside (`natives`). Options become keywords once for each remote function
+(`keywords`). An impossible request is refused at the call: Ray would wait for a node that might come, and it may where
+the cluster can grow.
 
 The class is one object in layers: `base`, `submission`, `objects`, and here the whole.
 """
@@ -225,7 +226,10 @@ class _Rebuilder:
 
 
 def open_in_worker(namespace: str, session_id: str) -> None:
-    """Open this worker's side of a session. A worker of Ray's runs work of one driver only, but that may open one session after another."""
+    """Open this worker's side of a session.
+
+    A worker of Ray's runs work of one driver only, but that may open one session after another.
+    """
     known = contract.get_optional_current_engine()
     if isinstance(known, RayEngine) and known.session_id == session_id:
         return

@@ -1,7 +1,7 @@
 """Runtime environments of single tasks and actors.
 
-Ray takes folders of this machine only for a whole job; for a task it takes what has been uploaded. So they are uploaded here, and what the
-session's own environment brought is named again, since Ray would replace it.
+Ray takes folders of this machine only for a whole job; for a task it takes what has been uploaded. So they are uploaded
+here, and what the session's own environment brought is named again, since Ray would replace it.
 """
 
 from __future__ import annotations

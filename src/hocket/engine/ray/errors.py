@@ -1,7 +1,8 @@
 """Ray's exceptions, said in our words.
 
-An exception of the user's code comes as our own `TaskError`, which the worker raised in place of it (see `runner`), inside one of Ray's;
-it is taken out. What Ray itself has to say becomes the error of ours that means the same, with Ray's evidence in its text.
+An exception of the user's code comes as our own `TaskError`, which the worker raised in place of it (see `runner`),
+inside one of Ray's; it is taken out. What Ray itself has to say becomes the error of ours that means the same, with
+Ray's evidence in its text.
 """
 
 from __future__ import annotations

@@ -11,12 +11,15 @@ from pathlib import Path
 from hocket.engine.ray import sweeper
 
 _LONGEST = 42
-"""How long its path may be: Ray puts sockets below it, in a folder whose name has 41 bytes, under names of 21, and the path of a socket
-ends at 107 bytes."""
+"""How long its path may be: Ray puts sockets below it, in a folder whose name has 41 bytes, under names of 21, and the
+path of a socket ends at 107 bytes."""
 
 
 class Folder:
-    """A new folder below the system's for temporary files. It is cleared away with `clear`, or when this process dies."""
+    """A new folder below the system's for temporary files.
+
+    It is cleared away with `clear`, or when this process dies.
+    """
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="hocket-ray-")

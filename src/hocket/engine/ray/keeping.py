@@ -1,8 +1,8 @@
 """Constructor arguments of actors that may be restarted, kept for as long as the actor lives.
 
-Ray runs a constructor again from what the actor's creator passed, but does not keep objects that were passed: once nobody refers to one,
-the next restart fails. That holds for references as well as for values that Ray puts into its store on the way, because they are large.
-So the creating process keeps references on both.
+Ray runs a constructor again from what the actor's creator passed, but does not keep objects that were passed: once
+nobody refers to one, the next restart fails. That holds for references as well as for values that Ray puts into its
+store on the way, because they are large. So the creating process keeps references on both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class KeptArguments:
     """References on what the actors of this process were built from.
 
     Args:
-        list_dead: Returns the ids of actors that are dead, in hexadecimal. (A new one may not be known to be living yet.)
+        list_dead: Returns the ids of actors that are dead, in hexadecimal. (A new one may not be known to be living
+            yet.)
     """
 
     def __init__(self, list_dead: Callable[[], Iterable[str]]) -> None:

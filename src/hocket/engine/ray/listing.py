@@ -118,8 +118,8 @@ def check_bundles(bundles: Sequence[resources.Demand], strategy: str) -> None:
     """Raise if bundles can never be reserved together. What is refused is sure; what is not may still find no room.
 
     Raises:
-        InfeasibleResourcesError: One is larger than any node, or there are more than there are nodes to spread them on, or together
-            they are more than the cluster, or for STRICT_PACK than one node, has.
+        InfeasibleResourcesError: One is larger than any node, or there are more than there are nodes to spread them on,
+            or together they are more than the cluster, or for STRICT_PACK than one node, has.
     """
     if can_grow():
         return

@@ -1,8 +1,9 @@
 """Our handles and Ray's.
 
-A hocket reference holds Ray's handle of the same thing in its `_native`: an object reference, an actor's handle, a placement
-group, or a generator. Its id is the number that Ray's id is. Ray counts its handles itself, so ours need no counting; there is one
-of ours for each of Ray's in a process as far as identity can be asked for, that is among those that came in a message.
+A hocket reference holds Ray's handle of the same thing in its `_native`: an object reference, an actor's handle, a
+placement group, or a generator. Its id is the number that Ray's id is. Ray counts its handles itself, so ours need no
+counting; there is one of ours for each of Ray's in a process as far as identity can be asked for, that is among those
+that came in a message.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from hocket.kernel import records
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
-"""How long Ray is waited for at once: the first time, and at most. While it waits Ray hears no signal but Ctrl-C. Guesses; each part doubles,
-so that what takes long to fetch is not begun again and again."""
+"""How long Ray is waited for at once: the first time, and at most. While it waits Ray hears no signal but Ctrl-C.
+Guesses; each part doubles, so that what takes long to fetch is not begun again and again."""
 
 
 class ObjectAccess(submission.Submission):

@@ -1,9 +1,9 @@
 """Drivers outside of the cluster: those of ``ray://host:port``, which have Ray Client in the place of Ray.
 
-The real driver is then a process on the cluster, Ray Client's server. It unpickles what passes and pickles it again, so our handles are rebuilt
-there, by an engine like that of a worker. Ray's handles have other classes here, and what Ray keeps in tables of the process is not here at all.
-Most of it can be asked for on the cluster. A handle has its id when the server has answered, so each call takes a round trip, and says at once
-what the server has against it.
+The real driver is then a process on the cluster, Ray Client's server. It unpickles what passes and pickles it again, so
+our handles are rebuilt there, by an engine like that of a worker. Ray's handles have other classes here, and what Ray
+keeps in tables of the process is not here at all. Most of it can be asked for on the cluster. A handle has its id when
+the server has answered, so each call takes a round trip, and says at once what the server has against it.
 
 What cannot be had is refused at the call, and listed in `LIMITS`.
 """
@@ -61,7 +61,10 @@ def build_refusal(what: str) -> exceptions.HocketError:
 
 
 def is_call(native: Any) -> bool:
-    """Tell whether a reference of Ray Client's is on what a call of an actor returns. Its server would keep a refusal to itself."""
+    """Tell whether a reference of Ray Client's is on what a call of an actor returns.
+
+    Its server would keep a refusal to itself.
+    """
     if not isinstance(native, ObjectRef):
         return False
     actor_id: bytes = native.task_id().actor_id().binary()
@@ -104,7 +107,8 @@ def ask(function: Callable[..., T], *args: Any) -> T:
 def call_method(actor: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], keywords: dict[str, Any]) -> Any:
     """Call a method of an actor and return what Ray does.
 
-    Ray Client's handle would look for the method in its own class first, and knows fewer keywords than the server, which checks them too.
+    Ray Client's handle would look for the method in its own class first, and knows fewer keywords than the server,
+    which checks them too.
     """
     if not isinstance(actor, ActorHandle):
         return getattr(actor, name)._remote(args, kwargs, **keywords)
@@ -114,7 +118,10 @@ def call_method(actor: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def list_objects() -> dict[bytes, dict[str, int]]:
-    """Return the counts of each object that this process refers to, by id. Actors are counted too, under their own, shorter ids."""
+    """Return the counts of each object that this process refers to, by id.
+
+    Actors are counted too, under their own, shorter ids.
+    """
     counts = client.ray.get_context().client_worker.reference_count
     size = ray.ObjectID.size()
     return {
@@ -149,7 +156,8 @@ class _Refusing(dict[type, Any]):
 
 
 refusing = _Refusing()
-"""A table of reducers in which those of the user refuse: the server does not have them, and could not send such a value on."""
+"""A table of reducers in which those of the user refuse: the server does not have them, and could not send such a value
+on."""
 
 
 def _refuse(value: Any) -> Any:

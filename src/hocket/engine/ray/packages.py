@@ -1,7 +1,8 @@
 """What of the driver has to reach the nodes, and how much of it there is.
 
-The nodes of a cluster have neither this package nor the modules beside the driver's script. Ray carries folders to them: the package as a
-module, the script's folder as the working directory. A Ray on this machine needs to be told where they are, and nothing travels.
+The nodes of a cluster have neither this package nor the modules beside the driver's script. Ray carries folders to
+them: the package as a module, the script's folder as the working directory. A Ray on this machine needs to be told
+where they are, and nothing travels.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 LIMIT_BYTES = 100 * 2**20
-"""How large the folder of a script may be. A guess: a folder of programs is far smaller, and one with data is larger and travels for minutes."""
+"""How large the folder of a script may be. A guess: a folder of programs is far smaller, and one with data is larger
+and travels for minutes."""
 
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Where Ray leaves, for a program that was handed over with ``ray job submit``, what was said there."""
@@ -47,7 +49,10 @@ def _is_installed(folder: Path) -> bool:
 
 
 def list_import_folders() -> list[str]:
-    """Return where this process imports from, apart from what is installed beside its Python. For workers on the same machine."""
+    """Return where this process imports from, apart from what is installed beside its Python.
+
+    For workers on the same machine.
+    """
     found = [str(Path(entry).resolve()) for entry in sys.path if not entry or Path(entry).is_dir()]
     return [folder for folder in dict.fromkeys(found) if not _is_installed(Path(folder))]
 
@@ -62,7 +67,8 @@ def build_environment(
 ) -> dict[str, Any]:
     """Return the runtime environment of a whole session on a cluster: the user's, this package, and the script's folder if they name none.
 
-    What `job` says holds on beside it: its modules are taken over, and its working directory is the script's folder already.
+    What `job` says holds on beside it: its modules are taken over, and its working directory is the script's folder
+    already.
     """
     made = dict(given)
     modules = [*job.get("py_modules", ()), *given.get("py_modules", ()), str(package)]

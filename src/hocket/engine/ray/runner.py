@@ -1,8 +1,9 @@
 """What runs in Ray's workers around the user's code.
 
-A remote function travels as the pickle that `hocket.engine.values` made of it, and its large arrays in Ray's object store, so that it captures
-the same things at the same moment as on every engine. An actor is a *shell*: a class made for Ray that holds an instance of the user's
-class, with a method of its own for each of the user's. What the user's code raises leaves as our `TaskError`.
+A remote function travels as the pickle that `hocket.engine.values` made of it, and its large arrays in Ray's object
+store, so that it captures the same things at the same moment as on every engine. An actor is a *shell*: a class made
+for Ray that holds an instance of the user's class, with a method of its own for each of the user's. What the user's
+code raises leaves as our `TaskError`.
 """
 
 from __future__ import annotations
@@ -139,7 +140,10 @@ def _split(name: str, count: int, result: Any) -> tuple[Any, ...] | None:
 
 
 class _Explaining:
-    """Around the user's code: what it raises leaves as the caller shall see it. A generator would not let a StopIteration through."""
+    """Around the user's code: what it raises leaves as the caller shall see it.
+
+    A generator would not let a StopIteration through.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -165,7 +169,10 @@ send_news: Callable[[], None] = lambda: None  # noqa: E731 (replaced when the pr
 
 
 def finish() -> None:
-    """Tell it. What runs in the place of the user's code travels by value, and would find copies of the variables above."""
+    """Tell it.
+
+    What runs in the place of the user's code travels by value, and would find copies of the variables above.
+    """
     global has_news  # noqa: PLW0603 (a process has one worker's notes)
     if has_news:
         has_news = False

@@ -1,9 +1,10 @@
 """Clears away after a Ray that we started: its processes, those of its workers, and its folder. A script of its own.
 
-It runs beside the driver as a process with a pipe between them and waits until the pipe closes: because the session was closed, or because
-the driver is dead, however it died. Only then it looks. Ray's own processes end with the driver; but their folder stays, and so does what a
-user's task has started. Who has its name in the environment belongs to it, and so does who writes to a file in it: some of Ray's processes
-overwrite their environment with their title, and outlive a killed driver by more than six seconds (measured, Ray 2.60).
+It runs beside the driver as a process with a pipe between them and waits until the pipe closes: because the session was
+closed, or because the driver is dead, however it died. Only then it looks. Ray's own processes end with the driver; but
+their folder stays, and so does what a user's task has started. Who has its name in the environment belongs to it, and
+so does who writes to a file in it: some of Ray's processes overwrite their environment with their title, and outlive a
+killed driver by more than six seconds (measured, Ray 2.60).
 
 Runs without the site's packages: it needs only the standard library, and starts in some 15 ms.
 """
@@ -21,7 +22,8 @@ VARIABLE = "HOCKET_RAY_FOLDER"
 """The environment variable that holds the folder, for all that Ray starts."""
 
 PATIENCE_SECONDS = 5.0
-"""How long processes may take to go after SIGKILL. A guess; only one in an uninterruptible call takes longer than a moment."""
+"""How long processes may take to go after SIGKILL. A guess; only one in an uninterruptible call takes longer than a
+moment."""
 
 GRACE_SECONDS = 0.5
 """How long Ray's processes have to end by themselves. A guess; with the driver they die at once."""
@@ -47,7 +49,10 @@ def _belongs(pid: int, folder: str, driver: int) -> bool:
 
 
 def _is_written_by_ray(link: str, folder: str, driver: int) -> bool:
-    """Tell whether a descriptor writes to a file of the folder. The driver's logs do not count: its forks have them open too."""
+    """Tell whether a descriptor writes to a file of the folder.
+
+    The driver's logs do not count: its forks have them open too.
+    """
     try:
         target, mode = os.readlink(link), os.lstat(link).st_mode
     except OSError:

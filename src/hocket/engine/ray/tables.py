@@ -1,7 +1,7 @@
 """What Ray knows of its tasks, actors and nodes, as rows with the names of `hocket.engine.inspection`, which are Ray's own.
 
-Most of it lies with Ray's control service (GCS) and needs nothing else. Objects, workers, runtime environments and events of a cluster are known to Ray's
-state service alone, which is part of its dashboard.
+Most of it lies with Ray's control service (GCS) and needs nothing else. Objects, workers, runtime environments and
+events of a cluster are known to Ray's state service alone, which is part of its dashboard.
 """
 
 from __future__ import annotations

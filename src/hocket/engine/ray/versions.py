@@ -15,7 +15,9 @@ ADVICE = {
 
 
 def compare_versions(where: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
-    """Make sure that what the cluster says of itself agrees with this process. Python may differ in its last number only if Ray is told so.
+    """Make sure that what the cluster says of itself agrees with this process.
+
+    Python may differ in its last number only if Ray is told so.
 
     Raises:
         VersionMismatchError: It does not. The message names both versions and what to install.

@@ -124,8 +124,8 @@ def _wait_for_end(pid: int) -> bool:
 
 
 SLEEP_SECONDS = 1.2
-"""After so long without a call everything in the engine that can go to sleep has done so. That much longer than that is needed: it is no
-wait for something to happen, but for nothing to happen."""
+"""After so long without a call everything in the engine that can go to sleep has done so. That much longer than that is
+needed: it is no wait for something to happen, but for nothing to happen."""
 
 
 def _drop_after_silence(held: Any) -> bool:

@@ -1,10 +1,10 @@
 """Copies of the run's checkpoints on a node that does not share the run's folder: the rank's side.
 
-A rank that uses such a checkpoint asks the driver for it, among its reports, and waits. The driver sends the chunks to the first rank of a
-node that asks, and tells the others of that node where the copy is. All copies of a node lie in one folder among its temporary files,
-whose name the driver gives. It is removed by a task on the node after the ranks have ended, however they ended. Only the end of the driver
-itself by SIGKILL, or of the node's engine, leaves it; then the next run that copies something on that node finds that nobody holds its
-lock, and removes it.
+A rank that uses such a checkpoint asks the driver for it, among its reports, and waits. The driver sends the chunks to
+the first rank of a node that asks, and tells the others of that node where the copy is. All copies of a node lie in one
+folder among its temporary files, whose name the driver gives. It is removed by a task on the node after the ranks have
+ended, however they ended. Only the end of the driver itself by SIGKILL, or of the node's engine, leaves it; then the
+next run that copies something on that node finds that nobody holds its lock, and removes it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Receipt:
     """What a rank says to a chunk."""
 
     error: Exception | None = None
-    """What went wrong, if anything did. Not the answer itself, because an engine raises an error that is a call's value."""
+    """What went wrong, if anything did. Not the answer itself, because an engine raises an error that is a call's
+    value."""
 
 
 class _Copy:
@@ -86,7 +87,10 @@ class CheckpointCache:
         return copy.path
 
     def take(self, request: Request, folder: str, chunk: file_chunks.FileChunk) -> Receipt:
-        """Write a chunk of the checkpoint below the node's folder. What goes wrong is in the receipt, and `fetch` raises it."""
+        """Write a chunk of the checkpoint below the node's folder.
+
+        What goes wrong is in the receipt, and `fetch` raises it.
+        """
         copy = self._requests[request.number]
         try:
             chunk = file_chunks.pass_point("train.in_download", chunk)

@@ -1,7 +1,8 @@
 """A folder that holds the state of a training run.
 
-A handle names a folder of the machine where it was made. One that `hocket.train.get_checkpoint` gives names the run's folder, which a rank
-on another machine may not see. There the handle has a `Fetch`: the first use of its path brings the files.
+A handle names a folder of the machine where it was made. One that `hocket.train.get_checkpoint` gives names the run's
+folder, which a rank on another machine may not see. There the handle has a `Fetch`: the first use of its path brings
+the files.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ Fetch = Callable[[str], str]
 class Checkpoint:
     """A handle on a folder of files. It owns nothing: the folder stays when the handle goes.
 
-    Two handles are equal if they name the same folder of the same run, wherever they are; a copy on another node does not count.
+    Two handles are equal if they name the same folder of the same run, wherever they are; a copy on another node does
+    not count.
 
     Args:
         path: The folder. It need not exist yet.
@@ -55,9 +57,9 @@ class Checkpoint:
     def path(self) -> str:
         """The folder, as an absolute path that can be read here.
 
-        In a rank that does not share the run's folder, what `get_checkpoint` returned is copied to the rank's node when this is first
-        asked for, once for all ranks of the node, and compared with the digests of the commit. The copy is removed when the training
-        function has ended or failed in all ranks.
+        In a rank that does not share the run's folder, what `get_checkpoint` returned is copied to the rank's node when
+        this is first asked for, once for all ranks of the node, and compared with the digests of the commit. The copy
+        is removed when the training function has ended or failed in all ranks.
 
         Raises:
             TransferError: The files did not arrive as they were committed.
@@ -78,7 +80,8 @@ class Checkpoint:
         """Copy the files to a folder, and return its path.
 
         Args:
-            path: The folder; made if need be. Default: a new one in the system's temporary folder, which the caller removes.
+            path: The folder; made if need be. Default: a new one in the system's temporary folder, which the caller
+                removes.
         """
         source = self._find()
         target = str(Path(path).resolve()) if path is not None else tempfile.mkdtemp(prefix="checkpoint-")

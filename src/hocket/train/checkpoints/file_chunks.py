@@ -1,10 +1,10 @@
 """A folder's files on their way to another disk: cut into chunks, put together again, and compared with their digests.
 
-Between a rank and the driver that share no folder, a checkpoint travels through the engine like any other value: `pack` gives it in
-chunks of a few MiB, `Unpacker` writes them. So neither side ever holds more than a few chunks, whatever the checkpoint's size. The
-digest is of what the sender read, or of what was committed, and the receiver computes its own of what it wrote; a file whose digests
-differ, or a folder whose last chunk never came, is a `TransferError`. Many small files share a chunk, because each chunk costs a
-message.
+Between a rank and the driver that share no folder, a checkpoint travels through the engine like any other value: `pack`
+gives it in chunks of a few MiB, `Unpacker` writes them. So neither side ever holds more than a few chunks, whatever the
+checkpoint's size. The digest is of what the sender read, or of what was committed, and the receiver computes its own of
+what it wrote; a file whose digests differ, or a folder whose last chunk never came, is a `TransferError`. Many small
+files share a chunk, because each chunk costs a message.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """Where a run's files are, and how a checkpoint comes to be there whole or not at all.
 
-A rank that shares the run's folder with the driver copies its files into a folder of its own below ``.staging`` in the run's folder, synced, with their sizes and digests
-(`stage`). When every rank has reported, the controller moves them together, adds a manifest, and renames the folder to its final
-name (`commit`). Whoever lists the run's folder sees only whole checkpoints; a kill in between leaves files below ``.staging``,
-which the next run of that name removes.
+A rank that shares the run's folder with the driver copies its files into a folder of its own below ``.staging`` in the
+run's folder, synced, with their sizes and digests (`stage`). When every rank has reported, the controller moves them
+together, adds a manifest, and renames the folder to its final name (`commit`). Whoever lists the run's folder sees only
+whole checkpoints; a kill in between leaves files below ``.staging``, which the next run of that name removes.
 
-Two runs of one name would remove and overwrite each other's files there, so a run holds its folder while it lasts (`hold_storage`).
+Two runs of one name would remove and overwrite each other's files there, so a run holds its folder while it lasts
+(`hold_storage`).
 
-A rank finds out by itself whether it shares the folder (`sees_token`): the driver leaves a file of a random name there, and who can read
-it looks at the same disk. That holds over NFS, and where the same path is another disk on each machine; nothing is configured. Files of
-a rank that does not share it arrive through `hocket.train.checkpoints.file_chunks`, and are committed in the same way.
+A rank finds out by itself whether it shares the folder (`sees_token`): the driver leaves a file of a random name there,
+and who can read it looks at the same disk. That holds over NFS, and where the same path is another disk on each
+machine; nothing is configured. Files of a rank that does not share it arrive through
+`hocket.train.checkpoints.file_chunks`, and are committed in the same way.
 """
 
 from __future__ import annotations
@@ -230,8 +232,8 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
     Links are followed. The manifest of a committed checkpoint, which may be reported again, is left out.
 
     Raises:
-        ValueError: There is something else in it: a pipe, a socket or a device, which cannot be read to an end, a link that leads nowhere, or one to a
-            folder that it is in.
+        ValueError: There is something else in it: a pipe, a socket or a device, which cannot be read to an end, a link
+            that leads nowhere, or one to a folder that it is in.
     """
     folders: list[str] = []
     files: list[str] = []

@@ -1,4 +1,7 @@
-"""Tells a process which backend Keras 3 shall have in it. Without Keras, which settles that when it is imported: so this is not in `hocket.train.keras`."""
+"""Tells a process which backend Keras 3 shall have in it.
+
+Without Keras, which settles that when it is imported: so this is not in `hocket.train.keras`.
+"""
 
 from __future__ import annotations
 

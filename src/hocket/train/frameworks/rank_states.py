@@ -1,6 +1,9 @@
-"""What a framework has prepared in a rank, from the start of its training function to the end. It belongs to the rank's session.
+"""What a framework has prepared in a rank, from the start of its training function to the end.
 
-A trainer's rank has its state before the training function runs (`RankStates.use`); elsewhere, as in a session of `Trainer`, it is made at the first call that needs it.
+It belongs to the rank's session.
+
+A trainer's rank has its state before the training function runs (`RankStates.use`); elsewhere, as in a session of
+`Trainer`, it is made at the first call that needs it.
 """
 
 from __future__ import annotations

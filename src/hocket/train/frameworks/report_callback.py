@@ -21,12 +21,15 @@ MOMENTS: Final = tuple(
 
 
 class ReportMixin:
-    """Reports at the chosen moments. To be combined with a Keras's ``Callback``; `write_checkpoint` is the part that differs.
+    """Reports at the chosen moments.
+
+    To be combined with a Keras's ``Callback``; `write_checkpoint` is the part that differs.
 
     Args:
         checkpoint_on: At which moments to report with a checkpoint.
         report_metrics_on: At which to report without one, if not with one.
-        metrics: Which of Keras's logs: a name, several, or a dict from the name that is reported to Keras's. Default: all.
+        metrics: Which of Keras's logs: a name, several, or a dict from the name that is reported to Keras's. Default:
+            all.
 
     Raises:
         ValueError: There is no such moment.

@@ -1,8 +1,9 @@
 """Tells the ranks of each other as TensorFlow wants it: in the environment variable TF_CONFIG.
 
-It imports no TensorFlow: the training function does, and finds the variable. TensorFlow's ranks talk to each other over gRPC. What they *connect* to is
-loopback if all ranks are on one machine, else the address under which the cluster knows the machine. What they *listen* on is not ours to say:
-TensorFlow opens its port on all interfaces, and does not ask who connects. So the network must be one's own; `hocket.train.keras` opens no port.
+It imports no TensorFlow: the training function does, and finds the variable. TensorFlow's ranks talk to each other over
+gRPC. What they *connect* to is loopback if all ranks are on one machine, else the address under which the cluster knows
+the machine. What they *listen* on is not ours to say: TensorFlow opens its port on all interfaces, and does not ask who
+connects. So the network must be one's own; `hocket.train.keras` opens no port.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ LOOPBACK: Final = "127.0.0.1"
 """Where ranks of one machine connect to each other."""
 
 LEGACY_KERAS: Final = "TF_USE_LEGACY_KERAS"
-"""The environment variable with which ``tf.keras`` is Keras 2 (tf-keras), the last that has MultiWorkerMirroredStrategy."""
+"""The environment variable with which ``tf.keras`` is Keras 2 (tf-keras), the last that has
+MultiWorkerMirroredStrategy."""
 
 _INTRA_THREADS: Final = "TF_NUM_INTRAOP_THREADS"
 """How many threads an operation may use. TensorFlow's default is one a core, in each rank."""

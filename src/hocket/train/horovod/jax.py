@@ -172,8 +172,8 @@ def barrier() -> None:
 def join() -> int:
     """Wait until all ranks have called it; return the one that came last.
 
-    In Horovod a rank that has no more batches may call it while the others go on. Here that ends in an error that names the rank: all ranks must take
-    equally many steps, as a loader of `hocket.train.jax.prepare_arrays` has them do.
+    In Horovod a rank that has no more batches may call it while the others go on. Here that ends in an error that names
+    the rank: all ranks must take equally many steps, as a loader of `hocket.train.jax.prepare_arrays` has them do.
     """
     came: Sequence[float] = allgather_object(time.monotonic())  # one clock for all processes of a machine
     return came.index(max(came))

@@ -1,6 +1,7 @@
 """Horovod's verbs for Keras 3 on any of its backends: ``import hocket.train.horovod.keras as hvd``, in a `KerasTrainer`'s training function.
 
-Each verb is Horovod's; `DistributedOptimizer` works inside the compiled step. On TensorFlow compile the model with ``jit_compile=False``: TensorFlow's XLA cannot leave a step to average its gradients.
+Each verb is Horovod's; `DistributedOptimizer` works inside the compiled step. On TensorFlow compile the model with
+``jit_compile=False``: TensorFlow's XLA cannot leave a step to average its gradients.
 """
 
 from __future__ import annotations
@@ -172,13 +173,18 @@ def barrier() -> None:
 
 
 def join() -> int:
-    """Wait until all ranks have called it; return the one that came last. All ranks must have taken equally many steps."""
+    """Wait until all ranks have called it; return the one that came last.
+
+    All ranks must have taken equally many steps.
+    """
     came: Sequence[float] = allgather_object(time.monotonic())  # one clock for all processes of a machine
     return came.index(max(came))
 
 
 def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any) -> Any:  # noqa: N802 (Horovod's name)
-    """Have a Keras optimizer average the gradients of all ranks before it steps. Each rank's count alike, however many rows they have.
+    """Have a Keras optimizer average the gradients of all ranks before it steps.
+
+    Each rank's count alike, however many rows they have.
 
     Args:
         optimizer: A Keras optimizer.
@@ -246,7 +252,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
 
     Args:
         initial_lr: The learning rate that is multiplied.
-        multiplier: A number, or a function of the epoch: of its number, or, without `staircase`, of the epoch and its part that is over, such as 1.25.
+        multiplier: A number, or a function of the epoch: of its number, or, without `staircase`, of the epoch and its
+            part that is over, such as 1.25.
         start_epoch: The first epoch that it is for.
         end_epoch: The first that it is not for any more; None is never.
         staircase: Whether the rate changes at epochs only, and not with each batch. A number is set once.
@@ -351,7 +358,10 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]  # the same
-    """Saves the model when it is the best so far, in rank 0 alone. Takes what ``keras.callbacks.ModelCheckpoint`` takes, and `save_best_only` is True."""
+    """Saves the model when it is the best so far, in rank 0 alone.
+
+    Takes what ``keras.callbacks.ModelCheckpoint`` takes, and `save_best_only` is True.
+    """
 
     def __init__(self, filepath: str, **settings: Any) -> None:
         super().__init__(filepath, **{**settings, "save_best_only": True})

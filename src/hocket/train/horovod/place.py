@@ -1,6 +1,7 @@
 """Who is calling: the verbs that need no framework.
 
-In a trainer's rank the trainer knows; below ``hocket run`` or torchrun the environment does; otherwise the process is alone.
+In a trainer's rank the trainer knows; below ``hocket run`` or torchrun the environment does; otherwise the process is
+alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from hocket.train.rank import worker_session
 
 
 class Op(enum.Enum):
-    """What to make of the ranks' tensors. Horovod's names. Adasum is there to be named by programs that choose by an argument; using it is refused."""
+    """What to make of the ranks' tensors.
+
+    Horovod's names. Adasum is there to be named by programs that choose by an argument; using it is refused.
+    """
 
     AVERAGE = "Average"
     SUM = "Sum"
@@ -169,7 +173,8 @@ _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "process_set": (None,),
     "scale_local_gradients": (None, False, True),
 }
-"""Arguments of Horovod's ``DistributedOptimizer``, and which of their values change nothing here; ``...`` stands for all."""
+"""Arguments of Horovod's ``DistributedOptimizer``, and which of their values change nothing here; ``...`` stands for
+all."""
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:

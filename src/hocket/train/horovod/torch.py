@@ -1,6 +1,7 @@
 """Horovod's verbs for PyTorch: ``import hocket.train.horovod.torch as hvd``.
 
-They are calls of torch.distributed, whose group a `TorchTrainer` has made; below ``hocket run`` and torchrun `init` makes it. Alone they do nothing.
+They are calls of torch.distributed, whose group a `TorchTrainer` has made; below ``hocket run`` and torchrun `init`
+makes it. Alone they do nothing.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def allreduce(
 ) -> torch.Tensor:
     """Return the mean of all ranks' tensors, or what `op` makes of them.
 
-    Gradients flow back through it, as through `allgather` and `broadcast`: each rank gets the mean of what the ranks send back, or the sum for `Sum`.
+    Gradients flow back through it, as through `allgather` and `broadcast`: each rank gets the mean of what the ranks
+    send back, or the sum for `Sum`.
 
     Args:
         tensor: Of the same shape and dtype in all ranks. It stays as it is.
@@ -310,8 +312,9 @@ def barrier() -> None:
 def join() -> int:
     """Wait until all ranks have called it; return the one that came last.
 
-    In Horovod a rank that has no more batches may call it while the others go on. Here that ends in an error that names the rank: all ranks must take
-    equally many steps, as a loader of `hocket.train.torch.prepare_data_loader` has them do.
+    In Horovod a rank that has no more batches may call it while the others go on. Here that ends in an error that names
+    the rank: all ranks must take equally many steps, as a loader of `hocket.train.torch.prepare_data_loader` has them
+    do.
     """
     came = allgather_object(time.monotonic())  # one clock for all processes of a machine
     return came.index(max(came))
@@ -327,17 +330,19 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 ) -> Any:
     """Return an optimizer whose ``step`` first averages the gradients of all ranks.
 
-    It is the same object. As in Horovod it has ``synchronize()``, which averages at once, to clip gradients for example; the next ``step`` is
-    then taken in ``with optimizer.skip_synchronize():``. The gradients travel when the backward pass is over, together: for communication during it use
-    `hocket.train.torch.prepare_model`.
+    It is the same object. As in Horovod it has ``synchronize()``, which averages at once, to clip gradients for
+    example; the next ``step`` is then taken in ``with optimizer.skip_synchronize():``. The gradients travel when the
+    backward pass is over, together: for communication during it use `hocket.train.torch.prepare_model`.
 
     Args:
         optimizer: Of this rank's model.
         named_parameters: Not needed; a name that comes twice is an error, as in Horovod.
         compression: ``hvd.Compression.fp16`` sends half the bytes.
-        backward_passes_per_step: How many backward passes the program makes before each step. Gradients add up in the tensors anyway.
+        backward_passes_per_step: How many backward passes the program makes before each step. Gradients add up in the
+            tensors anyway.
         op: `Average`, or `Sum`.
-        options: Other arguments of Horovod's. What would have an effect here is refused; ``gradient_predivide_factor`` and ``groups`` have none.
+        options: Other arguments of Horovod's. What would have an effect here is refused; ``gradient_predivide_factor``
+            and ``groups`` have none.
 
     Raises:
         TypeError: It is no optimizer of torch's.
@@ -395,7 +400,10 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
 @torch.no_grad()
 def _average_gradients(optimizer: torch.optim.Optimizer, compression: torch.dtype | None, op: place.Op) -> None:
-    """A parameter that only some ranks used counts as zero in the others; one that none used keeps no gradient. Sparse gradients travel dense."""
+    """A parameter that only some ranks used counts as zero in the others; one that none used keeps no gradient.
+
+    Sparse gradients travel dense.
+    """
     count = size()
     if count == 1:
         return

@@ -1,8 +1,7 @@
 """Hugging Face's Trainer in the ranks of a `TorchTrainer`. Names are Ray's.
 
-    trainer = transformers.Trainer(model=model, args=transformers.TrainingArguments(folder, use_cpu=True), train_dataset=data)
-    trainer.add_callback(RayTrainReportCallback())
-    trainer = prepare_trainer(trainer)
+    trainer = transformers.Trainer(model=model, args=transformers.TrainingArguments(folder, use_cpu=True),
+    train_dataset=data) trainer.add_callback(RayTrainReportCallback()) trainer = prepare_trainer(trainer)
     trainer.train()
 
 It finds the process group that the trainer has joined, and uses it. Importing this module imports transformers.

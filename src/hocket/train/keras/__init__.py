@@ -1,8 +1,9 @@
 """Keras 3 on any of its backends (TensorFlow, PyTorch, JAX): one model, trained by all ranks.
 
-`config` chooses the ranks' backend and joins them; `trainer` is the entry; `models`, `loaders`, `evaluation`, `checkpoints`, `callbacks` and `seeds` are what the
-training function calls, and `rank_state` has the rank's strategy at work. `bridges` lead from a compiled step, where gradients are, to our
-collectives; `strategies` say what happens there. Importing this package imports Keras, and with it the backend that KERAS_BACKEND names.
+`config` chooses the ranks' backend and joins them; `trainer` is the entry; `models`, `loaders`, `evaluation`,
+`checkpoints`, `callbacks` and `seeds` are what the training function calls, and `rank_state` has the rank's strategy at
+work. `bridges` lead from a compiled step, where gradients are, to our collectives; `strategies` say what happens there.
+Importing this package imports Keras, and with it the backend that KERAS_BACKEND names.
 """
 
 try:

@@ -15,7 +15,8 @@ from hocket.train.checkpoints import checkpoint
 from hocket.train.progress import model, notebook, terminal, text
 
 SWITCH = "HOCKET_PROGRESS"
-"""The environment variable that says how progress is shown, whatever the program says: ``off``, ``live``, ``plain``, or ``auto``."""
+"""The environment variable that says how progress is shown, whatever the program says: ``off``, ``live``, ``plain``, or
+``auto``."""
 
 MODES = ("auto", "live", "plain", "off")
 
@@ -37,19 +38,20 @@ class _Screen(Protocol):
 class ProgressDisplay(user_callback.UserCallback):
     """Shows how far a run is, its loss, samples a second, the time left, and how far each rank is behind the first.
 
-    `fit` shows one by itself in a terminal and in a notebook. Pass one in `RunConfig.callbacks` to have lines in a log too, or to say which
-    metrics count. The environment variable ``HOCKET_PROGRESS=off`` silences all, also this one.
+    `fit` shows one by itself in a terminal and in a notebook. Pass one in `RunConfig.callbacks` to have lines in a log
+    too, or to say which metrics count. The environment variable ``HOCKET_PROGRESS=off`` silences all, also this one.
 
-    In a terminal the last rows are set aside for it, and what the program and its ranks print scrolls above, untouched. Elsewhere it writes a
-    line every `interval_s` seconds to stderr. When the run is over, one line stays.
+    In a terminal the last rows are set aside for it, and what the program and its ranks print scrolls above, untouched.
+    Elsewhere it writes a line every `interval_s` seconds to stderr. When the run is over, one line stays.
 
-    What is shown is found in rank 0's metrics: ``step`` or ``epoch``, ``loss``, and for the speed ``samples``, the number of samples that
-    each rank has used since its report before, or ``samples_per_second`` of all ranks together. The time left needs a total:
-    ``total_steps``, ``num_epochs`` or the like in the metrics or in ``train_loop_config``, or `total`.
+    What is shown is found in rank 0's metrics: ``step`` or ``epoch``, ``loss``, and for the speed ``samples``, the
+    number of samples that each rank has used since its report before, or ``samples_per_second`` of all ranks together.
+    The time left needs a total: ``total_steps``, ``num_epochs`` or the like in the metrics or in ``train_loop_config``,
+    or `total`.
 
     Args:
-        mode: ``"auto"`` chooses by where the program runs; ``"live"`` is as auto, ``"plain"`` writes lines even to a terminal, ``"off"``
-            shows nothing.
+        mode: ``"auto"`` chooses by where the program runs; ``"live"`` is as auto, ``"plain"`` writes lines even to a
+            terminal, ``"off"`` shows nothing.
         step_key: The metric that says how far the run is.
         total: How far it will go.
         loss_key: The metric that is shown as loss; ``"val/loss"`` looks into nested ones.

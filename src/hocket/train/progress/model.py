@@ -15,14 +15,15 @@ TOTALS = {
     "iteration": ("num_iterations", "max_iterations", "iterations"),
     "epoch": ("num_epochs", "max_epochs", "epochs"),
 }
-"""The metrics that say how far a run is, the first that is reported counts; and under which names, among the metrics or in the
-configuration, it is said how far it will go."""
+"""The metrics that say how far a run is, the first that is reported counts; and under which names, among the metrics or
+in the configuration, it is said how far it will go."""
 
 RATES = ("samples_per_second", "samples_per_s")
 """Metrics that are the rate of all ranks together."""
 
 POINT_SECONDS = 0.25
-"""How far apart the points are from which speeds are computed. A guess: shorter than one looks, longer than a fast step."""
+"""How far apart the points are from which speeds are computed. A guess: shorter than one looks, longer than a fast
+step."""
 
 POINT_COUNT = 64
 """How many of them there are: a window of 16 seconds or more, so that the time left does not jump. A guess."""

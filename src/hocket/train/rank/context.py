@@ -76,8 +76,9 @@ def get_checkpoint() -> checkpoint_module.Checkpoint | None:
 def get_preemption_info() -> preemption.PreemptionInfo | None:
     """Return which ranks were told to end by SIGTERM, the same in every rank; None if none was.
 
-    Report a checkpoint then, and go on: after the commit the group is started again, and no work is lost. It waits until every rank has called
-    it, which takes a way to the driver and back; where steps are short, ask every few steps.
+    Report a checkpoint then, and go on: after the commit the group is started again, and no work is lost. It waits
+    until every rank has called it, which takes a way to the driver and back; where steps are short, ask every few
+    steps.
 
     Raises:
         RuntimeError: It is called outside a training function.
@@ -111,8 +112,8 @@ def get_all_reported_checkpoints(
 ) -> list[reported.ReportedCheckpoint]:
     """Return the run's checkpoints, oldest first: those of earlier attempts and runs too, and not those that were removed.
 
-    It waits until all reports that this rank has made are committed, and validated if they asked for it. A report is committed when all
-    ranks have made it.
+    It waits until all reports that this rank has made are committed, and validated if they asked for it. A report is
+    committed when all ranks have made it.
 
     Args:
         consistency_mode: ``COMMITTED`` does not wait for validations.
@@ -166,29 +167,35 @@ def report(
 ) -> None:
     """Hand metrics, and maybe a checkpoint, to the controller. In a function that `Trainer` runs: ``report(loss=0.5)``.
 
-    Every rank must call it the same number of times. The n-th reports of all ranks belong together: rank 0's metrics go into the
-    `Result`, callbacks see those of all, and the files of all ranks that gave a checkpoint become one checkpoint.
+    Every rank must call it the same number of times. The n-th reports of all ranks belong together: rank 0's metrics go
+    into the `Result`, callbacks see those of all, and the files of all ranks that gave a checkpoint become one
+    checkpoint.
 
-    Without a checkpoint it returns at once. With one, the files are copied, or sent to the driver if this machine does not share the
-    run's folder, and it returns when the checkpoint is committed, which takes the reports of all ranks: whatever dies afterwards,
-    training can resume from it. With ``CheckpointUploadMode.ASYNC`` it returns at once, and that happens while training goes on; commits
-    keep the order of the reports, and the training function's end waits for them. An upload that fails ends the training with its error.
+    Without a checkpoint it returns at once. With one, the files are copied, or sent to the driver if this machine does
+    not share the run's folder, and it returns when the checkpoint is committed, which takes the reports of all ranks:
+    whatever dies afterwards, training can resume from it. With ``CheckpointUploadMode.ASYNC`` it returns at once, and
+    that happens while training goes on; commits keep the order of the reports, and the training function's end waits
+    for them. An upload that fails ends the training with its error.
 
     Args:
         metrics: Plain values by name. Tensors are refused.
         checkpoint: A folder of files. It may be removed afterwards, but not before the commit if the mode is ``ASYNC``.
-        checkpoint_dir_name: The folder that the checkpoint gets in the run's folder. Default: ``checkpoint_`` and a number.
-        checkpoint_upload_mode: Whether training waits for the upload. ``NO_UPLOAD`` says that `checkpoint` is a folder in the run's folder,
-            ``get_context().get_storage().path``, and becomes a checkpoint where it is.
-        delete_local_checkpoint_after_upload: Whether `checkpoint` is removed after the commit. Default: if the mode is ``ASYNC``.
-        checkpoint_upload_fn: Called with the checkpoint and the name of a folder, in place of the copy: writes the files into the folder of that
-            name in the run's folder, and returns it as a checkpoint.
-        validation: Whether the trainer's `ValidationConfig` is applied to the checkpoint; a `ValidationTaskConfig` says how, on top of it.
+        checkpoint_dir_name: The folder that the checkpoint gets in the run's folder. Default: ``checkpoint_`` and a
+            number.
+        checkpoint_upload_mode: Whether training waits for the upload. ``NO_UPLOAD`` says that `checkpoint` is a folder
+            in the run's folder, ``get_context().get_storage().path``, and becomes a checkpoint where it is.
+        delete_local_checkpoint_after_upload: Whether `checkpoint` is removed after the commit. Default: if the mode is
+            ``ASYNC``.
+        checkpoint_upload_fn: Called with the checkpoint and the name of a folder, in place of the copy: writes the
+            files into the folder of that name in the run's folder, and returns it as a checkpoint.
+        validation: Whether the trainer's `ValidationConfig` is applied to the checkpoint; a `ValidationTaskConfig` says
+            how, on top of it.
 
     Raises:
         TypeError: The metrics are no dict, the checkpoint is no `Checkpoint`, or another argument has the wrong type.
-        ValueError: The metrics hold a tensor or cannot be pickled, the name is not one folder's name, validation is asked for without a
-            checkpoint or without a `ValidationConfig`, or what is to be removed holds what must stay.
+        ValueError: The metrics hold a tensor or cannot be pickled, the name is not one folder's name, validation is
+            asked for without a checkpoint or without a `ValidationConfig`, or what is to be removed holds what must
+            stay.
         RuntimeError: It is called outside a training function.
 
     Example:

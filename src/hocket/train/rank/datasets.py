@@ -1,7 +1,8 @@
 """Datasets for training: executed once before the ranks start, and read by each rank in its own part.
 
-The ledger needs to know how many rows there are before the first step, and reads them in any order, in each epoch anew. So the rows are made once and stay with the
-engine, which spills what memory cannot hold; ranks get references on the blocks (design note 0009 has the other ways, measured).
+The ledger needs to know how many rows there are before the first step, and reads them in any order, in each epoch anew.
+So the rows are made once and stay with the engine, which spills what memory cannot hold; ranks get references on the
+blocks (design note 0009 has the other ways, measured).
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ class DataConfig:
     """How a trainer's datasets are given to the ranks.
 
     Args:
-        datasets_to_split: Which of them are shared out, by name; of the others each rank gets all rows. Default: ``"all"``.
-        execution_options: How much is worked on at a time while they are made. Default: `DataContext.execution_options`.
-        enable_shard_locality: For programs written for Ray. Has no meaning here: blocks lie in memory that all ranks of a machine share.
+        datasets_to_split: Which of them are shared out, by name; of the others each rank gets all rows. Default:
+            ``"all"``.
+        execution_options: How much is worked on at a time while they are made. Default:
+            `DataContext.execution_options`.
+        enable_shard_locality: For programs written for Ray. Has no meaning here: blocks lie in memory that all ranks of
+            a machine share.
 
     Raises:
         TypeError: An argument has the wrong type.

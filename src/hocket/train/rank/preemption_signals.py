@@ -1,9 +1,11 @@
 """SIGTERM as a notice: in a rank's process, and in the process that called `fit`.
 
-Python runs a signal's handler in the main thread, and only that thread may set one. In a rank it is idle while the training function
-runs in another thread, so the handler runs at once. A second SIGTERM ends the process, as it would have without us; and so does the first
-in a process that a rank forks, such as a loader's worker. A handler that somebody else has set stays: on Ray that is Ray's own. It would have the process
-wait for the end of what runs and answer nobody meanwhile, and the other ranks wait for it; so there SIGTERM is the end of a rank, at once (`end_at_once`).
+Python runs a signal's handler in the main thread, and only that thread may set one. In a rank it is idle while the
+training function runs in another thread, so the handler runs at once. A second SIGTERM ends the process, as it would
+have without us; and so does the first in a process that a rank forks, such as a loader's worker. A handler that
+somebody else has set stays: on Ray that is Ray's own. It would have the process wait for the end of what runs and
+answer nobody meanwhile, and the other ranks wait for it; so there SIGTERM is the end of a rank, at once
+(`end_at_once`).
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ def listen(tell: Callable[[], None]) -> bool:
 
 
 def end_at_once() -> None:
-    """Have SIGTERM end the process, whatever handler Python knows. Any thread may call it: the system is asked, and not Python."""
+    """Have SIGTERM end the process, whatever handler Python knows.
+
+    Any thread may call it: the system is asked, and not Python.
+    """
     import ctypes  # here, because few processes need it
 
     libc: Any = ctypes.CDLL(None)

@@ -1,7 +1,7 @@
 """What a rank asks the controller while the training function runs, and waits for.
 
-Questions travel among the rank's reports, so that the controller knows what the rank had reported before. The answer comes as a call of
-the rank's actor. This is the rank's side; the controller's is `hocket.train.run.question_resolver`.
+Questions travel among the rank's reports, so that the controller knows what the rank had reported before. The answer
+comes as a call of the rank's actor. This is the rank's side; the controller's is `hocket.train.run.question_resolver`.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from hocket.train.checkpoints import cache, checkpoint, file_chunks, storage
 from hocket.train.rank import preemption_signals, questions, rank_info, rank_placement, report_queue, worker_session
 
 MAX_CONCURRENCY = 9
-"""Calls that run at once in a rank: the training function, the wait for its reports, files sent, a chunk received, an acknowledgement,
-an answer, a notice, a ping, a question where it is."""
+"""Calls that run at once in a rank: the training function, the wait for its reports, files sent, a chunk received, an
+acknowledgement, an answer, a notice, a ping, a question where it is."""
 
 
 class RankActor:
@@ -40,7 +40,10 @@ class RankActor:
             preemption_signals.end_at_once()
 
     def notify(self, *, is_drivers: bool) -> None:
-        """Pass on that this process, or that of the driver, was told to end. Called by a signal's handler too; the queue allows it."""
+        """Pass on that this process, or that of the driver, was told to end.
+
+        Called by a signal's handler too; the queue allows it.
+        """
         self._reports.put(preemption_signals.PreemptionSignal(is_drivers))
 
     def get_pid(self) -> int:

@@ -1,7 +1,7 @@
 """What a rank knows while it runs the training function, and how its reports leave it.
 
-One session at most is open in a process. It belongs to the process and not to a thread, so that threads which the training
-function starts can report too.
+One session at most is open in a process. It belongs to the process and not to a thread, so that threads which the
+training function starts can report too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.rank import questions, rank_info, reports
 
 MOST_BYTES = 1 << 20
-"""How much `broadcast_from_rank_zero` takes. Ray warns above a kilobyte; a megabyte still goes through the driver in milliseconds. A guess."""
+"""How much `broadcast_from_rank_zero` takes. Ray warns above a kilobyte; a megabyte still goes through the driver in
+milliseconds. A guess."""
 
 
 class ClassicSession(Protocol):
@@ -310,7 +311,10 @@ class WorkerSession:
         return {**self.info.start_positions, **found}  # a loader may not have been prepared again yet
 
     def acknowledge(self, index: int, checkpoint: checkpoint_module.Checkpoint) -> None:
-        """Note that a checkpoint was committed with the report of that index. Such notes come by several threads, and can overtake each other."""
+        """Note that a checkpoint was committed with the report of that index.
+
+        Such notes come by several threads, and can overtake each other.
+        """
         with self._changed:
             for done in [other for other in self._to_delete if other <= index]:
                 shutil.rmtree(self._to_delete.pop(done), ignore_errors=True)
@@ -321,7 +325,10 @@ class WorkerSession:
                 self._changed.notify_all()
 
     def pack_offer(self, index: int) -> Iterator[file_chunks.FileChunk]:
-        """Give the files of the report of that index, which the driver asks for. `report` waits until they are committed."""
+        """Give the files of the report of that index, which the driver asks for.
+
+        `report` waits until they are committed.
+        """
         source = self._offers[index]
         for chunk in file_chunks.pack(source, *storage.list_contents(source), {}):
             yield file_chunks.pass_point("train.in_upload", chunk)

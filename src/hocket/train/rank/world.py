@@ -1,6 +1,7 @@
 """The ranks' own collectives on numpy arrays, for frameworks that bring no process group: the rank's side.
 
-An adapter calls `get_world`. The rest is called by the driver when it joins the ranks and parts them (`hocket.train.run.joining`).
+An adapter calls `get_world`. The rest is called by the driver when it joins the ranks and parts them
+(`hocket.train.run.joining`).
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from hocket.train.run import (
 )
 
 ALWAYS_SENDS = os.environ.get("HOCKET_TRAIN_SEND_FILES", "0") == "1"
-"""Whether files travel through the driver even between ranks and a folder that they see: for file systems that many nodes see but that are
-slower, or less to be trusted, than the way to the driver. Default: no."""
+"""Whether files travel through the driver even between ranks and a folder that they see: for file systems that many
+nodes see but that are slower, or less to be trusted, than the way to the driver. Default: no."""
 
 
 @final

@@ -57,8 +57,8 @@ class AttemptMonitor:
     def follow(self) -> Any:
         """Return what rank 0's function returned, when all have returned and all that they reported is done.
 
-        A rank's last reports come just before its function's end. If that end is an error, it is the error to raise, and
-        not what is missing among the reports because of it; so the function's value is taken first.
+        A rank's last reports come just before its function's end. If that end is an error, it is the error to raise,
+        and not what is missing among the reports because of it; so the function's value is taken first.
 
         Raises:
             WorkerGroupError: A rank failed, or its files did not arrive.
@@ -76,7 +76,10 @@ class AttemptMonitor:
         return self._read_return(0)
 
     def _poll_once(self) -> None:
-        """Wait for the next thing, and see to it. A validation that runs when all else is done is not waited for here."""
+        """Wait for the next thing, and see to it.
+
+        A validation that runs when all else is done is not waited for here.
+        """
         validations, preemption = self._attempt.validations, self._attempt.preemption
         validating = validations.start() if validations is not None else []
         limits = [self._elasticity.seconds_left, preemption.seconds_left, self._patience.seconds_left]

@@ -110,11 +110,12 @@ class Backend:
 class BackendConfig:
     """Sets up a framework's communication in the ranks of a group.
 
-    A subclass overrides `on_start` and `on_shutdown`, or, as Ray's, names a `Backend` in `backend_cls`, whose methods these call. They are called
-    by the controller, in the process that called `fit`, once for each start of the group. They reach the
-    ranks with `WorkerGroup.execute`. An error of theirs counts as a failure of the group. One instance may serve several runs, so
-    what belongs to a group is kept in `WorkerGroup.resources`, not in the instance. The surface is no larger because everything
-    else that a framework needs (device, sampler, wrapping of the model) is called by the training function in the rank.
+    A subclass overrides `on_start` and `on_shutdown`, or, as Ray's, names a `Backend` in `backend_cls`, whose methods
+    these call. They are called by the controller, in the process that called `fit`, once for each start of the group.
+    They reach the ranks with `WorkerGroup.execute`. An error of theirs counts as a failure of the group. One instance
+    may serve several runs, so what belongs to a group is kept in `WorkerGroup.resources`, not in the instance. The
+    surface is no larger because everything else that a framework needs (device, sampler, wrapping of the model) is
+    called by the training function in the rank.
     """
 
     @property
@@ -130,7 +131,10 @@ class BackendConfig:
         return ()
 
     def list_roles(self, scaling: configs.ScalingConfig) -> Sequence[roles.Role]:
-        """Return what each rank is, if they are not alike, those that report first: as many as the group then has. Default: all are alike."""
+        """Return what each rank is, if they are not alike, those that report first: as many as the group then has.
+
+        Default: all are alike.
+        """
         return ()
 
     @contextlib.contextmanager

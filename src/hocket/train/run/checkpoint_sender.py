@@ -77,7 +77,10 @@ class CheckpointSender:
         yield from file_chunks.pack(origin, folders, [*names, storage.MANIFEST_NAME], records)
 
     def _send(self, delivery: _Delivery, chunk: file_chunks.FileChunk | Exception | None) -> None:
-        """Send a chunk, and read the next one while it is under way. At an error, or when there is none, end the delivery."""
+        """Send a chunk, and read the next one while it is under way.
+
+        At an error, or when there is none, end the delivery.
+        """
         if isinstance(chunk, file_chunks.FileChunk):
             rank, request = delivery.waiting[0]
             ref = self._group.actors[rank].receive.remote(request, delivery.folder, chunk)
@@ -91,7 +94,9 @@ class CheckpointSender:
             self._fail(delivery, chunk)
 
     def _fail(self, delivery: _Delivery, error: Exception) -> None:
-        """End a delivery that has failed. The rank that received it has the error; each other one gets a try of its own.
+        """End a delivery that has failed.
+
+        The rank that received it has the error; each other one gets a try of its own.
 
         The first of them may be the same rank, which had the error before we did, and has asked again.
         """

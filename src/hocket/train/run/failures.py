@@ -1,7 +1,8 @@
 """Finds out which rank failed first, and says so.
 
-When a process dies, its peers' connections to it break at the same moment, and their errors may arrive before the death does. So
-after an error of the training function the other ranks are asked whether they live; one that does not is the cause.
+When a process dies, its peers' connections to it break at the same moment, and their errors may arrive before the death
+does. So after an error of the training function the other ranks are asked whether they live; one that does not is the
+cause.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ DEATHS = (exceptions.ActorDiedError, exceptions.NodeDiedError)
 """What a call on a rank raises that is gone."""
 
 PING_SECONDS = 1.0
-"""How long a living rank may take to say so; milliseconds, unless it holds the GIL. A dead one is known without waiting."""
+"""How long a living rank may take to say so; milliseconds, unless it holds the GIL. A dead one is known without
+waiting."""
 
 NODE_SECONDS = 30.0
-"""How much longer is waited for the first rank that has not answered, if there are several nodes and no death is known. Ray finds a dead node
-after some 15 seconds, by itself; this is a guess that leaves room for it."""
+"""How much longer is waited for the first rank that has not answered, if there are several nodes and no death is known.
+Ray finds a dead node after some 15 seconds, by itself; this is a guess that leaves room for it."""
 
 
 def explain(

@@ -1,10 +1,11 @@
 """Training without workers: the training function runs in the caller's own process.
 
-For debugging (breakpoints work) and for tests. There is nothing to restart, so the failure policy does not apply, and what the
-training function raises comes out of `fit` as it is. Validations run here too, each as soon as its checkpoint is committed.
+For debugging (breakpoints work) and for tests. There is nothing to restart, so the failure policy does not apply, and
+what the training function raises comes out of `fit` as it is. Validations run here too, each as soon as its checkpoint
+is committed.
 
-One rank runs in the caller's thread. Several have a thread each and take turns (`hocket.collective.turns`), so that what they do is the same from run to
-run, and the weights are those of ranks that are processes.
+One rank runs in the caller's thread. Several have a thread each and take turns (`hocket.collective.turns`), so that
+what they do is the same from run to run, and the weights are those of ranks that are processes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The ranks' own collectives on numpy arrays, for frameworks that bring no process group: the driver's side.
 
-A framework's `BackendConfig` calls `arrange` when the ranks live, and `leave` when they are done; its adapter calls `hocket.train.rank.world.get_world` in a rank. The
-controller brings the ranks together, so nothing listens: the first rank of each machine makes the memory, the others open it below ``/proc``.
+A framework's `BackendConfig` calls `arrange` when the ranks live, and `leave` when they are done; its adapter calls
+`hocket.train.rank.world.get_world` in a rank. The controller brings the ranks together, so nothing listens: the first
+rank of each machine makes the memory, the others open it below ``/proc``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ TIMEOUT_SECONDS = 1800.0
 @final
 @dataclass(frozen=True, kw_only=True)
 class WorldConfig(backend.BackendConfig):
-    """Joins the ranks for `get_world`, and does nothing else. For training functions that average numpy arrays themselves.
+    """Joins the ranks for `get_world`, and does nothing else.
+
+    For training functions that average numpy arrays themselves.
 
     Raises:
         ValueError: `timeout_s` is not positive.

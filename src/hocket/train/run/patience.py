@@ -1,7 +1,8 @@
 """How long ranks may wait for another one through the driver: for its report, or in a meeting.
 
-Waits in a collective end by themselves (`hocket.collective`). These do not: a rank that is stopped, waits for a lock, or just takes long, is
-alive. So the driver says whom the others wait for and where that one is, and gives up in the end.
+Waits in a collective end by themselves (`hocket.collective`). These do not: a rank that is stopped, waits for a lock,
+or just takes long, is alive. So the driver says whom the others wait for and where that one is, and gives up in the
+end.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ NOTICE_SECONDS = float(os.environ.get("HOCKET_TRAIN_COLLECTIVE_WARN_INTERVAL_S",
 """After how long it is first said whom ranks wait for; then each time that they have waited twice as long."""
 
 LIMIT_SECONDS = float(os.environ.get("HOCKET_TRAIN_COLLECTIVE_TIMEOUT_S", "1800"))
-"""After how long the rank that they wait for counts as failed; 0 or less for never. Ray's default, and that of our collectives."""
+"""After how long the rank that they wait for counts as failed; 0 or less for never. Ray's default, and that of our
+collectives."""
 
 ANSWER_SECONDS = 2.0
-"""How long a rank may take to say where it is: milliseconds, unless it is stopped or keeps the interpreter's lock. A guess."""
+"""How long a rank may take to say where it is: milliseconds, unless it is stopped or keeps the interpreter's lock. A
+guess."""
 
 _log = logging.getLogger("hocket.train")
 

@@ -11,10 +11,12 @@ from hocket.train.rank import preemption_signals, rank_placement
 from hocket.train.run import failures, report_book
 
 NOTICE_SECONDS = float(os.environ.get("HOCKET_TRAIN_PREEMPTION_NOTICE_S", "30"))
-"""How long a rank may go on after SIGTERM, which does not say it. Kubernetes' default; clouds give between 30 seconds and two minutes."""
+"""How long a rank may go on after SIGTERM, which does not say it. Kubernetes' default; clouds give between 30 seconds
+and two minutes."""
 
 ECHO_SECONDS = 5.0
-"""How long the notice of the driver's own end may take through the ranks, behind what they had reported: milliseconds, unless all are stopped."""
+"""How long the notice of the driver's own end may take through the ranks, behind what they had reported: milliseconds,
+unless all are stopped."""
 
 
 class PreemptionPolicy:
@@ -60,7 +62,10 @@ class PreemptionPolicy:
         self.info = preemption.PreemptionInfo(deadline_ms, nodes)
 
     def note_driver(self) -> None:
-        """Note that the process was told to end that called `fit`. Called by any thread; the ranks' notices follow, unless they are stopped."""
+        """Note that the process was told to end that called `fit`.
+
+        Called by any thread; the ranks' notices follow, unless they are stopped.
+        """
         self._driver_told_at = time.monotonic()
 
     @property

@@ -1,7 +1,7 @@
 """Runs the validations that reports have asked for, one after the other, beside the training.
 
-A validation outlives the attempt that asked for it, and one that the end of the driver interrupted is run by the next run of that name:
-the manifest of the checkpoint says that it is wanted.
+A validation outlives the attempt that asked for it, and one that the end of the driver interrupted is run by the next
+run of that name: the manifest of the checkpoint says that it is wanted.
 """
 
 from __future__ import annotations

@@ -24,15 +24,17 @@ GROW_SECONDS = 5.0
 """How long an elastic group waits for more ranks than it must have, when the resources seemed to be free. A guess."""
 
 RETURN_SECONDS = 2.0
-"""How long an elastic group waits for what its ranks held before to be free again. On one machine it is at once; a guess for Ray."""
+"""How long an elastic group waits for what its ranks held before to be free again. On one machine it is at once; a
+guess for Ray."""
 
 START_SECONDS = float(os.environ.get("HOCKET_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60"))
-"""How long the resources of a group may be held by others before `fit` gives up; and, if it is started again, how long it waits for a node to come
-back. Ray's default."""
+"""How long the resources of a group may be held by others before `fit` gives up; and, if it is started again, how long
+it waits for a node to come back. Ray's default."""
 
 STUCK_SECONDS = 240.0
-"""How much longer is waited when a node was lost meanwhile: Ray reserves one group after the other, and one for which it has asked a machine that then
-lost its power keeps it, and what it holds of others, for 136 seconds (measured) with Ray's own settings."""
+"""How much longer is waited when a node was lost meanwhile: Ray reserves one group after the other, and one for which
+it has asked a machine that then lost its power keeps it, and what it holds of others, for 136 seconds (measured) with
+Ray's own settings."""
 
 LOOK_SECONDS = 0.25
 """How often it is looked whether a node has come back."""
@@ -129,7 +131,9 @@ class WorkerGroup:
         return failures.explain(rank, error, self.actors, self.places, [role.name for role in self.roles])
 
     def replace(self, rank: int) -> None:
-        """Start a new process for a rank whose own has died, with what that held and on its node. Only in groups with roles.
+        """Start a new process for a rank whose own has died, with what that held and on its node.
+
+        Only in groups with roles.
 
         Raises:
             WorkerGroupError: It could not be started, or died too.

@@ -1,7 +1,10 @@
-"""Strategies: how updates travel between ranks. One is given to a trainer, ``TorchTrainer(strategy=...)``; the training function does not change.
+"""Strategies: how updates travel between ranks.
 
-These are descriptions, the same for all frameworks, and what they do on host arrays, written once. Where a framework does better on its own objects (DistributedDataParallel's
-hooks, a meeting inside a compiled step, tables by rows), its adapter has an override. `hosting` is for what a strategy keeps in the driver, `ps_client` a rank's way to servers.
+One is given to a trainer, ``TorchTrainer(strategy=...)``; the training function does not change.
+
+These are descriptions, the same for all frameworks, and what they do on host arrays, written once. Where a framework
+does better on its own objects (DistributedDataParallel's hooks, a meeting inside a compiled step, tables by rows), its
+adapter has an override. `hosting` is for what a strategy keeps in the driver, `ps_client` a rank's way to servers.
 """
 
 from hocket.train.strategies.all_reduce import AllReduce as AllReduce

@@ -19,7 +19,8 @@ _SHORT: Final = {"fp16": "float16", "bf16": "bfloat16"}
 class PowerSGD:
     """Gradients of matrices travel as products of two thin ones; what that loses is added to the next step's.
 
-    After Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization" (2019). torch computes it; PyTorch only.
+    After Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+    Optimization" (2019). torch computes it; PyTorch only.
 
     Raises:
         ValueError: A number is too small.
@@ -33,7 +34,8 @@ class PowerSGD:
     rank: int = 1
     """The rank of the product. 1 to 4 are usual; more keeps more."""
     begin_after: int = 1000
-    """How many steps travel uncompressed first; 2 or more. torch's default: early gradients compress badly. A tenth of all steps is usual."""
+    """How many steps travel uncompressed first; 2 or more. torch's default: early gradients compress badly. A tenth of
+    all steps is usual."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -47,10 +49,13 @@ class PowerSGD:
 @final
 @dataclass(frozen=True, kw_only=True)
 class AllReduce(strategy.Strategy):
-    """Gradients are averaged over all ranks while the backward pass still runs. The default; right for dense models on equal workers.
+    """Gradients are averaged over all ranks while the backward pass still runs.
+
+    The default; right for dense models on equal workers.
 
     In PyTorch `prepare_model` wraps the model in DistributedDataParallel, with ``gradient_as_bucket_view=True`` unless
-    ``parallel_strategy_kwargs`` says otherwise, or shards it with ``parallel_strategy="fsdp"``. Elsewhere the optimizer averages.
+    ``parallel_strategy_kwargs`` says otherwise, or shards it with ``parallel_strategy="fsdp"``. Elsewhere the optimizer
+    averages.
 
     Compression saves bytes and costs time and accuracy. It pays on a slow network; on one machine it does not.
 
@@ -64,7 +69,8 @@ class AllReduce(strategy.Strategy):
     """
 
     compression: str | PowerSGD | None = None
-    """How gradients travel: ``"fp16"`` or ``"bf16"`` (half the bytes; bf16 keeps the range, fp16 the digits), a `PowerSGD`, or as they are."""
+    """How gradients travel: ``"fp16"`` or ``"bf16"`` (half the bytes; bf16 keeps the range, fp16 the digits), a
+    `PowerSGD`, or as they are."""
     bucket_mb: float | None = None
     """How many megabytes of gradients travel together. Default: the framework's; torch's is 25, and 1 for the first."""
 
@@ -117,14 +123,15 @@ def average_rows(
 ) -> None:
     """Replace means over ranks' rows by the mean over all rows. The last element has no meaning before and after.
 
-    Ranks may have different numbers of rows, as in the last batch of an epoch. So what is added up are sums, and the numbers of rows with
-    them, in one collective.
+    Ranks may have different numbers of rows, as in the last batch of an epoch. So what is added up are sums, and the
+    numbers of rows with them, in one collective.
 
     Args:
         joined: The ranks.
         flat: The means of this rank's rows; changed.
         rows: How many there are. What 0 rows give does not count, whatever it is.
-        short: The dtype to travel as, if not as they are; then the numbers of rows travel first, because sums would leave the range.
+        short: The dtype to travel as, if not as they are; then the numbers of rows travel first, because sums would
+            leave the range.
     """
     values = flat[:-1]
     if not rows:

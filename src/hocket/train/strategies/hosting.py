@@ -1,7 +1,7 @@
 """What a strategy keeps in the driver for as long as ``fit()`` takes, over all starts of the ranks: parameter servers, for example.
 
-Most strategies keep nothing there; `open_host` is registered for those that do. A host says what the ranks are given in the strategy's stead, which knows where to
-find it.
+Most strategies keep nothing there; `open_host` is registered for those that do. A host says what the ranks are given in
+the strategy's stead, which knows where to find it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class FunctionWithStrategy:
 
 
 def add_strategy(function: Any, strategy: object, use_strategy: UseStrategy) -> Any:
-    """Return a training function together with its strategy, by default `AllReduce`. What cannot be called stays as it is: the trainer refuses it.
+    """Return a training function together with its strategy, by default `AllReduce`.
+
+    What cannot be called stays as it is: the trainer refuses it.
 
     Raises:
         TypeError: The strategy is none.

@@ -1,18 +1,19 @@
 """Local SGD: the ranks step on their own, and meet now and then.
 
-Between two meetings nothing travels. At a meeting the ranks compute the mean of their parameters. What becomes of it is the *outer* step:
+Between two meetings nothing travels. At a meeting the ranks compute the mean of their parameters. What becomes of it is
+the *outer* step:
 
-- Without an outer optimizer the mean is what all go on with: local SGD (Stich, "Local SGD Converges Fast and Communicates Little", 2018). With
-  `LocalSGD.begin_after` the gradients are averaged in the first steps instead, as with all-reduce: post-local SGD (Lin, Stich, Patel and Jaggi, "Don't
-  Use Large Mini-Batches, Use Local SGD", 2018).
-- With one, the *anchor* (what all had after the last meeting) minus the mean is taken as a gradient of the anchor, and the outer
-  optimizer steps with it: DiLoCo (Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023), where the outer
-  optimizer is Nesterov's.
+- Without an outer optimizer the mean is what all go on with: local SGD (Stich, "Local SGD Converges Fast and
+  Communicates Little", 2018). With `LocalSGD.begin_after` the gradients are averaged in the first steps instead, as
+  with all-reduce: post-local SGD (Lin, Stich, Patel and Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", 2018).
+- With one, the *anchor* (what all had after the last meeting) minus the mean is taken as a gradient of the anchor, and
+  the outer optimizer steps with it: DiLoCo (Douillard et al., "DiLoCo: Distributed Low-Communication Training of
+  Language Models", 2023), where the outer optimizer is Nesterov's.
 
 What the inner optimizer keeps (momentum, Adam's moments) stays the rank's own, as in those papers.
 
-A rank that takes another number of steps than the others comes to a meeting alone; the backend then names it. An optimizer that is stepped inside another (a
-`closure`) counts once.
+A rank that takes another number of steps than the others comes to a meeting alone; the backend then names it. An
+optimizer that is stepped inside another (a `closure`) counts once.
 """
 
 from __future__ import annotations
@@ -57,10 +58,12 @@ class Nesterov:
 @final
 @dataclass(frozen=True)
 class LocalSGD(strategy.Strategy):
-    """Ranks step on their own; every `sync_every` steps they meet and average. For slow networks: hundreds of times fewer bytes.
+    """Ranks step on their own; every `sync_every` steps they meet and average.
 
-    The training function must give its optimizer to `prepare_optimizer`. Between two meetings the ranks' weights differ: call the adapter's
-    ``synchronize`` (`hocket.train.torch.synchronize`) before a checkpoint or an evaluation.
+    For slow networks: hundreds of times fewer bytes.
+
+    The training function must give its optimizer to `prepare_optimizer`. Between two meetings the ranks' weights
+    differ: call the adapter's ``synchronize`` (`hocket.train.torch.synchronize`) before a checkpoint or an evaluation.
 
     Raises:
         ValueError: A number is too small.
@@ -76,8 +79,8 @@ class LocalSGD(strategy.Strategy):
     """How many steps lie between two meetings. 1 averages after each step."""
     _: KW_ONLY
     outer: Nesterov | Callable[[list[Any]], Any] | None = None
-    """The optimizer that takes the outer step: `Nesterov`, or in PyTorch what makes one, given the tensors that it steps. Default: the mean is taken as
-    it is."""
+    """The optimizer that takes the outer step: `Nesterov`, or in PyTorch what makes one, given the tensors that it
+    steps. Default: the mean is taken as it is."""
     begin_after: int = 0
     """How many first steps are taken with the mean gradient of all ranks. Default: none."""
 
@@ -113,7 +116,8 @@ class LocalSGD(strategy.Strategy):
 class _Runtime(strategy.StrategyRuntime):
     """Ranks step on their own, and meet on one flat array.
 
-    A framework's loop evaluates, reports and saves at the end of an epoch, where no call of the user's can come before it. So the ranks meet there too (`synchronize`).
+    A framework's loop evaluates, reports and saves at the end of an epoch, where no call of the user's can come before
+    it. So the ranks meet there too (`synchronize`).
     """
 
     def __init__(self, settings: LocalSGD, outer: Nesterov | None, joined: strategy.Collectives) -> None:

@@ -1,8 +1,11 @@
-"""Parameter servers: the ranks push gradients to servers, and pull what has become of the parameters. They do not wait for each other.
+"""Parameter servers: the ranks push gradients to servers, and pull what has become of the parameters.
 
-Servers hold the parameters and the optimizer's state, and live as long as ``fit()`` takes: a rank that dies costs the step that it was in. Each rank's step is an
-update of its own, so n ranks take n steps where all-reduce takes one, and a gradient may have been computed from parameters that others have moved
-since: it is *stale*. `max_staleness` bounds by how much. See `hocket.ps`.
+They do not wait for each other.
+
+Servers hold the parameters and the optimizer's state, and live as long as ``fit()`` takes: a rank that dies costs the
+step that it was in. Each rank's step is an update of its own, so n ranks take n steps where all-reduce takes one, and a
+gradient may have been computed from parameters that others have moved since: it is *stale*. `max_staleness` bounds by
+how much. See `hocket.ps`.
 
 What happens is in `hocket.train.strategies.ps_client`; each adapter says when.
 """
@@ -15,7 +18,8 @@ from typing import ClassVar, Final, final
 from hocket.train.strategies import strategy
 
 MIN_TABLE_ROWS: Final = 100_000
-"""From how many rows on an embedding moves by rows. A guess: 100,000 rows of 16 floats are 6 MB, which is much for a step."""
+"""From how many rows on an embedding moves by rows. A guess: 100,000 rows of 16 floats are 6 MB, which is much for a
+step."""
 
 TIMEOUT_SECONDS: Final = 600.0
 """How long a rank may wait for others, where staleness is bounded. As in `hocket.ps`."""
@@ -28,8 +32,8 @@ _POLICIES: Final = ("raise", "skip", "clip")
 class ParameterServer(strategy.Strategy):
     """Servers hold the parameters; each rank pushes its gradients and pulls what they have become, without waiting for the other ranks.
 
-    Right for large embeddings, of which a step touches few rows, and for ranks of different speeds. The training function must give its optimizer to
-    `prepare_optimizer`.
+    Right for large embeddings, of which a step touches few rows, and for ranks of different speeds. The training
+    function must give its optimizer to `prepare_optimizer`.
 
     Raises:
         ValueError: A setting breaks its rule.
@@ -42,14 +46,18 @@ class ParameterServer(strategy.Strategy):
 
     hosted_by: ClassVar[str] = "hocket.train.strategies.ps_client"
     num_servers: int = 1
-    """How many servers the parameters are dealt out to. On one machine a server is memory with a lock, so more of them let more ranks update at once."""
+    """How many servers the parameters are dealt out to. On one machine a server is memory with a lock, so more of them
+    let more ranks update at once."""
     max_staleness: int | None = None
-    """How many updates of other ranks may come between a rank's pull and its push. None: any number. 0: none, so one rank computes at a time."""
+    """How many updates of other ranks may come between a rank's pull and its push. None: any number. 0: none, so one
+    rank computes at a time."""
     _: KW_ONLY
     min_table_rows: int = MIN_TABLE_ROWS
-    """Embeddings with as many rows move by the rows that a batch uses; smaller ones as a whole, unless they are made with ``sparse=True``."""
+    """Embeddings with as many rows move by the rows that a batch uses; smaller ones as a whole, unless they are made
+    with ``sparse=True``."""
     bad_gradients: str = "raise"
-    """What to do with a gradient that has NaN or infinity: ``"raise"``; ``"skip"`` the step; or ``"clip"``: NaN becomes 0, infinity the largest other value."""
+    """What to do with a gradient that has NaN or infinity: ``"raise"``; ``"skip"`` the step; or ``"clip"``: NaN becomes
+    0, infinity the largest other value."""
     scale_by_staleness: bool = False
     """Whether a step of staleness s is taken with 1 / (1 + s) of the learning rate."""
     timeout_s: float = TIMEOUT_SECONDS

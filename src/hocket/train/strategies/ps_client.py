@@ -1,6 +1,7 @@
 """Parameters on servers, as the driver and the ranks of a training run see them. What the adapters share.
 
-**The driver** hosts the servers for as long as ``fit()`` takes, so a rank that dies takes nothing along but its running step (`hocket.train.strategies.hosting`).
+**The driver** hosts the servers for as long as ``fit()`` takes, so a rank that dies takes nothing along but its running
+step (`hocket.train.strategies.hosting`).
 
 **A rank** is a worker of `hocket.ps`. It makes the parameters on the servers, or finds those that another rank has made, and its steps go ::
 
@@ -8,12 +9,14 @@
     compute
     push        (each server wholly or not at all; leaves the gate)
 
-**Exactly once.** Each push has the number of its step. A rank that is started again begins where its training function begins: at the start, or at the step that is
-in the optimizer's state that it loads. What the servers have had of its steps they drop. So after a failure no step counts twice, whether the function repeats steps or
-not, and nothing is rolled back. Only when the function loads parameters into the model the servers take those, and the steps that follow count again:
-each loading begins a *generation*, and a step's number is (generation, step).
+**Exactly once.** Each push has the number of its step. A rank that is started again begins where its training function
+begins: at the start, or at the step that is in the optimizer's state that it loads. What the servers have had of its
+steps they drop. So after a failure no step counts twice, whether the function repeats steps or not, and nothing is
+rolled back. Only when the function loads parameters into the model the servers take those, and the steps that follow
+count again: each loading begins a *generation*, and a step's number is (generation, step).
 
-All ranks load the same, at different times; the first one's loading counts, or it would undo what another rank has done since.
+All ranks load the same, at different times; the first one's loading counts, or it would undo what another rank has done
+since.
 """
 
 from __future__ import annotations
@@ -155,7 +158,10 @@ class Client:
         session.before_waiting.append(self.leave)
 
     def _forget_dead(self, num_workers: int) -> None:
-        """Take those out of the gate who were in it when they were killed. All ranks of an attempt have died when the next one starts."""
+        """Take those out of the gate who were in it when they were killed.
+
+        All ranks of an attempt have died when the next one starts.
+        """
         if self._attempt == 0:
             return
         self._link.gate.forget(self.rank)
@@ -353,8 +359,9 @@ def _split(rows: int) -> Iterator[Array]:
 class ServedSteps(strategy.StrategyRuntime):
     """The servers take the steps, on host arrays: the rank's optimizer counts them, keeps its learning rate, and computes nothing else.
 
-    Each parameter moves as a whole, tables, too: in a compiled step shapes are fixed, and how many rows a batch uses is not. A framework's loop evaluates and reports at
-    the end of an epoch. There the ranks wait for each other, and all read the same.
+    Each parameter moves as a whole, tables, too: in a compiled step shapes are fixed, and how many rows a batch uses is
+    not. A framework's loop evaluates and reports at the end of an epoch. There the ranks wait for each other, and all
+    read the same.
 
     Args:
         client: The rank, as the servers' worker.

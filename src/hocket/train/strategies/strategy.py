@@ -1,11 +1,14 @@
-"""What a strategy must do: with a step's gradients, and after a step. Written once, on host arrays, it works in every framework.
+"""What a strategy must do: with a step's gradients, and after a step.
 
-A `Strategy` is a description. It is made in the driver, says nothing of a run, and travels to the ranks. There its `open` makes a `StrategyRuntime` for each model,
-which does the work for one rank from the start of its training function to the end. The training function calls neither: a framework's ``prepare_model``,
-``prepare_optimizer`` and steps do (`hocket.train.frameworks.contract`).
+Written once, on host arrays, it works in every framework.
 
-The surface is no larger because everything else is the framework's: the forward pass, the gradients, what an optimizer computes. Each method's default does nothing, so
-a strategy is as long as what it changes.
+A `Strategy` is a description. It is made in the driver, says nothing of a run, and travels to the ranks. There its
+`open` makes a `StrategyRuntime` for each model, which does the work for one rank from the start of its training
+function to the end. The training function calls neither: a framework's ``prepare_model``, ``prepare_optimizer`` and
+steps do (`hocket.train.frameworks.contract`).
+
+The surface is no larger because everything else is the framework's: the forward pass, the gradients, what an optimizer
+computes. Each method's default does nothing, so a strategy is as long as what it changes.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ Slices: TypeAlias = tuple[Array, Array]
 
 
 class Collectives(Protocol):
-    """The ranks' collectives on numpy arrays, as `hocket.collective.world.World` has them. All ranks call the same in the same order, from one thread at a time."""
+    """The ranks' collectives on numpy arrays, as `hocket.collective.world.World` has them.
+
+    All ranks call the same in the same order, from one thread at a time.
+    """
 
     @property
     def rank(self) -> int:
@@ -72,10 +78,13 @@ class Ranks:
 
 
 class Strategy:
-    """How updates travel between ranks. A description: immutable, picklable, without a run's state and without a framework.
+    """How updates travel between ranks.
 
-    One of your own derives from it and says in `open` what it does in a rank; it then works in every framework. A strategy that needs something in the driver, for as
-    long as a run takes, has a host: see `hocket.train.strategies.hosting`.
+    A description: immutable, picklable, without a run's state and without a framework.
+
+    One of your own derives from it and says in `open` what it does in a rank; it then works in every framework. A
+    strategy that needs something in the driver, for as long as a run takes, has a host: see
+    `hocket.train.strategies.hosting`.
     """
 
     hosted_by: ClassVar[str] = ""
@@ -97,7 +106,10 @@ class Strategy:
 
 
 class HostModel(abc.ABC):
-    """A model's trainable parameters, as a strategy sees them: host arrays, in a fixed order. Each framework has one."""
+    """A model's trainable parameters, as a strategy sees them: host arrays, in a fixed order.
+
+    Each framework has one.
+    """
 
     @property
     @abc.abstractmethod
@@ -127,7 +139,10 @@ class HostModel(abc.ABC):
 
     @property
     def own_average(self) -> str:
-        """What of the optimizer averages the parameters over time and puts that into the model in the end, in words. Default: nothing, empty."""
+        """What of the optimizer averages the parameters over time and puts that into the model in the end, in words.
+
+        Default: nothing, empty.
+        """
         return ""
 
     def read_flat(self) -> Array:
@@ -142,9 +157,9 @@ class HostModel(abc.ABC):
 class StrategyRuntime:
     """A strategy at work in one rank, for one model.
 
-    `average`, `gather` and `take_step` are called once for each step of the optimizer, in whatever thread the framework computes, in the middle of a step, so they must
-    not touch the model. The other methods are called in the thread that trains, between steps. All are called in all ranks in the same order, so each may use
-    collectives, but `close`.
+    `average`, `gather` and `take_step` are called once for each step of the optimizer, in whatever thread the framework
+    computes, in the middle of a step, so they must not touch the model. The other methods are called in the thread that
+    trains, between steps. All are called in all ranks in the same order, so each may use collectives, but `close`.
     """
 
     averages_gradients: bool = True
@@ -155,7 +170,9 @@ class StrategyRuntime:
     """Whether the ranks' parameters may be other than rank 0's when a training loop begins."""
 
     def open_next(self) -> StrategyRuntime:
-        """Return what is at work for one more model, which trains beside those before it or after them. Default: the same, which keeps nothing of a model.
+        """Return what is at work for one more model, which trains beside those before it or after them.
+
+        Default: the same, which keeps nothing of a model.
 
         Raises:
             ValueError: There can be no more.
@@ -171,7 +188,9 @@ class StrategyRuntime:
         """
 
     def gather(self, slices: Sequence[Slices], rows: float) -> Sequence[Slices]:
-        """Return the gradients of all ranks where those of some rows are not made whole. Called before `average`. Default: they stay the rank's own.
+        """Return the gradients of all ranks where those of some rows are not made whole.
+
+        Called before `average`. Default: they stay the rank's own.
 
         Args:
             slices: For each such parameter, which of its rows, and their gradients.
@@ -180,7 +199,10 @@ class StrategyRuntime:
         return slices
 
     def choose(self, numbers: Sequence[int]) -> None:
-        """Say which of the parameters have gradients, if it takes steps. Called before the first step, and again when they are others."""
+        """Say which of the parameters have gradients, if it takes steps.
+
+        Called before the first step, and again when they are others.
+        """
 
     def take_step(self, flat: Array, rate: float, *, counts: bool) -> None:
         """Turn this rank's gradients into what the parameters become, in place, if it takes steps.
@@ -205,23 +227,31 @@ class StrategyRuntime:
         """Make the ranks' parameters equal, where they may differ now."""
 
     def close(self) -> None:
-        """Give back what is held. Called when the training function has returned or raised; the other ranks may be gone."""
+        """Give back what is held.
+
+        Called when the training function has returned or raised; the other ranks may be gone.
+        """
 
 
 class NativeStrategy:
     """A framework's own way of doing what a strategy says, on its own objects, for the duration of one rank's training function.
 
-    Each framework has one that drives any `StrategyRuntime`; where it can do better than host arrays, it declares an override for a strategy
-    (`hocket.train.frameworks.contract`). All calls come from the thread that trains, and in all ranks in the same order.
+    Each framework has one that drives any `StrategyRuntime`; where it can do better than host arrays, it declares an
+    override for a strategy (`hocket.train.frameworks.contract`). All calls come from the thread that trains, and in all
+    ranks in the same order.
     """
 
     needs_optimizer: bool = False
     """Whether nothing travels unless the model's optimizer was prepared."""
     shares_gradients: bool = True
-    """Whether all ranks step with the same gradients, so that what is decided from them (to leave out a step) is the same everywhere."""
+    """Whether all ranks step with the same gradients, so that what is decided from them (to leave out a step) is the
+    same everywhere."""
 
     def close(self) -> None:
-        """Give back what is held. Called when the training function has returned or raised; the other ranks may be gone, so no collectives."""
+        """Give back what is held.
+
+        Called when the training function has returned or raised; the other ranks may be gone, so no collectives.
+        """
 
 
 def flatten(arrays: Sequence[Array]) -> Array:

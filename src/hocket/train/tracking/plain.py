@@ -1,7 +1,8 @@
 """Metrics as plain data: what a rank reports is what callbacks get, what `Result` has, and what is read from a checkpoint later.
 
-A manifest is JSON, so what JSON cannot give back as it was is refused in the rank, where the line that reported it is in the traceback: keys that are
-no texts, bytes, objects. What has one meaning only is converted: numbers and small arrays of numpy, JAX and TensorFlow, and tuples, which become lists.
+A manifest is JSON, so what JSON cannot give back as it was is refused in the rank, where the line that reported it is
+in the traceback: keys that are no texts, bytes, objects. What has one meaning only is converted: numbers and small
+arrays of numpy, JAX and TensorFlow, and tuples, which become lists.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ MOST_DEPTH: Final = 50
 """How deep dicts and lists may be nested. A guess; Python's json gives up at about a thousand."""
 
 _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 64) - 1
-"""What whole numbers of 64 bits hold, with or without sign: others overflow where a logger makes floats of them, or have too many digits to be written."""
+"""What whole numbers of 64 bits hold, with or without sign: others overflow where a logger makes floats of them, or
+have too many digits to be written."""
 
 
 def convert(metrics: Mapping[Any, Any], what: str = "metrics") -> dict[str, Any]:

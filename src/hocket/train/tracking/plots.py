@@ -42,7 +42,8 @@ def save_curve(
         history: The metrics of each report, as `Result.metrics_history`.
         path: The file. Its suffix says which format: ``.png``, ``.svg``, ``.pdf``.
         keys: Which metrics; ``"val/loss"`` looks into nested ones. Default: those whose name ends in ``loss``.
-        step_key: The metric on the horizontal axis. Default: ``"step"`` if every report has it, else the number of the report.
+        step_key: The metric on the horizontal axis. Default: ``"step"`` if every report has it, else the number of the
+            report.
 
     Raises:
         ValueError: There is nothing to draw.

@@ -32,7 +32,9 @@ class JsonLines:
 
 
 class Csv:
-    """A file with a header. Rows that are there already stay; a column that is new is added, and the file written anew for it.
+    """A file with a header.
+
+    Rows that are there already stay; a column that is new is added, and the file written anew for it.
 
     Nested values get columns of their own, ``val/loss``. `close` must be called.
 

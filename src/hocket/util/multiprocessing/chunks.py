@@ -1,8 +1,8 @@
 """Chunks, the work that a pool sends to its processes, and the actor that lives in each.
 
-A *chunk* is the pool's unit of work: one call of `apply`, or some items of a `map`. Several chunks go to a process in one
-message when they turn out to be short. A process that finds a message longer than `SLICE_SECONDS` of work
-leaves the rest undone, and the pool gives it to whoever is free.
+A *chunk* is the pool's unit of work: one call of `apply`, or some items of a `map`. Several chunks go to a process in
+one message when they turn out to be short. A process that finds a message longer than `SLICE_SECONDS` of work leaves
+the rest undone, and the pool gives it to whoever is free.
 
 Functions travel once to each process and are known by the digest of their code.
 """
@@ -20,11 +20,12 @@ from hocket import texts
 from hocket.engine import pickling, values
 
 SLICE_SECONDS = 0.005
-"""How long a process works on one message, if it may choose. A guess: 50 times what the message itself costs (measured: about
-0.1 ms with the change of threads), and short enough that processes finish together."""
+"""How long a process works on one message, if it may choose. A guess: 50 times what the message itself costs (measured:
+about 0.1 ms with the change of threads), and short enough that processes finish together."""
 
 MAX_FUNCTIONS = 64
-"""How many functions a process remembers. The pool counts the same way, so that it knows what a process has forgotten."""
+"""How many functions a process remembers. The pool counts the same way, so that it knows what a process has
+forgotten."""
 
 APPLY = 0
 MAP = 1

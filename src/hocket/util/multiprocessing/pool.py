@@ -21,12 +21,13 @@ CHUNKS_PER_PROCESS = 4
 class Pool:
     """Processes that call functions, under the names of `multiprocessing.Pool`.
 
-    Functions and arguments may be what multiprocessing cannot send: lambdas, closures, functions of ``__main__``. A process that dies is
-    replaced, and what it was working on fails with an error that says how it died.
+    Functions and arguments may be what multiprocessing cannot send: lambdas, closures, functions of ``__main__``. A
+    process that dies is replaced, and what it was working on fails with an error that says how it died.
 
     Args:
         processes: How many; by default one for each CPU of the session.
-        initializer: Called in each process before anything else. If it fails, so does all work, with the same exception.
+        initializer: Called in each process before anything else. If it fails, so does all work, with the same
+            exception.
         initargs: What `initializer` is called with.
         maxtasksperchild: After how many chunks a process is replaced by a new one; by default never.
         context: For programs written for multiprocessing; has no meaning here.

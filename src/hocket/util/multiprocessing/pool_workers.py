@@ -81,8 +81,8 @@ class PoolWorkers:
         self._busy: set[PoolWorker] = set()
         self._threads: list[threading.Thread] = []
         self._idle_threads = 0
-        #: The function encoded last, as long as there is work: many calls of one function encode it once, and a later call sees
-        #: the globals of its time.
+        #: The function encoded last, as long as there is work: many calls of one function encode it once, and a later
+        #: call sees the globals of its time.
         self._latest: tuple[Any, Function] | None = None
         #: Functions that need to be encoded only once, by their address.
         self._fixed: dict[int, tuple[Any, Function]] = {}
@@ -139,7 +139,10 @@ class PoolWorkers:
             self._call_threads(spared=helps)
 
     def _call_threads(self, *, spared: bool) -> None:
-        """See to it that what can be started is; the caller does one part itself if `spared`. Called with the lock held."""
+        """See to it that what can be started is; the caller does one part itself if `spared`.
+
+        Called with the lock held.
+        """
         wanted = min(len(self._queue), len(self._free)) - spared
         for _ in range(min(wanted - self._idle_threads, self.size - len(self._threads))):
             thread = threading.Thread(target=self._work, name="hocket-pool", daemon=True)

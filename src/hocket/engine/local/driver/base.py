@@ -1,7 +1,7 @@
 """What the driver's engine knows, and how it talks to one worker.
 
-The classes of this package are one object in layers, as the kernel is: each calls what is below it by its name, and what is above it
-through the abstract methods here, which are few.
+The classes of this package are one object in layers, as the kernel is: each calls what is below it by its name, and
+what is above it through the abstract methods here, which are few.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class DriverState(kernel_engine.KernelEngine):
         node_demand: What the machine has.
         namespace: Where actors' names live unless said otherwise.
         labels: What `hocket.init` says about the machine, for options that choose among nodes.
-        memory_limit: How many bytes large values may take in memory; what is more goes to disk. None: a part of what this
-            process may use.
+        memory_limit: How many bytes large values may take in memory; what is more goes to disk. None: a part of what
+            this process may use.
         spill_folder: Where they go. Empty: the system's folder for temporary files.
     """
 
@@ -89,8 +89,8 @@ class DriverState(kernel_engine.KernelEngine):
         #: Options that workers have sent, by their pickle; and those of direct calls, which are nothing but a name.
         self._options: dict[bytes, Any] = {}
         self._direct_options: dict[str, records.TaskOptions] = {}
-        #: Answers of dead actors that we brought to their callers. Such a caller may have had the answer by its direct channel, too, and be
-        #: about to announce it.
+        #: Answers of dead actors that we brought to their callers. Such a caller may have had the answer by its direct
+        #: channel, too, and be about to announce it.
         self._delivered: set[int] = set()
         has_gpus = "GPU" in self.kernel.pool.total
         self._setup = processes.build_setup(self.job_id, self.node_id, self.namespace, has_gpus=has_gpus)
@@ -116,7 +116,10 @@ class DriverState(kernel_engine.KernelEngine):
 
     @abc.abstractmethod
     def _before_wait(self) -> float | None:
-        """Send what is unsent and look after what is due; return how long to wait at most. Called with the lock held."""
+        """Send what is unsent and look after what is due; return how long to wait at most.
+
+        Called with the lock held.
+        """
 
     @abc.abstractmethod
     def _handle(self, fd: int, mask: int) -> None:

@@ -1,7 +1,7 @@
 """What the kernel decides, carried out: its instructions become messages.
 
-`.remote()` sends at once to a worker that was idle; what goes behind another task in a worker's row is sent in company: with the next
-wait, after `BATCH` messages, or by the background reader.
+`.remote()` sends at once to a worker that was idle; what goes behind another task in a worker's row is sent in company:
+with the next wait, after `BATCH` messages, or by the background reader.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ ASKED_BY_NAME = frozenset({"claim_name", "release_name", "check_pending"})
 class Dispatcher(task_messages.TaskMessages):
     """Handles the messages of all workers. Every method is called with the lock held.
 
-    Those called ``_on_...`` handle one message each: the table at the end finds them, and they take the fields that `messages` declares.
+    Those called ``_on_...`` handle one message each: the table at the end finds them, and they take the fields that
+    `messages` declares.
     """
 
     def _handle_messages(self, link: links.Link, received: list[channel.Message]) -> None:
@@ -164,7 +165,10 @@ class Dispatcher(task_messages.TaskMessages):
             self.kernel.unblock(link.worker, number)
 
     def _are_there(self, object_ids: tuple[int, ...], needed: int) -> bool:
-        """Tell whether so many of these objects have values; 0 is all of them, or one error. A wait for no object is for something else."""
+        """Tell whether so many of these objects have values; 0 is all of them, or one error.
+
+        A wait for no object is for something else.
+        """
         if not object_ids:
             return False
         known = self.kernel.objects
@@ -180,7 +184,8 @@ class Dispatcher(task_messages.TaskMessages):
                 kwargs["caller"] = link.worker.id
             answer, ok = getattr(self, method)(*args, **kwargs), True
         except Exception as error:  # noqa: BLE001 (the worker that asked raises it)
-            # Without the traceback, which holds the frames above, and with them the handles of a driver that waits in `get`.
+            # Without the traceback, which holds the frames above, and with them the handles of a driver that waits in
+            # `get`.
             answer, ok = error.with_traceback(None), False
         encoded = values.encode_whole(answer)
         for ref in encoded.refs:

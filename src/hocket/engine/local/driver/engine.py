@@ -1,6 +1,7 @@
 """The engine in the driver: the kernel, its sockets and its memory.
 
-The division of labour: `kernel.machine` decides, the layers of this package carry it out; `processes` starts the guardian.
+The division of labour: `kernel.machine` decides, the layers of this package carry it out; `processes` starts the
+guardian.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from hocket.kernel import records
 from hocket.kernel.records import DRIVER, TaskKind, TaskRecord
 
 READ_EVERY = 64
-"""After so many submissions without a wait, results are read, so that workers never wait for a driver that only submits."""
+"""After so many submissions without a wait, results are read, so that workers never wait for a driver that only
+submits."""
 
 
 class Submission(events.EventHandling):
@@ -120,7 +121,10 @@ class Submission(events.EventHandling):
     # --- what is sent along -------------------------------------------------------------------------------------------
 
     def _add_function(self, function: contract.RemoteFunction) -> records.FunctionRecord:
-        """Register the code of a remote function; large arrays of its closure are stored once. Called without the lock."""
+        """Register the code of a remote function; large arrays of its closure are stored once.
+
+        Called without the lock.
+        """
         with self.lock:
             self.functions.watch(function)
             known = self.functions.find(function.id)

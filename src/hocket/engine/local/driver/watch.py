@@ -1,7 +1,7 @@
 """What the driver's engine looks after from time to time, while it waits: circles, long waits for resources, idle workers, actors that nobody can reach.
 
-`Watch._look` is called before each wait with the lock held. It does something at most once a second, and says how soon it
-wants to be called again; an idle session is left asleep.
+`Watch._look` is called before each wait with the lock held. It does something at most once a second, and says how soon
+it wants to be called again; an idle session is left asleep.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ class Watch(worker_pool.WorkerPool):
         return limit_s if ends_s is None else min(limit_s, ends_s)
 
     def _look_after_guardian(self, now: float) -> None:
-        """Continue a guardian that somebody has stopped. If that is of no use, do without what it would say of the dead."""
+        """Continue a guardian that somebody has stopped.
+
+        If that is of no use, do without what it would say of the dead.
+        """
         guardian = self.guardian
         assert guardian is not None
         if not guardian.list_overdue(now, OVERDUE_SECONDS):

@@ -1,7 +1,7 @@
 """What a task returned, raised or yielded, on its way.
 
-Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the background reader. They are safe
-before the next task starts: see `journal`.
+Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the
+background reader. They are safe before the next task starts: see `journal`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ class Answers(state.WorkerState):
             engine.channel.post((messages.DONE, work.task_id, seconds, sent, started))
 
     def _answer(self, work: state.Work, sent: list[state.Sent], started: float, seconds: float) -> None:
-        """Answer a direct call: by its direct channel, or through the driver if the driver has to count something. With the lock held."""
+        """Answer a direct call: by its direct channel, or through the driver if the driver has to count something.
+
+        With the lock held.
+        """
         engine = self._engine
         engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
         reply = engine.direct.find_reply(work.reply_to)
@@ -150,7 +153,8 @@ class Answers(state.WorkerState):
     def _explain(self, work: state.Work, error: BaseException) -> BaseException:
         """Return what the caller shall see.
 
-        What came out of the user's code is a `TaskError`, with what it was on the innermost level; what the engine says of the task itself stays what it is.
+        What came out of the user's code is a `TaskError`, with what it was on the innermost level; what the engine says
+        of the task itself stays what it is.
         """
         kind = type(error)
         if issubclass(kind, KeyboardInterrupt):

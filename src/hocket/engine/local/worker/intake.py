@@ -1,7 +1,7 @@
 """What the driver and other workers want done: messages become work in the row, and leave it again.
 
-While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the end of the row, and interrupts a task that is
-cancelled.
+While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the end of
+the row, and interrupts a task that is cancelled.
 """
 
 from __future__ import annotations
@@ -127,7 +127,10 @@ class Intake(answers.Answers):
     # --- what is not done here -----------------------------------------------------------------------------------------
 
     def _hand_back(self, work: state.Work) -> None:
-        """The driver has withdrawn the task. It may not have seen that we were about to start it, so tell it that we did not."""
+        """The driver has withdrawn the task.
+
+        It may not have seen that we were about to start it, so tell it that we did not.
+        """
         with self._engine.lock:
             self._engine.cancelled.discard(work.task_id)
             self._close_unopened(work)
@@ -184,7 +187,10 @@ class Intake(answers.Answers):
             raise KeyboardInterrupt
 
     def _check(self) -> None:
-        """Call the handlers of signals that had to wait. What they raise is the running task's; without one, it is printed."""
+        """Call the handlers of signals that had to wait.
+
+        What they raise is the running task's; without one, it is printed.
+        """
         guard = self._engine.guard
         if not guard.is_pending:
             return

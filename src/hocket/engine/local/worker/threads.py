@@ -12,10 +12,13 @@ T = TypeVar("T")
 
 @final
 class CallThreads(Generic[T]):
-    """Threads that take calls from one queue, in the order in which they came. As many are started as have something to do, up to `size`.
+    """Threads that take calls from one queue, in the order in which they came.
 
-    What `ThreadPoolExecutor` does, with two differences. It makes no future of each call, which nobody here asks for: that is a quarter of
-    what a short call costs. And it starts a thread whenever a call has none, without fail: calls of one actor may wait for each other.
+    As many are started as have something to do, up to `size`.
+
+    What `ThreadPoolExecutor` does, with two differences. It makes no future of each call, which nobody here asks for:
+    that is a quarter of what a short call costs. And it starts a thread whenever a call has none, without fail: calls
+    of one actor may wait for each other.
 
     Args:
         size: How many calls may run at once.

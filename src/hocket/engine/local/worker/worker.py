@@ -1,12 +1,12 @@
 """What a worker process runs: take a task from the row, run it, send what it returned.
 
-The main thread runs tasks, and the calls of ordinary actors; an actor with ``max_concurrency > 1`` gets that many threads.
-While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the end of the row, and
-interrupts a task that is cancelled.
+The main thread runs tasks, and the calls of ordinary actors; an actor with ``max_concurrency > 1`` gets that many
+threads. While the main thread is busy, the background reader (see `reactor`) reads the socket: it puts new work at the
+end of the row, and interrupts a task that is cancelled.
 
 Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the
-background reader. They are safe before the next task starts: see `journal`, and there also how the driver takes back what has not
-started. What a task prints is flushed before its result is sent.
+background reader. They are safe before the next task starts: see `journal`, and there also how the driver takes back
+what has not started. What a task prints is flushed before its result is sent.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ class Worker(execution.Execution):
             setattr(self, name, method)
 
     def _note_exit(self) -> None:
-        """The user's code asks for the actor's end. What runs comes to it by the exception; a thread or coroutine in the background does not."""
+        """The user's code asks for the actor's end.
+
+        What runs comes to it by the exception; a thread or coroutine in the background does not.
+        """
         if self._loop is not None:
             self._loop.exit_soon()
         elif not self._engine.running.task_id:

@@ -14,8 +14,8 @@ from hocket.engine.local.worker_engine import state, submission
 from hocket.kernel import ids
 
 DIRECT_SECONDS = 0.002
-"""How long a wait for an answer by a direct channel, or for what somebody else makes, may take before the driver is told that its CPU is free. A
-guess: less than any task that the CPU could be lent to takes to get there."""
+"""How long a wait for an answer by a direct channel, or for what somebody else makes, may take before the driver is
+told that its CPU is free. A guess: less than any task that the CPU could be lent to takes to get there."""
 
 
 class ObjectAccess(submission.Submission):
@@ -169,7 +169,9 @@ class ObjectAccess(submission.Submission):
             self._unblock(number)
 
     def _block(self, number: int, wanted: tuple[int, ...], missing: tuple[int, ...], needed: int = 0) -> None:
-        """Tell the driver that a thread waits, unless the driver knows better: what is missing here may be there. Called with the lock held.
+        """Tell the driver that a thread waits, unless the driver knows better: what is missing here may be there.
+
+        Called with the lock held.
 
         Args:
             number: Our name for the wait.
@@ -248,7 +250,10 @@ class ObjectAccess(submission.Submission):
         return payloads.open_payload(payload, found.held)
 
     def open_code(self, found: state.Arrived) -> Any:
-        """Return a function that has arrived. If it cannot be loaded, `found` stays as it is, and this may be called again."""
+        """Return a function that has arrived.
+
+        If it cannot be loaded, `found` stays as it is, and this may be called again.
+        """
         payload = found.payload
         if payload[0] != payloads.SEGMENT:
             return payloads.open_payload(payload, found.held)

@@ -126,7 +126,10 @@ class Inbox(state.WorkerEngineState):
             self._ready.add(object_id)
 
     def publish(self, refs: Sequence[contract.ObjectRef[Any]]) -> None:
-        """Tell the driver of those that it does not know, because they are about to leave. Called with the lock held."""
+        """Tell the driver of those that it does not know, because they are about to leave.
+
+        Called with the lock held.
+        """
         if not self._private:
             return
         for ref in refs:

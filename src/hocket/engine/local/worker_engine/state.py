@@ -1,10 +1,10 @@
 """What the engine in a worker knows, and what it owes the driver.
 
-Ids are made here, ``worker_id << 40 | counter``, so submitting and putting need no answer. Small values that were fetched
-once are kept while a handle on them lives; large ones are mapped anew for each `get`.
+Ids are made here, ``worker_id << 40 | counter``, so submitting and putting need no answer. Small values that were
+fetched once are kept while a handle on them lives; large ones are mapped anew for each `get`.
 
-**Counting.** The driver counts, for each worker, how often it gave the worker a reference (`_receipts` here). When the last
-handle of this process is collected, all receipts go back in one `DROP`. Handles for references in queued work are
+**Counting.** The driver counts, for each worker, how often it gave the worker a reference (`_receipts` here). When the
+last handle of this process is collected, all receipts go back in one `DROP`. Handles for references in queued work are
 made on arrival and kept with the work, so that a `DROP` can never give back a receipt that is still needed.
 """
 
@@ -226,7 +226,10 @@ class WorkerEngineState(contract.Engine):
             self.flush()
 
     def send_payload(self, payload: payloads.Payload) -> payloads.Payload:
-        """Put the descriptor of a payload's segment on its way. Called with the lock held, in the order of the messages."""
+        """Put the descriptor of a payload's segment on its way.
+
+        Called with the lock held, in the order of the messages.
+        """
         if payload[0] == payloads.SEGMENT:
             self.channel.outbox_fds.append(self.store.pool.used[payload[2]].fd)
         return payload

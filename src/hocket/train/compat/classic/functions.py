@@ -27,7 +27,10 @@ def world_rank() -> int:
 
 
 def local_rank() -> int:
-    """Return the index of the calling rank among those of its machine; 0 outside a training function. See `world_rank`."""
+    """Return the index of the calling rank among those of its machine; 0 outside a training function.
+
+    See `world_rank`.
+    """
     info = report_forms.get_optional_info("local_rank")
     return 0 if info is None else info.local_rank
 

@@ -20,8 +20,8 @@ _log = logging.getLogger("hocket.train")
 class TrainingIterator:
     """Gives the reports of a run: a list of dicts for each, by rank. Made by `Trainer.run_iterator`.
 
-    The ranks wait in ``report`` until the next one is asked for. What the training function raises comes out of ``next``. When ranks die,
-    the training function is started again, in new processes, from what was saved last.
+    The ranks wait in ``report`` until the next one is asked for. What the training function raises comes out of
+    ``next``. When ranks die, the training function is started again, in new processes, from what was saved last.
 
     Args:
         begin: Starts the training function from a checkpoint; told whether in new ranks. Returns the ranks.
@@ -64,7 +64,8 @@ class TrainingIterator:
         """Return what the training function returned, by rank; None if reports are still to be taken.
 
         Args:
-            force: Whether they are dropped, and the end of the training function is waited for. What it saves is dropped too.
+            force: Whether they are dropped, and the end of the training function is waited for. What it saves is
+                dropped too.
 
         Raises:
             Exception: What the training function raised.

@@ -23,11 +23,17 @@ _NAMES = {"value[1][2][0]": "config", "value[1][1]": "train_func"}
 
 
 class AbandonedRun(BaseException):
-    """Ends a training function whose run nobody follows any more. No Exception, so that the function does not handle it."""
+    """Ends a training function whose run nobody follows any more.
+
+    No Exception, so that the function does not handle it.
+    """
 
 
 class Ranks(abc.ABC):
-    """Ranks that live. Used by one thread; `shutdown` must be called. An error of a run leaves them unusable: start others."""
+    """Ranks that live.
+
+    Used by one thread; `shutdown` must be called. An error of a run leaves them unusable: start others.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -49,7 +55,9 @@ class Ranks(abc.ABC):
         self._begin((session.perform, (task, function, args)), shared)
 
     def take(self) -> list[questions.HandOver | None]:
-        """Wait for the next thing of each rank, None of one that has returned. What was taken before is then dealt with.
+        """Wait for the next thing of each rank, None of one that has returned.
+
+        What was taken before is then dealt with.
 
         Raises:
             Exception: What the training function raised; `WorkerGroupError` if a rank died.

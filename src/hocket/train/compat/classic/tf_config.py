@@ -10,7 +10,9 @@ from hocket.train.run import backend, worker_group
 
 @final
 class TFConfigBackend(backend.BackendConfig):
-    """Sets TF_CONFIG in each rank, and TF_USE_LEGACY_KERAS: in 2022 ``tf.keras`` was Keras 2. It imports no TensorFlow, and needs none.
+    """Sets TF_CONFIG in each rank, and TF_USE_LEGACY_KERAS: in 2022 ``tf.keras`` was Keras 2.
+
+    It imports no TensorFlow, and needs none.
 
     See `hocket.train.frameworks.tf_config` for what listens where.
     """

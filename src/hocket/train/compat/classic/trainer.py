@@ -27,19 +27,20 @@ DETAILS_SWITCH = "TRAIN_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS"
 class Trainer:
     """Runs functions in ranks that stay between `start` and `shutdown`, as Ray Train's of 2022.
 
-    The training function takes no argument, or one, the configuration. It may call ``train.report(loss=0.5)``, ``save_checkpoint``,
-    ``load_checkpoint``, ``world_rank``, ``local_rank`` and ``world_size``. Each rank's ``report`` waits until the driver has taken it.
-    New programs use `DataParallelTrainer` or a framework's trainer.
+    The training function takes no argument, or one, the configuration. It may call ``train.report(loss=0.5)``,
+    ``save_checkpoint``, ``load_checkpoint``, ``world_rank``, ``local_rank`` and ``world_size``. Each rank's ``report``
+    waits until the driver has taken it. New programs use `DataParallelTrainer` or a framework's trainer.
 
     Args:
-        backend: ``"torch"`` joins the ranks into a process group, ``"horovod"`` does the same, for ``hocket.train.horovod.torch``, ``"tensorflow"`` sets
-            TF_CONFIG in each, ``"none"`` does nothing; or a `BackendConfig`.
+        backend: ``"torch"`` joins the ranks into a process group, ``"horovod"`` does the same, for
+            ``hocket.train.horovod.torch``, ``"tensorflow"`` sets TF_CONFIG in each, ``"none"`` does nothing; or a
+            `BackendConfig`.
         num_workers: How many ranks.
         use_gpu: Whether each holds a GPU: one, unless `resources_per_worker` says otherwise.
         resources_per_worker: What each holds, by resource name. Default: one CPU, and one GPU if `use_gpu`.
         logdir: The folder of the runs; a relative one is below ``~/hocket_results``. Default: one with date and time.
-        max_retries: How often in a run ranks may die, and are started again from what was saved last. -1 is without end. What the
-            training function raises is not tried again.
+        max_retries: How often in a run ranks may die, and are started again from what was saved last. -1 is without
+            end. What the training function raises is not tried again.
 
     Raises:
         ValueError: A value breaks a rule.

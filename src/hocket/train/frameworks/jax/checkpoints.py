@@ -1,7 +1,7 @@
 """Pytrees in files that numpy reads alone: an ``.npz`` with one array for each leaf, called by its path in the tree.
 
-What numpy has no type for (bfloat16, JAX's keys) is kept as whole numbers of the same bytes; the array ``.dtypes`` says what they were. No name of a
-leaf begins with a dot, except from a tree with such a key, which is refused.
+What numpy has no type for (bfloat16, JAX's keys) is kept as whole numbers of the same bytes; the array ``.dtypes`` says
+what they were. No name of a leaf begins with a dot, except from a tree with such a key, which is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _ROOT: Final = ".root"
 
 
 def save_pytree(path: str | os.PathLike[str], tree: Any) -> None:
-    """Write a pytree of arrays to a file, which ``numpy.load`` reads without JAX. Written beside and renamed, so it is whole or not there.
+    """Write a pytree of arrays to a file, which ``numpy.load`` reads without JAX.
+
+    Written beside and renamed, so it is whole or not there.
 
     Args:
         path: The file, which should end with ``.npz``. Its folder must exist.
@@ -80,7 +82,8 @@ def load_pytree(path: str | os.PathLike[str], like: Any) -> Any:
 
     Args:
         path: The file.
-        like: A tree of the same structure, shapes and dtypes: what ``init`` returned, or what `jax.eval_shape` says that it would.
+        like: A tree of the same structure, shapes and dtypes: what ``init`` returned, or what `jax.eval_shape` says
+            that it would.
 
     Raises:
         ValueError: The file is of another tree: the message says which arrays differ. Or it is no such file.

@@ -1,12 +1,13 @@
 """Sets JAX up in the ranks, and joins them: over shared memory (`hocket.train.rank.world`), and on request with `jax.distributed`.
 
-*Before the processes fork.* ``import jax`` starts no thread, so it is loaded once for all ranks of a machine. JAX's threads come with its backend, which a rank makes at its
-first computation; the settings here must be made before.
+*Before the processes fork.* ``import jax`` starts no thread, so it is loaded once for all ranks of a machine. JAX's
+threads come with its backend, which a rank makes at its first computation; the settings here must be made before.
 
 *Threads.* A rank computes with as many threads as it holds CPUs. XLA reads the number from ``PJRT_NPROC``.
 
-*Order.* On CPUs JAX runs programs in the background unless told not to, and two programs that do not need each other in any order. Ranks that average in both could then do so in
-different orders. So programs of a rank run one after the other, when they are called. It costs no throughput where the cores are busy anyway.
+*Order.* On CPUs JAX runs programs in the background unless told not to, and two programs that do not need each other in
+any order. Ranks that average in both could then do so in different orders. So programs of a rank run one after the
+other, when they are called. It costs no throughput where the cores are busy anyway.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class JaxConfig(backend.BackendConfig):
     timeout_s: float = joining.TIMEOUT_SECONDS
     """Seconds that an average may wait for a rank."""
     distributed: bool = False
-    """Whether to call ``jax.distributed.initialize`` too: ``jax.devices()`` then has the devices of all ranks, and one program may span them, with
-    ``jax.jit`` and shardings. For several GPUs or machines; rank 0 then listens on a port, on loopback if all ranks are on one machine. `average_gradients`
-    needs it not."""
+    """Whether to call ``jax.distributed.initialize`` too: ``jax.devices()`` then has the devices of all ranks, and one
+    program may span them, with ``jax.jit`` and shardings. For several GPUs or machines; rank 0 then listens on a port,
+    on loopback if all ranks are on one machine. `average_gradients` needs it not."""
 
     def __post_init__(self) -> None:
         joining.check_timeout(self.timeout_s)

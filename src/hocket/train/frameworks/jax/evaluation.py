@@ -16,9 +16,10 @@ from hocket.train.rank import worker_session, world
 class GlobalMean:
     """A mean over the rows of all ranks, that does not depend on how many there are.
 
-    Each rank adds what it computed of its rows, outside of `jax.jit`. `compute` brings the sums together, which are exact (`hocket.data.ExactMean`), and
-    returns the same number in every rank: the correctly rounded mean. It is one process's as long as the values are: those of a matrix product may
-    depend, in their last digits, on the shape of the batch; a loader of `prepare_arrays` with another number of ranks has another.
+    Each rank adds what it computed of its rows, outside of `jax.jit`. `compute` brings the sums together, which are
+    exact (`hocket.data.ExactMean`), and returns the same number in every rank: the correctly rounded mean. It is one
+    process's as long as the values are: those of a matrix product may depend, in their last digits, on the shape of the
+    batch; a loader of `prepare_arrays` with another number of ranks has another.
 
     Example:
         >>> import jax.numpy as jnp
@@ -38,11 +39,13 @@ class GlobalMean:
 
         Args:
             values: Numbers or bools: an array of JAX or numpy.
-            weights: The loader's: 0 for what shall not count, and anything else for what shall. All count if there are none.
+            weights: The loader's: 0 for what shall not count, and anything else for what shall. All count if there are
+                none.
 
         Raises:
             TypeError: It is no array, or is only being traced.
-            ValueError: The values are not one for each row, there is not one weight for each, or a value that counts is not finite.
+            ValueError: The values are not one for each row, there is not one weight for each, or a value that counts is
+                not finite.
         """
         if isinstance(values, jax.core.Tracer):
             raise TypeError(
@@ -62,7 +65,9 @@ class GlobalMean:
         self._mean.add(np.asarray(values, np.float64), counts)
 
     def compute(self) -> float:
-        """Return the mean over all ranks' rows. Every rank must call it, since it waits for the others; what was added stays.
+        """Return the mean over all ranks' rows.
+
+        Every rank must call it, since it waits for the others; what was added stays.
 
         Raises:
             ValueError: No rank has added a value that counts.

@@ -1,9 +1,11 @@
 """What XLA hands to a function that a compiled program calls on the CPU, read with ctypes.
 
-XLA's foreign function interface is a C header (``xla/ffi/api/c_api.h`` in jaxlib, version 0.3). What is spelled out here is the beginning of its structures, as far as we read them:
-pointers to the arguments' and results' memory, an integer attribute, and a way to answer with an error. So Python works on XLA's own memory,
-without a copy, without a jax array, and without waiting for a thread of XLA's. JAX's own callbacks make an array of each argument first, which takes longer (measured: a
-step that averages 41 MB took 74 ms so, and 125 to 140 with `jax.pure_callback`), and which can wait for ever for the thread that the callback has.
+XLA's foreign function interface is a C header (``xla/ffi/api/c_api.h`` in jaxlib, version 0.3). What is spelled out
+here is the beginning of its structures, as far as we read them: pointers to the arguments' and results' memory, an
+integer attribute, and a way to answer with an error. So Python works on XLA's own memory, without a copy, without a jax
+array, and without waiting for a thread of XLA's. JAX's own callbacks make an array of each argument first, which takes
+longer (measured: a step that averages 41 MB took 74 ms so, and 125 to 140 with `jax.pure_callback`), and which can wait
+for ever for the thread that the callback has.
 
 Each structure begins with its size, which only grows. A frame that is smaller than ours is refused.
 """

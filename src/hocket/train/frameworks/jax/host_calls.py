@@ -1,12 +1,15 @@
 """Lets a compiled step call the ranks' collectives.
 
-On the CPU a step calls through XLA's foreign function interface (`frames`): the collective works on XLA's own memory, in place. The call has a side effect, as XLA is told,
-so calls of one program are made in the order of the program, which is the same in all ranks; and `JaxConfig` has the ranks run their programs one after the other.
-Elsewhere a step calls through `jax.experimental.io_callback`, ordered, which copies to the host and back.
+On the CPU a step calls through XLA's foreign function interface (`frames`): the collective works on XLA's own memory,
+in place. The call has a side effect, as XLA is told, so calls of one program are made in the order of the program,
+which is the same in all ranks; and `JaxConfig` has the ranks run their programs one after the other. Elsewhere a step
+calls through `jax.experimental.io_callback`, ordered, which copies to the host and back.
 
-All arrays of a step travel together. Small ones are put one after another, one buffer a dtype, which costs a copy there and one back; larger ones go as they are.
+All arrays of a step travel together. Small ones are put one after another, one buffer a dtype, which costs a copy there
+and one back; larger ones go as they are.
 
-The first time that a rank meets the others with some arrays, it asks what theirs are, so that trees that differ are named and do not hang, or worse, add up.
+The first time that a rank meets the others with some arrays, it asks what theirs are, so that trees that differ are
+named and do not hang, or worse, add up.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ TARGET: Final = "hocket_all_reduce"
 """The name under which XLA knows the call."""
 
 ALONE_BYTES: Final = 1 << 20
-"""From here on an array is not copied beside others. Measured on two cores: 20 arrays of 64 KB took a third of the time together, of 1 MB as long, and four of 4 MB a half more."""
+"""From here on an array is not copied beside others. Measured on two cores: 20 arrays of 64 KB took a third of the time
+together, of 1 MB as long, and four of 4 MB a half more."""
 
 Collective = Callable[[npt.NDArray[Any]], None]
 
@@ -85,7 +89,8 @@ def all_reduce(
         leaves: What they are called.
         caller: For messages.
         op: What to do with the numbers.
-        travel_as: The dtype in which one of a dtype travels. Default: halves as float32, since sums of halves lose too much; others as they are.
+        travel_as: The dtype in which one of a dtype travels. Default: halves as float32, since sums of halves lose too
+            much; others as they are.
     """
     if not arrays:
         return []
@@ -158,7 +163,10 @@ def computes_here() -> bool:
 
 
 def wait_for_steps() -> None:
-    """Wait until the device has made all calls that were asked for. To be called before a collective of the host's own."""
+    """Wait until the device has made all calls that were asked for.
+
+    To be called before a collective of the host's own.
+    """
     if not computes_here():  # on CPUs a step is over when it returns: see `JaxConfig`
         jax.effects_barrier()
 

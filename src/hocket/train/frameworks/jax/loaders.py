@@ -1,8 +1,9 @@
 """Gives each rank its part of arrays, batch by batch, from the sample ledger.
 
-All batches of a rank have the same number of rows, so that a jitted step is compiled once. A batch that has fewer is filled up with a row that is there already, whose
-weight is 0; a loop gets the weights with every batch, so that it cannot overlook them. The other weights are such that the plain mean of ``losses * weights`` in each
-rank, averaged over the ranks, is the mean over the rows of the global batch: they are 1 but in a batch that was filled up.
+All batches of a rank have the same number of rows, so that a jitted step is compiled once. A batch that has fewer is
+filled up with a row that is there already, whose weight is 0; a loop gets the weights with every batch, so that it
+cannot overlook them. The other weights are such that the plain mean of ``losses * weights`` in each rank, averaged over
+the ranks, is the mean over the rows of the global batch: they are 1 but in a batch that was filled up.
 """
 
 from __future__ import annotations
@@ -32,27 +33,30 @@ def prepare_arrays(
 ) -> PreparedArrays:
     """Return a loader of this rank's part of the rows of arrays.
 
-    With n ranks, n batches are worked on at once. They are the rank's slices of a *global batch* of n times the size, drawn from `hocket.data.Ledger`. All
-    ranks take the same number of steps, and each row is in one batch of one rank.
+    With n ranks, n batches are worked on at once. They are the rank's slices of a *global batch* of n times the size,
+    drawn from `hocket.data.Ledger`. All ranks take the same number of steps, and each row is in one batch of one rank.
 
-    *Going on.* The loader's position goes into each checkpoint that is reported, and after a restart, with any number of ranks, the first loop over
-    the loader goes on there: with the rows that were not handed out. A batch counts as done when the loop has it, so report after the
-    step. A loop that counts epochs begins at ``loader.epoch``. Prepare a loader once and not in every epoch.
+    *Going on.* The loader's position goes into each checkpoint that is reported, and after a restart, with any number
+    of ranks, the first loop over the loader goes on there: with the rows that were not handed out. A batch counts as
+    done when the loop has it, so report after the step. A loop that counts epochs begins at ``loader.epoch``. Prepare a
+    loader once and not in every epoch.
 
     Args:
-        arrays: A pytree of arrays, such as ``(images, labels)``: of numpy or JAX, with as many rows each. They stay where they are, and are not copied; a
-            ``numpy.memmap`` is read batch by batch.
+        arrays: A pytree of arrays, such as ``(images, labels)``: of numpy or JAX, with as many rows each. They stay
+            where they are, and are not copied; a ``numpy.memmap`` is read batch by batch.
         batch_size: Rows of a batch of one rank.
         shuffle: Whether each epoch has another order, the same in all ranks.
         seed: What the order depends on; the same in all ranks.
-        drop_last: Whether rows that fill no global batch are left out. Otherwise the last batches are filled up, with weight 0.
-        name: How the loader's position is found again in a checkpoint. Default: by the order in which loaders without a name are prepared.
+        drop_last: Whether rows that fill no global batch are left out. Otherwise the last batches are filled up, with
+            weight 0.
+        name: How the loader's position is found again in a checkpoint. Default: by the order in which loaders without a
+            name are prepared.
         resume: Whether the position goes into checkpoints, and is taken from them.
 
     Raises:
         TypeError: A leaf is no array, or a setting has the wrong type.
-        ValueError: The arrays have different numbers of rows, or none; an epoch would have no batch; the name is taken, or is no name; or the
-            position in the checkpoint is of other rows.
+        ValueError: The arrays have different numbers of rows, or none; an epoch would have no batch; the name is taken,
+            or is no name; or the position in the checkpoint is of other rows.
         RuntimeError: It is called outside a training function.
 
     Example:
@@ -103,7 +107,9 @@ def _count_rows(leaves: list[trees.Leaf]) -> int:
 
 @final
 class PreparedArrays(loader_module.LedgerLoader):
-    """A loader of one rank's batches. Made by `prepare_arrays`. A loop over it is an epoch, and gets pairs of a batch and its weights.
+    """A loader of one rank's batches.
+
+    Made by `prepare_arrays`. A loop over it is an epoch, and gets pairs of a batch and its weights.
 
     Args:
         columns: The arrays.

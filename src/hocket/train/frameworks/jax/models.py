@@ -15,11 +15,13 @@ from hocket.train.rank import world
 def prepare_params(params: Any) -> Any:
     """Return rank 0's parameters in all ranks, on each rank's device.
 
-    For whatever must start equal: parameters, the optimizer's state, running statistics. Called once, outside of `jax.jit`. What each rank has made
-    from the same seed, or loaded from the same checkpoint, is equal already; to call it does no harm.
+    For whatever must start equal: parameters, the optimizer's state, running statistics. Called once, outside of
+    `jax.jit`. What each rank has made from the same seed, or loaded from the same checkpoint, is equal already; to call
+    it does no harm.
 
     Args:
-        params: A pytree of arrays; of the same structure, shapes and dtypes in all ranks. Of the other ranks only these are looked at.
+        params: A pytree of arrays; of the same structure, shapes and dtypes in all ranks. Of the other ranks only these
+            are looked at.
 
     Raises:
         TypeError: A leaf is no array, or it is called inside `jax.jit`.
@@ -78,10 +80,12 @@ def broadcast(params: Any, root: int, caller: str) -> Any:
 
 
 def synchronize(params: Any, state: Any) -> tuple[Any, Any]:
-    """Return parameters that are equal in all ranks, and the optimizer's state that goes with them. All ranks must call it at the same step.
+    """Return parameters that are equal in all ranks, and the optimizer's state that goes with them.
 
-    With `LocalSGD` that is a meeting, after which the next `sync_every` steps begin; with `AllReduce` there is nothing to do. Call it before a checkpoint or
-    an evaluation; inside `jax.jit` or outside.
+    All ranks must call it at the same step.
+
+    With `LocalSGD` that is a meeting, after which the next `sync_every` steps begin; with `AllReduce` there is nothing
+    to do. Call it before a checkpoint or an evaluation; inside `jax.jit` or outside.
 
     Args:
         params: The parameters.

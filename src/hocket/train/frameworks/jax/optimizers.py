@@ -11,8 +11,8 @@ from hocket.train.frameworks.jax import rank_state
 def average_gradients(gradients: Any) -> Any:
     """Return the mean of all ranks' gradients, in each rank. Works inside `jax.jit`, where it belongs, and outside.
 
-    For programs that step by themselves; with optax, `prepare_optimizer` does it. It averages whatever a step must share, such as running statistics.
-    All ranks must call it in the same order, inside a program and outside.
+    For programs that step by themselves; with optax, `prepare_optimizer` does it. It averages whatever a step must
+    share, such as running statistics. All ranks must call it in the same order, inside a program and outside.
 
     A rank should compute on one device. Gradients of halves (bfloat16, float16) are added up as float32.
 
@@ -44,13 +44,14 @@ def average_gradients(gradients: Any) -> Any:
 def prepare_optimizer(optimizer: Any) -> Any:
     """Return an optimizer whose updates go through the trainer's strategy.
 
-    With `AllReduce` it averages the gradients before the optimizer sees them; its state is the optimizer's own. With `LocalSGD` the ranks meet
-    in it, so it must be the outermost one: prepare a chain, do not chain a prepared one. Its ``update`` then needs the parameters. With `ParameterServer` the same
-    holds, and ``init`` is called with the parameters that training begins with, outside of `jax.jit`.
+    With `AllReduce` it averages the gradients before the optimizer sees them; its state is the optimizer's own. With
+    `LocalSGD` the ranks meet in it, so it must be the outermost one: prepare a chain, do not chain a prepared one. Its
+    ``update`` then needs the parameters. With `ParameterServer` the same holds, and ``init`` is called with the
+    parameters that training begins with, outside of `jax.jit`.
 
     Args:
-        optimizer: A gradient transformation of optax, or what looks like one: a named tuple with ``init`` and ``update``. With `ParameterServer` one of
-            `hocket.ps`, too, which the servers apply.
+        optimizer: A gradient transformation of optax, or what looks like one: a named tuple with ``init`` and
+            ``update``. With `ParameterServer` one of `hocket.ps`, too, which the servers apply.
 
     Raises:
         TypeError: It is none.

@@ -1,6 +1,9 @@
-"""Which strategy a rank uses, from the start of its training function to the end. See `hocket.train.frameworks.rank_states`.
+"""Which strategy a rank uses, from the start of its training function to the end.
 
-A rank whose training function has returned leaves the others' collectives, so that one which still waits for it is told and does not hang.
+See `hocket.train.frameworks.rank_states`.
+
+A rank whose training function has returned leaves the others' collectives, so that one which still waits for it is told
+and does not hang.
 """
 
 from __future__ import annotations

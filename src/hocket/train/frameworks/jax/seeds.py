@@ -50,8 +50,8 @@ def fold_in_rank(key: Any) -> Any:
 def split_key(key: Any) -> tuple[Any, Any]:
     """Return two new random keys: one that all ranks have, and one of the calling rank's own.
 
-    The first is for what must be equal, such as the parameters' first values and the next step's key; the second for dropout and the like. Works inside
-    `jax.jit` too, as `fold_in_rank` does.
+    The first is for what must be equal, such as the parameters' first values and the next step's key; the second for
+    dropout and the like. Works inside `jax.jit` too, as `fold_in_rank` does.
 
     Args:
         key: Equal in all ranks. Like any key that was split, it should not be used again.
@@ -83,7 +83,8 @@ def split_key(key: Any) -> tuple[Any, Any]:
 def enable_reproducibility(seed: int = 0) -> Any:
     """Seed Python and numpy in the calling process, have XLA use deterministic algorithms on GPUs, and return a random key for JAX.
 
-    To be called before the first computation, since XLA reads its settings then. Programs of JAX have no seed but their keys.
+    To be called before the first computation, since XLA reads its settings then. Programs of JAX have no seed but their
+    keys.
 
     Args:
         seed: 0 or more.

@@ -17,10 +17,12 @@ class JaxTrainer(data_parallel_trainer.DataParallelTrainer):
     """Runs a training function in ranks that average gradients of JAX.
 
     Args:
-        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls `prepare_params` and `prepare_optimizer` (or
-            `average_gradients`), `prepare_arrays`, and `hocket.train.report`.
+        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls
+            `prepare_params` and `prepare_optimizer` (or `average_gradients`), `prepare_arrays`, and
+            `hocket.train.report`.
         train_loop_config: What it is given, if it takes an argument.
-        strategy: How updates travel between the ranks. Default: `AllReduce()`. The training function is the same for all of them.
+        strategy: How updates travel between the ranks. Default: `AllReduce()`. The training function is the same for
+            all of them.
         jax_config: How the ranks are joined.
         scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.

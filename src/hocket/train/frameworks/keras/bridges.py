@@ -1,6 +1,7 @@
 """From a step that a backend computes, compiled or not, to the host and back: gradients in, gradients out.
 
-All gradients travel as one flat array, with the number of rows behind them as its last element. Copies of it a step, on CPU:
+All gradients travel as one flat array, with the number of rows behind them as its last element. Copies of it a step, on
+CPU:
 
 ==========  ===========================================================================================================================
 backend     copies
@@ -10,9 +11,10 @@ JAX         the same, and one back
 torch       one to put them together; the collective works in that memory, and the gradients become views of it
 ==========  ===========================================================================================================================
 
-On TensorFlow a layer of `Embedding` has a gradient of some rows, as ``tf.IndexedSlices``, where a row that a batch names twice is there twice. Keras's optimizers there square each
-of the two on its own, so with the sum of both they compute other steps. If `Crossing` is given what gathers them, such gradients stay as they are: those of all ranks, one behind the
-other, as one process would have them. They travel behind the array.
+On TensorFlow a layer of `Embedding` has a gradient of some rows, as ``tf.IndexedSlices``, where a row that a batch
+names twice is there twice. Keras's optimizers there square each of the two on its own, so with the sum of both they
+compute other steps. If `Crossing` is given what gathers them, such gradients stay as they are: those of all ranks, one
+behind the other, as one process would have them. They travel behind the array.
 
 The collective adds its own: into shared memory and out again (`hocket.collective.host_group`).
 

@@ -13,13 +13,17 @@ from hocket.train.rank import context
 
 @final
 class ReportCheckpointCallback(report_callback.ReportMixin, keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
-    """Reports Keras's logs, and a checkpoint, after each epoch. Signature and rules are those of Ray's callback for Keras 2.
+    """Reports Keras's logs, and a checkpoint, after each epoch.
 
-    Every rank must have it among its callbacks, since every rank reports. With a prepared model the logs of an epoch are those of all ranks' rows. The
-    checkpoint is rank 0's ``weights.npz``: `load_weights` sets a model to it, and numpy alone can read it.
+    Signature and rules are those of Ray's callback for Keras 2.
+
+    Every rank must have it among its callbacks, since every rank reports. With a prepared model the logs of an epoch
+    are those of all ranks' rows. The checkpoint is rank 0's ``weights.npz``: `load_weights` sets a model to it, and
+    numpy alone can read it.
 
     Args:
-        checkpoint_on: At which moments to report with a checkpoint: ``"epoch_end"``, ``"train_batch_end"``, ..., or several. Metrics always come with it.
+        checkpoint_on: At which moments to report with a checkpoint: ``"epoch_end"``, ``"train_batch_end"``, ..., or
+            several. Metrics always come with it.
         report_metrics_on: At which to report without one.
         metrics: Which logs: a name, several, or a dict from the name that is reported to Keras's. Default: all.
 

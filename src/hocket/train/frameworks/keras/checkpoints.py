@@ -39,7 +39,9 @@ def save_weights(model: Any, folder: str | os.PathLike[str]) -> None:
 
 
 def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
-    """Set a model's weights, and its optimizer's, to what `save_weights` wrote. They are found by their order; Keras numbers names anew in each process.
+    """Set a model's weights, and its optimizer's, to what `save_weights` wrote.
+
+    They are found by their order; Keras numbers names anew in each process.
 
     Args:
         model: Built, and compiled if the optimizer is to go on.

@@ -1,7 +1,8 @@
 """Chooses the Keras backend of the ranks, and joins them.
 
-Which backend Keras has is settled when a process imports it, by KERAS_BACKEND. So the ranks are told before the training function arrives, whose
-code may name Keras. All ranks of a session share one backend (`hocket.train.frameworks.keras_preloads`).
+Which backend Keras has is settled when a process imports it, by KERAS_BACKEND. So the ranks are told before the
+training function arrives, whose code may name Keras. All ranks of a session share one backend
+(`hocket.train.frameworks.keras_preloads`).
 """
 
 from __future__ import annotations

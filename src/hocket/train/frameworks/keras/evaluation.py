@@ -16,9 +16,9 @@ from hocket.train.rank import world
 def merge_metrics(model: Any, joined: World) -> None:
     """Replace the state of a model's metrics by that of all ranks together. All ranks call it.
 
-    What a metric of Keras's keeps is sums: of values and of weights, of hits in each class or below each threshold. Added over the ranks they are what one
-    process would have that had seen all rows. A metric of one's own says how its variables are to be put together: ``add_variable(...,
-    aggregation="mean")``, for example.
+    What a metric of Keras's keeps is sums: of values and of weights, of hits in each class or below each threshold.
+    Added over the ranks they are what one process would have that had seen all rows. A metric of one's own says how its
+    variables are to be put together: ``add_variable(..., aggregation="mean")``, for example.
 
     Args:
         model: It was trained or evaluated, each rank with its own rows.
@@ -45,7 +45,10 @@ def merge_metrics(model: Any, joined: World) -> None:
 
 
 def level_state(model: Any, joined: World) -> None:
-    """Give all ranks the mean of what a model keeps without training it, such as the means of BatchNormalization. All ranks call it."""
+    """Give all ranks the mean of what a model keeps without training it, such as the means of BatchNormalization.
+
+    All ranks call it.
+    """
     states = list(model.non_trainable_weights)
     if joined.size == 1 or not states:
         return
@@ -58,7 +61,9 @@ def level_state(model: Any, joined: World) -> None:
 
 @final
 class GlobalMean:
-    """A mean over the rows of all ranks that does not depend on how many there are, to the last digit. For loops of one's own.
+    """A mean over the rows of all ranks that does not depend on how many there are, to the last digit.
+
+    For loops of one's own.
 
     See `hocket.data.ExactMean`. ``evaluate`` of a prepared model is exact without it, to the digits of float32.
 
@@ -90,7 +95,8 @@ class GlobalMean:
             weights: 0 for what shall not count. All count if there are none.
 
         Raises:
-            ValueError: The values are not one for each row, a weight is neither 0 nor 1, or a value that counts is not finite.
+            ValueError: The values are not one for each row, a weight is neither 0 nor 1, or a value that counts is not
+                finite.
         """
         numbers = keras.ops.convert_to_numpy(values)
         if numbers.ndim != 1:
@@ -101,7 +107,9 @@ class GlobalMean:
         self._mean.add(numbers, None if weights is None else keras.ops.convert_to_numpy(weights))
 
     def compute(self) -> float:
-        """Return the mean over all ranks' rows. Every rank must call it, since it waits for the others; what was added stays.
+        """Return the mean over all ranks' rows.
+
+        Every rank must call it, since it waits for the others; what was added stays.
 
         Raises:
             ValueError: No rank has added a value that counts.

@@ -1,10 +1,10 @@
 """Gives each rank its part of arrays, batch by batch, from the sample ledger.
 
-Keras reads a data set by number, ahead of the steps, in threads of its own, and for a look at the shapes. So reading moves nothing: what `fit` of a prepared model
-does with its steps moves the position (`models`).
+Keras reads a data set by number, ahead of the steps, in threads of its own, and for a look at the shapes. So reading
+moves nothing: what `fit` of a prepared model does with its steps moves the position (`models`).
 
-In training a rank whose slice of the last batch is empty takes the step with another rank's row, which counts neither for the gradients nor for the
-metrics. In evaluation it does not take that step.
+In training a rank whose slice of the last batch is empty takes the step with another rank's row, which counts neither
+for the gradients nor for the metrics. In evaluation it does not take that step.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ def prepare_arrays(
 ) -> PreparedArrays:
     """Return this rank's part of arrays, for ``fit`` and ``evaluate`` of a prepared model.
 
-    With n ranks, n batches are worked on at once: they are the ranks' slices of a *global batch* of n times the size, drawn from `hocket.data.Ledger`. All
-    ranks take the same number of steps, and each row is in one batch of one rank; the last batch of an epoch may be shorter. Its gradients
-    count by their rows, so that the step is the one of a single process with the global batch.
+    With n ranks, n batches are worked on at once: they are the ranks' slices of a *global batch* of n times the size,
+    drawn from `hocket.data.Ledger`. All ranks take the same number of steps, and each row is in one batch of one rank;
+    the last batch of an epoch may be shorter. Its gradients count by their rows, so that the step is the one of a
+    single process with the global batch.
 
-    *Going on.* The position goes into each checkpoint that is reported, and after a restart, with any number of ranks, the first ``fit`` goes on there, with
-    the rows that were not trained on. Write ``fit(data, initial_epoch=data.epoch, epochs=...)``. For evaluation the position does not matter, and
-    each row is looked at once.
+    *Going on.* The position goes into each checkpoint that is reported, and after a restart, with any number of ranks,
+    the first ``fit`` goes on there, with the rows that were not trained on. Write
+    ``fit(data, initial_epoch=data.epoch, epochs=...)``. For evaluation the position does not matter, and each row is
+    looked at once.
 
     Args:
         x: The inputs: an array, or a dict, list or tuple of arrays that have equally many rows. The same in all ranks.
@@ -53,12 +55,14 @@ def prepare_arrays(
         shuffle: Whether each epoch has an order of its own.
         seed: Which orders.
         drop_last: Whether to leave out the rows at the end of an epoch that fill no global batch.
-        name: How the position is found again in a checkpoint. Default: by the order in which data without a name are prepared.
-        resume: Whether the position goes into checkpoints, and is taken from them. False for data that is only evaluated.
+        name: How the position is found again in a checkpoint. Default: by the order in which data without a name are
+            prepared.
+        resume: Whether the position goes into checkpoints, and is taken from them. False for data that is only
+            evaluated.
 
     Raises:
-        ValueError: The arrays have different numbers of rows, or too few for the ranks; the name is taken; or the position in the checkpoint is of other
-            rows.
+        ValueError: The arrays have different numbers of rows, or too few for the ranks; the name is taken; or the
+            position in the checkpoint is of other rows.
         TypeError: Something has no rows.
         RuntimeError: It is called outside a training function.
 

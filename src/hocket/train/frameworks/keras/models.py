@@ -1,9 +1,10 @@
 """Makes a Keras model train in all ranks as one, while ``fit`` stays the user's loop.
 
-The model stays the object that it is, of the class that it is, so it is saved, cloned and inspected as before. Some of its methods are replaced, in this one
-object: ``fit`` keeps the sample ledger and meets the other ranks, ``compute_loss`` notes how many rows a batch has, and the
-optimizer's ``apply``, through which the gradients of each backend go, averages them. Where the first three must be looked up by Keras itself the names are
-public, but for one: ``_get_metrics_result_or_logs``, which ends an epoch and an evaluation on each backend.
+The model stays the object that it is, of the class that it is, so it is saved, cloned and inspected as before. Some of
+its methods are replaced, in this one object: ``fit`` keeps the sample ledger and meets the other ranks,
+``compute_loss`` notes how many rows a batch has, and the optimizer's ``apply``, through which the gradients of each
+backend go, averages them. Where the first three must be looked up by Keras itself the names are public, but for one:
+``_get_metrics_result_or_logs``, which ends an epoch and an evaluation on each backend.
 
 What a step does and what it costs is in `bridges`.
 """
@@ -25,22 +26,26 @@ from hocket.train.strategies import strategy
 def prepare_model(model: Any) -> Any:
     """Have a model trained by all ranks as one, with the trainer's strategy: by default with the mean gradient of all ranks' rows.
 
-    ``fit`` begins with rank 0's weights in all ranks. Each step averages the gradients, inside the compiled step, by the rows of which they are the means. So
-    n ranks take the step of one process with n times the batch. At the end of an epoch, and of ``evaluate``, metrics are those of all
-    ranks' rows, and so callbacks decide the same everywhere; the logs of a single batch are the rank's own. What a model keeps without training it (BatchNormalization) is
+    ``fit`` begins with rank 0's weights in all ranks. Each step averages the gradients, inside the compiled step, by
+    the rows of which they are the means. So n ranks take the step of one process with n times the batch. At the end of
+    an epoch, and of ``evaluate``, metrics are those of all ranks' rows, and so callbacks decide the same everywhere;
+    the logs of a single batch are the rank's own. What a model keeps without training it (BatchNormalization) is
     averaged at the end of an epoch.
 
-    All ranks must take equally many steps, as they do with `prepare_arrays`. Losses are to be means over rows, as Keras's are unless told otherwise.
+    All ranks must take equally many steps, as they do with `prepare_arrays`. Losses are to be means over rows, as
+    Keras's are unless told otherwise.
 
     Args:
-        model: Any ``keras.Model``, compiled or not yet. It must have its variables by the time of ``fit``: begin it with ``keras.Input``, or use `prepare_arrays`.
+        model: Any ``keras.Model``, compiled or not yet. It must have its variables by the time of ``fit``: begin it
+            with ``keras.Input``, or use `prepare_arrays`.
 
     Returns:
         The same object.
 
     Raises:
         TypeError: It is no model of Keras 3.
-        ValueError: It was prepared already, is a second one where the strategy has only one, or is compiled with ``jit_compile=True`` on TensorFlow, whose XLA cannot leave a step.
+        ValueError: It was prepared already, is a second one where the strategy has only one, or is compiled with
+            ``jit_compile=True`` on TensorFlow, whose XLA cannot leave a step.
         RuntimeError: It is called outside a training function, or the ranks are not joined.
 
     Example:
@@ -80,7 +85,9 @@ def prepare_model(model: Any) -> Any:
 
 
 def synchronize() -> None:
-    """Make the models of all ranks equal, if the strategy lets them differ between steps. All ranks must call it at the same step.
+    """Make the models of all ranks equal, if the strategy lets them differ between steps.
+
+    All ranks must call it at the same step.
 
     ``fit`` does it at the end of each epoch. With `AllReduce` there is nothing to do.
 
@@ -240,7 +247,8 @@ class _Prepared:
         try:
             if not data.is_partial or first + 1 >= last:
                 return self._fit_once(original, given, follower)
-            # Keras takes equally many steps in each epoch of a call. The rest of one is a call of its own; callbacks see one.
+            # Keras takes equally many steps in each epoch of a call. The rest of one is a call of its own; callbacks
+            # see one.
             self._check_built(data)
             callbacks = _OneCall(
                 [follower, *keras.tree.flatten(given["callbacks"] or [])],

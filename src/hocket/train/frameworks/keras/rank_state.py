@@ -1,4 +1,7 @@
-"""The strategy at work in one rank, from the start of its training function to the end. See `hocket.train.frameworks.rank_states`."""
+"""The strategy at work in one rank, from the start of its training function to the end.
+
+See `hocket.train.frameworks.rank_states`.
+"""
 
 from __future__ import annotations
 

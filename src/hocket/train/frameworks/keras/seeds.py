@@ -11,9 +11,11 @@ import numpy as np
 def enable_reproducibility(seed: int = 0) -> None:
     """Seed Python, numpy, Keras and its backend in the calling process, and have the backend use deterministic algorithms only.
 
-    Call it first. With the same seed in all ranks their models begin equal; they also draw the same dropout masks, each for its own rows.
+    Call it first. With the same seed in all ranks their models begin equal; they also draw the same dropout masks, each
+    for its own rows.
 
-    ``keras.utils.set_random_seed`` does the first half, but imports TensorFlow on each backend where that is installed, which takes seconds.
+    ``keras.utils.set_random_seed`` does the first half, but imports TensorFlow on each backend where that is installed,
+    which takes seconds.
 
     Args:
         seed: 0 or more.

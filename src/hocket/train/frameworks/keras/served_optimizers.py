@@ -1,4 +1,7 @@
-"""Keras's optimizers, as servers compute them. A rank's optimizer counts its steps, keeps its learning rate, and computes nothing else."""
+"""Keras's optimizers, as servers compute them.
+
+A rank's optimizer counts its steps, keeps its learning rate, and computes nothing else.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ _WITHOUT: Final = (
     "gradient_accumulation_steps",
     "amsgrad",
 )
-"""What an optimizer does with gradients or weights before and after its rule, which is not there when the servers apply it."""
+"""What an optimizer does with gradients or weights before and after its rule, which is not there when the servers apply
+it."""
 
 
 def convert(optimizer: Any, variable: Any) -> ps.Optimizer:

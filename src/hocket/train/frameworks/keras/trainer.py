@@ -17,10 +17,11 @@ class KerasTrainer(data_parallel_trainer.DataParallelTrainer):
     """Runs a training function in ranks whose Keras models are trained as one.
 
     Args:
-        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls `prepare_model`, and ``model.fit`` with
-            what `prepare_arrays` returns.
+        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls
+            `prepare_model`, and ``model.fit`` with what `prepare_arrays` returns.
         train_loop_config: What it is given, if it takes an argument.
-        strategy: How updates travel between the ranks. Default: `AllReduce()`. The training function is the same for all of them.
+        strategy: How updates travel between the ranks. Default: `AllReduce()`. The training function is the same for
+            all of them.
         keras_config: The backend that Keras computes with, and time-out.
         scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.

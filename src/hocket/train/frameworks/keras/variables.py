@@ -1,4 +1,7 @@
-"""A model's variables as arrays, and back. On JAX they are elsewhere while ``fit`` runs; `attach` brings them into the model."""
+"""A model's variables as arrays, and back.
+
+On JAX they are elsewhere while ``fit`` runs; `attach` brings them into the model.
+"""
 
 from __future__ import annotations
 

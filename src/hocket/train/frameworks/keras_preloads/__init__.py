@@ -1,10 +1,12 @@
 """Imports Keras with one backend where ranks are forked from, so that it is done once on a machine and not in each rank: a module a backend.
 
-May it be forked? After the import a process has, besides its own, threads of OpenBLAS (numpy's and scipy's) and of jemalloc (pyarrow's), both of which
-see to forks themselves; TensorFlow, PyTorch and JAX start theirs with the first operation. Measured with Keras 3.15 on TensorFlow 2.21, PyTorch
-2.13 and JAX 0.10: 4 to 20 seconds of processor time a rank, on two cores with other work, for less than one.
+May it be forked? After the import a process has, besides its own, threads of OpenBLAS (numpy's and scipy's) and of
+jemalloc (pyarrow's), both of which see to forks themselves; TensorFlow, PyTorch and JAX start theirs with the first
+operation. Measured with Keras 3.15 on TensorFlow 2.21, PyTorch 2.13 and JAX 0.10: 4 to 20 seconds of processor time a
+rank, on two cores with other work, for less than one.
 
-A Keras has one backend for good. So all ranks of a session share one, and `hocket.train.frameworks.keras_process` says so to those that ask for another.
+A Keras has one backend for good. So all ranks of a session share one, and `hocket.train.frameworks.keras_process` says
+so to those that ask for another.
 """
 
 from __future__ import annotations

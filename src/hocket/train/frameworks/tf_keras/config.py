@@ -30,13 +30,14 @@ class TensorflowConfig(backend.BackendConfig):
     """
 
     chief: bool = False
-    """Whether rank 0 is named ``chief`` and not ``worker``. MultiWorkerMirroredStrategy takes worker 0 for the chief where none is named."""
+    """Whether rank 0 is named ``chief`` and not ``worker``. MultiWorkerMirroredStrategy takes worker 0 for the chief
+    where none is named."""
     num_evaluators: int = 0
-    """How many ranks, the last ones, are evaluators: not part of the cluster, for programs that look at TF_CONFIG and evaluate checkpoints there. They
-    report as often as the others."""
+    """How many ranks, the last ones, are evaluators: not part of the cluster, for programs that look at TF_CONFIG and
+    evaluate checkpoints there. They report as often as the others."""
     legacy_keras: bool = True
-    """Whether ``tf.keras`` is tf-keras, that is Keras 2, as in Ray Train: the Keras that works with MultiWorkerMirroredStrategy. Sets TF_USE_LEGACY_KERAS in
-    the ranks. ``import keras`` is Keras 3 either way."""
+    """Whether ``tf.keras`` is tf-keras, that is Keras 2, as in Ray Train: the Keras that works with
+    MultiWorkerMirroredStrategy. Sets TF_USE_LEGACY_KERAS in the ranks. ``import keras`` is Keras 3 either way."""
 
     def __post_init__(self) -> None:
         number: Any = self.num_evaluators

@@ -1,4 +1,7 @@
-"""The callback that reports from ``fit`` of tf-keras. Importing this module imports tf-keras, and with it TensorFlow."""
+"""The callback that reports from ``fit`` of tf-keras.
+
+Importing this module imports tf-keras, and with it TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,13 @@ MODEL_NAME: Final = "model.keras"
 class ReportCheckpointCallback(report_callback.ReportMixin, tf_keras.callbacks.Callback):  # type: ignore[misc]  # tf-keras is not type-checked
     """Reports Keras's logs, and a checkpoint, after each epoch. Signature and rules are Ray's.
 
-    Every rank must have it among its callbacks, since every rank reports, and a model under MultiWorkerMirroredStrategy is read by all ranks together.
-    Rank 0's files are the checkpoint: ``model.keras``, if the model can be saved so, and ``weights.npz``, which `hocket.train.frameworks.weights` and
-    numpy alone can read.
+    Every rank must have it among its callbacks, since every rank reports, and a model under MultiWorkerMirroredStrategy
+    is read by all ranks together. Rank 0's files are the checkpoint: ``model.keras``, if the model can be saved so, and
+    ``weights.npz``, which `hocket.train.frameworks.weights` and numpy alone can read.
 
     Args:
-        checkpoint_on: At which moments to report with a checkpoint: ``"epoch_end"``, ``"train_batch_end"``, ..., or several. Metrics always come with it.
+        checkpoint_on: At which moments to report with a checkpoint: ``"epoch_end"``, ``"train_batch_end"``, ..., or
+            several. Metrics always come with it.
         report_metrics_on: At which to report without one.
         metrics: Which logs: a name, several, or a dict from the name that is reported to Keras's. Default: all.
 

@@ -1,16 +1,19 @@
 """Chief, workers, servers and evaluator: programs for ``tf.distribute.ParameterServerStrategy`` run unchanged.
 
-The training function runs in the chief, rank 0, which is TensorFlow's coordinator: it alone reports, and `fit` returns when it has returned. Each
-worker and each server of variables is a rank after it, which runs a ``tf.distribute.Server`` and none of the user's code. Such a server cannot be stopped, so
-those processes are killed when the chief is done. A program that is written for all roles, and starts a server where TF_CONFIG
-says so, runs so too: it is only ever asked to be the chief. `ParameterServers.own_servers` has it run in all of them.
+The training function runs in the chief, rank 0, which is TensorFlow's coordinator: it alone reports, and `fit` returns
+when it has returned. Each worker and each server of variables is a rank after it, which runs a ``tf.distribute.Server``
+and none of the user's code. Such a server cannot be stopped, so those processes are killed when the chief is done. A
+program that is written for all roles, and starts a server where TF_CONFIG says so, runs so too: it is only ever asked
+to be the chief. `ParameterServers.own_servers` has it run in all of them.
 
 What happens when one of them dies:
 
-- A worker: TensorFlow's coordinator waits until a server answers at the same address, and gives what was running there to another worker. So the process
-  is started again with the same TF_CONFIG, and nobody else notices, but for the steps that run twice and for data sets, which begin again there.
-- A server: its variables are lost, and TensorFlow cannot go on. The chief learns it as UnavailableError at about the time when we do. It is a failure
-  of the group: with `FailureConfig` all start again, and the program restores its checkpoint.
+- A worker: TensorFlow's coordinator waits until a server answers at the same address, and gives what was running there
+  to another worker. So the process is started again with the same TF_CONFIG, and nobody else notices, but for the steps
+  that run twice and for data sets, which begin again there.
+- A server: its variables are lost, and TensorFlow cannot go on. The chief learns it as UnavailableError at about the
+  time when we do. It is a failure of the group: with `FailureConfig` all start again, and the program restores its
+  checkpoint.
 - The chief, or the evaluator: a failure of the group too.
 """
 
@@ -33,8 +36,8 @@ _FAIL_FAST: Final = ("GRPC_FAIL_FAST", "use_caller")
 """Without it a call to a process that is gone waits for it, in every role, and no failure is ever noticed."""
 
 _INTER_THREADS: Final = "TF_NUM_INTEROP_THREADS"
-"""How many operations a process runs at once. A function that a worker runs waits for the servers in one of these threads, so on a machine with few
-cores TensorFlow's default, one a core, can be too few to go on at all."""
+"""How many operations a process runs at once. A function that a worker runs waits for the servers in one of these
+threads, so on a machine with few cores TensorFlow's default, one a core, can be too few to go on at all."""
 
 _SETTINGS: Final = "tf_config.settings"
 _LEAST: Final = 0.001  # a bundle must hold something
@@ -43,10 +46,12 @@ _LEAST: Final = 0.001  # a bundle must hold something
 @final
 @dataclass(frozen=True, kw_only=True)
 class ParameterServers:
-    """What there is besides the workers, for ``TensorflowTrainer(strategy=...)``. ``"parameter_server"`` is short for one server.
+    """What there is besides the workers, for ``TensorflowTrainer(strategy=...)``.
 
-    ``ScalingConfig.num_workers`` is the number of workers. The chief, the servers and the evaluator come on top: ``num_workers=2`` with one server are four
-    processes. Each holds what a worker holds, but no GPU.
+    ``"parameter_server"`` is short for one server.
+
+    ``ScalingConfig.num_workers`` is the number of workers. The chief, the servers and the evaluator come on top:
+    ``num_workers=2`` with one server are four processes. Each holds what a worker holds, but no GPU.
 
     Raises:
         ValueError: A number breaks a rule.
@@ -63,13 +68,15 @@ class ParameterServers:
     num_servers: int = 1
     """How many processes hold the variables."""
     num_evaluators: int = 0
-    """0 or 1. An evaluator runs the training function, with the task type ``"evaluator"`` in TF_CONFIG: the program looks at it, and evaluates the
-    checkpoints that it finds. `fit` waits for its end too."""
+    """0 or 1. An evaluator runs the training function, with the task type ``"evaluator"`` in TF_CONFIG: the program
+    looks at it, and evaluates the checkpoints that it finds. `fit` waits for its end too."""
     own_servers: bool = False
-    """Whether the training function runs in workers and servers too, and starts a ``tf.distribute.Server`` there itself, for one that configures its own."""
+    """Whether the training function runs in workers and servers too, and starts a ``tf.distribute.Server`` there
+    itself, for one that configures its own."""
     max_worker_restarts: int = 10
-    """How often each worker is started again alone when it has died; -1 without end. After that its death is a failure of the group, which starts
-    the count again. A guess: enough for a day of machines that come and go, and an end for a worker that dies at once."""
+    """How often each worker is started again alone when it has died; -1 without end. After that its death is a failure
+    of the group, which starts the count again. A guess: enough for a day of machines that come and go, and an end for a
+    worker that dies at once."""
 
     def __post_init__(self) -> None:
         for name, least, most in (

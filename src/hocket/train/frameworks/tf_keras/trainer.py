@@ -19,12 +19,14 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
     """Runs a training function in ranks that find each other by TF_CONFIG.
 
     Args:
-        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It makes its model under
-            ``tf.distribute.MultiWorkerMirroredStrategy().scope()``, and reports with `hocket.train.report` or `ReportCheckpointCallback`. With
-            parameter servers it is the chief's program: ``tf.distribute.ParameterServerStrategy`` and ``ClusterCoordinator``.
+        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It makes its model
+            under ``tf.distribute.MultiWorkerMirroredStrategy().scope()``, and reports with `hocket.train.report` or
+            `ReportCheckpointCallback`. With parameter servers it is the chief's program:
+            ``tf.distribute.ParameterServerStrategy`` and ``ClusterCoordinator``.
         train_loop_config: What it is given, if it takes an argument.
-        strategy: ``"parameter_server"`` or a `ParameterServers` adds a chief and servers to the workers. None, or ``AllReduce()`` for the other
-            trainers' sake: all ranks are workers, and how gradients travel is TensorFlow's affair.
+        strategy: ``"parameter_server"`` or a `ParameterServers` adds a chief and servers to the workers. None, or
+            ``AllReduce()`` for the other trainers' sake: all ranks are workers, and how gradients travel is
+            TensorFlow's affair.
         tensorflow_config: What each rank is, and which Keras ``tf.keras`` is.
         scaling_config: How many workers, and what each holds. Default: one, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.
@@ -119,7 +121,8 @@ def _build_backend(
 class ExplainKeras3:
     """A training function that looks like itself, and says what to use instead where Keras 3 meets MultiWorkerMirroredStrategy.
 
-    Keras 3 does not refuse; its ``fit`` fails, by the time it has the first batch, with pages about a value of the type PerReplica.
+    Keras 3 does not refuse; its ``fit`` fails, by the time it has the first batch, with pages about a value of the type
+    PerReplica.
 
     Args:
         function: The training function.

@@ -1,7 +1,8 @@
 """Joins the ranks into a torch process group: over shared memory (`hocket.collective.torch`), NCCL, gloo, or what the user names.
 
-How the ranks find each other is the matter of `rendezvous`. What gloo itself opens, a socket a rank, is bound to the loopback interface if all
-ranks are on one machine, else to the interface that has the node's address, unless the user's GLOO_SOCKET_IFNAME says otherwise.
+How the ranks find each other is the matter of `rendezvous`. What gloo itself opens, a socket a rank, is bound to the
+loopback interface if all ranks are on one machine, else to the interface that has the node's address, unless the user's
+GLOO_SOCKET_IFNAME says otherwise.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ class TorchConfig(backend.BackendConfig):
     """
 
     backend: str | None = None
-    """A backend of torch.distributed. Default: ``"nccl"`` if `ScalingConfig.use_gpu`, else ``"hocket"``, which reduces in memory that the
-    ranks of a machine share, and between machines over gloo."""
+    """A backend of torch.distributed. Default: ``"nccl"`` if `ScalingConfig.use_gpu`, else ``"hocket"``, which reduces
+    in memory that the ranks of a machine share, and between machines over gloo."""
     timeout_s: float = 1800
     """Seconds that a collective may take. Ray's default."""
 
     init_method: str = "env"
-    """For programs written for Ray, which knows ``"env"`` and ``"tcp"``: how the ranks find each other. Here they do either way."""
+    """For programs written for Ray, which knows ``"env"`` and ``"tcp"``: how the ranks find each other. Here they do
+    either way."""
 
     def __post_init__(self) -> None:
         if self.init_method not in ("env", "tcp"):
@@ -152,7 +154,8 @@ _GROUP_GLOBALS: Final = (
     "_pg_to_tag",
     "_default_pg_init_method",
 )
-"""Where torch.distributed keeps its process groups. torch's own tests of ranks that are threads replace the first of them, too."""
+"""Where torch.distributed keeps its process groups. torch's own tests of ranks that are threads replace the first of
+them, too."""
 
 
 def _take_groups() -> dict[str, Any]:

@@ -15,9 +15,10 @@ from hocket.data import exact
 class GlobalMean:
     """A mean over the rows of all ranks, that does not depend on how many there are.
 
-    Each rank adds what it computed of its rows. `compute` brings the sums together, which are exact (`hocket.data.ExactMean`), and returns the same
-    number in every rank: the correctly rounded mean. It is one process's as long as the values are: those of a matrix product may
-    depend, in their last digits, on the shape of the batch.
+    Each rank adds what it computed of its rows. `compute` brings the sums together, which are exact
+    (`hocket.data.ExactMean`), and returns the same number in every rank: the correctly rounded mean. It is one
+    process's as long as the values are: those of a matrix product may depend, in their last digits, on the shape of the
+    batch.
 
     Example:
         >>> import torch
@@ -41,7 +42,8 @@ class GlobalMean:
 
         Raises:
             TypeError: It is no tensor.
-            ValueError: The values are not one for each row, a weight is neither 0 nor 1, or a value that counts is not finite.
+            ValueError: The values are not one for each row, a weight is neither 0 nor 1, or a value that counts is not
+                finite.
         """
         if not isinstance(values, torch.Tensor):
             raise TypeError(
@@ -55,7 +57,9 @@ class GlobalMean:
         self._mean.add(_to_numpy(values), None if weights is None else _to_numpy(weights))
 
     def compute(self) -> float:
-        """Return the mean over all ranks' rows. Every rank must call it, since it waits for the others; what was added stays.
+        """Return the mean over all ranks' rows.
+
+        Every rank must call it, since it waits for the others; what was added stays.
 
         Raises:
             ValueError: No rank has added a value that counts.

@@ -1,11 +1,13 @@
 """Gives each rank its part of a data set, batch by batch, from the sample ledger.
 
-A prepared loader is torch's own `DataLoader`, with its workers, collation and pinned memory; only the indices come from elsewhere. torch may ask for
-indices far ahead, so what it asked for is never what counts: the loader's cursor moves when a batch is handed to the loop.
+A prepared loader is torch's own `DataLoader`, with its workers, collation and pinned memory; only the indices come from
+elsewhere. torch may ask for indices far ahead, so what it asked for is never what counts: the loader's cursor moves
+when a batch is handed to the loop.
 
-What a rank gets whose slice of the last batch is short was the question. Its batch is as short, not filled up: a row that is filled in counts
-twice in every loop that does not look at weights, and most do not. Only a rank without any row gets one that is not its own, because it must take
-the step with the others, and is warned if the loop did not ask for its weight.
+What a rank gets whose slice of the last batch is short was the question. Its batch is as short, not filled up: a row
+that is filled in counts twice in every loop that does not look at weights, and most do not. Only a rank without any row
+gets one that is not its own, because it must take the step with the others, and is warned if the loop did not ask for
+its weight.
 """
 
 from __future__ import annotations
@@ -34,38 +36,44 @@ def prepare_data_loader(
 ) -> PreparedDataLoader:
     """Return a loader with this rank's part of the rows, on its device.
 
-    The batch size stays what it is: with n ranks, n batches are worked on at once. They are the rank's slices of a *global batch* of n times the
-    size, drawn from `hocket.data.Ledger`. If the loader shuffles, each epoch has another order, given by the seed of the loader's generator, or
-    0, which must be the same in all ranks; nobody has to call ``sampler.set_epoch``.
+    The batch size stays what it is: with n ranks, n batches are worked on at once. They are the rank's slices of a
+    *global batch* of n times the size, drawn from `hocket.data.Ledger`. If the loader shuffles, each epoch has another
+    order, given by the seed of the loader's generator, or 0, which must be the same in all ranks; nobody has to call
+    ``sampler.set_epoch``.
 
-    *The end of an epoch.* All ranks take the same number of steps, and each row is in one batch of one rank. With ``drop_last=True`` the rows that
-    fill no global batch are left out. Otherwise the last global batch is short, and so are the ranks' batches, by one row more or less. A rank that
-    has no row in it gets one of another rank's, so that it can take the step, and that row's weight is 0. Nothing else is ever
-    repeated. For an average over the global batch that is exact also then, multiply the mean loss with ``loader.loss_scale``; it is 1
-    wherever the ranks' batches are equally long. ``loader.weights`` has 1 for each row of the batch, and 0 for such a filler.
+    *The end of an epoch.* All ranks take the same number of steps, and each row is in one batch of one rank. With
+    ``drop_last=True`` the rows that fill no global batch are left out. Otherwise the last global batch is short, and so
+    are the ranks' batches, by one row more or less. A rank that has no row in it gets one of another rank's, so that it
+    can take the step, and that row's weight is 0. Nothing else is ever repeated. For an average over the global batch
+    that is exact also then, multiply the mean loss with ``loader.loss_scale``; it is 1 wherever the ranks' batches are
+    equally long. ``loader.weights`` has 1 for each row of the batch, and 0 for such a filler.
 
-    *Going on.* The loader's position goes into each checkpoint that is reported, and after a restart, with any number of ranks, the first loop over
-    the loader goes on there: with the rows that were not handed out. A batch counts as done when the loop has it, so report after the
-    step. A loop that counts epochs begins at ``loader.epoch``. Prepare a loader once and not in every epoch, and look at a batch to try something
-    with the original loader: a loop that is broken off leaves its epoch behind.
+    *Going on.* The loader's position goes into each checkpoint that is reported, and after a restart, with any number
+    of ranks, the first loop over the loader goes on there: with the rows that were not handed out. A batch counts as
+    done when the loop has it, so report after the step. A loop that counts epochs begins at ``loader.epoch``. Prepare a
+    loader once and not in every epoch, and look at a batch to try something with the original loader: a loop that is
+    broken off leaves its epoch behind.
 
-    Of torch's samplers, those that give each row of a set once are replaced by the ledger: `SequentialSampler`, `RandomSampler` without replacement,
-    `SubsetRandomSampler`, and `DistributedSampler` of the same ranks, also inside torch's `BatchSampler`. Others, and batch samplers of one's own, are refused if there is more
-    than one rank, and kept as they are if there is one; so are the rows of an `IterableDataset`, with any number of ranks, which must split itself: rank 0 warns if nobody said so with ``add_dist_sampler=False``. What
-    is kept has no position: neither weights nor ``state_dict``, and nothing in checkpoints.
+    Of torch's samplers, those that give each row of a set once are replaced by the ledger: `SequentialSampler`,
+    `RandomSampler` without replacement, `SubsetRandomSampler`, and `DistributedSampler` of the same ranks, also inside
+    torch's `BatchSampler`. Others, and batch samplers of one's own, are refused if there is more than one rank, and
+    kept as they are if there is one; so are the rows of an `IterableDataset`, with any number of ranks, which must
+    split itself: rank 0 warns if nobody said so with ``add_dist_sampler=False``. What is kept has no position: neither
+    weights nor ``state_dict``, and nothing in checkpoints.
 
     Args:
         data_loader: What one process alone would use.
         add_dist_sampler: Whether to split the rows among the ranks. False leaves the sampler alone.
         move_to_device: Whether to move the batches to the rank's device.
-        name: How the loader's position is found again in a checkpoint. Default: by the order in which loaders without a name are prepared.
-        resume: Whether the position goes into checkpoints, and is taken from them. False if the training function does that itself, with
-            ``state_dict``, or skips the batches that it has seen.
+        name: How the loader's position is found again in a checkpoint. Default: by the order in which loaders without a
+            name are prepared.
+        resume: Whether the position goes into checkpoints, and is taken from them. False if the training function does
+            that itself, with ``state_dict``, or skips the batches that it has seen.
 
     Raises:
         TypeError: It is no DataLoader.
-        ValueError: Its sampler cannot be split; its batches may come in another order; an epoch would have no batch; the name is taken, or is
-            no name; or the position in the checkpoint is of other rows.
+        ValueError: Its sampler cannot be split; its batches may come in another order; an epoch would have no batch;
+            the name is taken, or is no name; or the position in the checkpoint is of other rows.
         RuntimeError: It is called outside a training function.
 
     Example:
@@ -192,7 +200,8 @@ class PreparedDataLoader(loader_module.WeighedLoader, data.DataLoader[Any]):
     ) -> None:
         super().__init__(loader.dataset, **_list_options(loader, rows))
         if rows is not None and rows.batching.batch_size is not None:
-            # Passed to torch, it would hide batch_size, drop_last and sampler, which programs read; assigned, it is refused.
+            # Passed to torch, it would hide batch_size, drop_last and sampler, which programs read; assigned, it is
+            # refused.
             self.__dict__["batch_sampler"] = samplers.LedgerBatchSampler(
                 rows.sampler, rows.batching.batch_size, rows.batching.drop_last
             )

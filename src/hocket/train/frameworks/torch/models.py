@@ -28,13 +28,14 @@ def prepare_model(
     Args:
         model: The model; the same in all ranks. All of them start from rank 0's weights.
         move_to_device: Whether to move it, or where to.
-        parallel_strategy: With more than one rank, ``"ddp"`` does what the strategy says, for `AllReduce` torch's DistributedDataParallel; ``"fsdp"``
-            shards the model with torch's ``fully_shard`` (FSDP2). To shard layer by layer call that for the layers first. None does neither.
+        parallel_strategy: With more than one rank, ``"ddp"`` does what the strategy says, for `AllReduce` torch's
+            DistributedDataParallel; ``"fsdp"`` shards the model with torch's ``fully_shard`` (FSDP2). To shard layer by
+            layer call that for the layers first. None does neither.
         parallel_strategy_kwargs: For DistributedDataParallel or ``fully_shard``.
 
     Returns:
-        The model, or its wrapper, whose ``.module`` is then the model. A sharded one is the same object, with other parameters: make the optimizer
-        afterwards.
+        The model, or its wrapper, whose ``.module`` is then the model. A sharded one is the same object, with other
+        parameters: make the optimizer afterwards.
 
     Raises:
         ValueError: `parallel_strategy` is unknown, or the trainer's strategy cannot do it.
@@ -66,7 +67,8 @@ def prepare_model(
 def no_sync(model: torch.nn.Module, when: bool = True) -> Iterator[None]:
     """Have backward passes in a block add to this rank's gradients only: for the first batches of several whose gradients make one step.
 
-    It works for whatever `prepare_model` returns, with any number of ranks and any strategy, also when that was compiled.
+    It works for whatever `prepare_model` returns, with any number of ranks and any strategy, also when that was
+    compiled.
 
     Args:
         model: What `prepare_model` returned.
@@ -94,10 +96,13 @@ def no_sync(model: torch.nn.Module, when: bool = True) -> Iterator[None]:
 
 
 def synchronize() -> None:
-    """Make the models of all ranks equal, if the strategy lets them differ between steps. All ranks must call it at the same step.
+    """Make the models of all ranks equal, if the strategy lets them differ between steps.
 
-    With `LocalSGD` that is a meeting, after which the next `sync_every` steps begin; with `AllReduce` there is nothing to do. With `ParameterServer` the rank reads
-    what the servers have now; ranks that go on stepping may be ahead of it.
+    All ranks must call it at the same step.
+
+    With `LocalSGD` that is a meeting, after which the next `sync_every` steps begin; with `AllReduce` there is nothing
+    to do. With `ParameterServer` the rank reads what the servers have now; ranks that go on stepping may be ahead of
+    it.
 
     Raises:
         RuntimeError: It is called outside a training function.

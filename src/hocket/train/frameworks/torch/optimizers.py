@@ -12,7 +12,8 @@ from hocket.train.frameworks.torch import devices, precision, rank_state
 def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Have an optimizer's steps go through the trainer's strategy, and through `accelerate`.
 
-    With `AllReduce` and without `accelerate` it changes nothing, but has LBFGS decide by the mean loss of all ranks; `LocalSGD` and `ParameterServer` need it. With the latter the parameters are on the servers from here on.
+    With `AllReduce` and without `accelerate` it changes nothing, but has LBFGS decide by the mean loss of all ranks;
+    `LocalSGD` and `ParameterServer` need it. With the latter the parameters are on the servers from here on.
 
     Args:
         optimizer: Made from the parameters of a prepared model.
@@ -66,12 +67,13 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
 def accelerate(amp: bool = False, *, dtype: torch.dtype | None = None) -> None:
     """Have the models that are prepared afterwards compute their forward passes in mixed precision.
 
-    Weights, gradients and updates stay in full precision, and so do outputs: what comes in halves is turned into float32. The loss goes to `backward`
-    then, and the optimizer to `prepare_optimizer`.
+    Weights, gradients and updates stay in full precision, and so do outputs: what comes in halves is turned into
+    float32. The loss goes to `backward` then, and the optimizer to `prepare_optimizer`.
 
     Args:
         amp: Whether to do so. False changes nothing.
-        dtype: ``torch.bfloat16``, the default where the device computes with it, or ``torch.float16``, with which losses are scaled.
+        dtype: ``torch.bfloat16``, the default where the device computes with it, or ``torch.float16``, with which
+            losses are scaled.
 
     Raises:
         ValueError: The dtype is another one.

@@ -17,7 +17,8 @@ class Precision:
     """What a rank computes in.
 
     Args:
-        dtype: The forward pass's. float16 has few exponents, so losses are scaled up before the backward pass, and gradients down before the step.
+        dtype: The forward pass's. float16 has few exponents, so losses are scaled up before the backward pass, and
+            gradients down before the step.
         device: Where it is computed.
     """
 

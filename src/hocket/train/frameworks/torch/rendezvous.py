@@ -1,14 +1,16 @@
 """How the ranks of a group find each other.
 
-On the driver's own machine through torch's `FileStore`, so nothing listens for that. The file has no name: it is a memfd of the driver,
-which the ranks open below ``/proc``. It is gone when that process is, however it ends. Whether all ranks are there they find out by looking:
-a path below ``/proc`` may be another file elsewhere, but not with the same kernel's boot id and the same inode.
+On the driver's own machine through torch's `FileStore`, so nothing listens for that. The file has no name: it is a
+memfd of the driver, which the ranks open below ``/proc``. It is gone when that process is, however it ends. Whether all
+ranks are there they find out by looking: a path below ``/proc`` may be another file elsewhere, but not with the same
+kernel's boot id and the same inode.
 
-Ranks that take turns in one process have torch's `HashStore`, which is in that process. (A `FileStore` writes once more when it is let go, which may be after its file.)
+Ranks that take turns in one process have torch's `HashStore`, which is in that process. (A `FileStore` writes once more
+when it is let go, which may be after its file.)
 
-Else through torch's `TCPStore` in rank 0's process. It listens on one address only: loopback if all ranks are on one machine, else the
-address under which rank 0's node is known to the cluster, with a port that the system picks. It asks nobody who they are, as everywhere
-where torch is used; the network between the nodes must be one's own.
+Else through torch's `TCPStore` in rank 0's process. It listens on one address only: loopback if all ranks are on one
+machine, else the address under which rank 0's node is known to the cluster, with a port that the system picks. It asks
+nobody who they are, as everywhere where torch is used; the network between the nodes must be one's own.
 """
 
 from __future__ import annotations

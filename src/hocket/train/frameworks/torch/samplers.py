@@ -1,9 +1,9 @@
 """What a DataLoader asks for indices, and which samplers of torch a ledger can stand for.
 
-A sampler says in which order rows are read, and a ledger can replace it only if that is *each row of a known set once*, as it stands or
-shuffled. Of torch's samplers these are `SequentialSampler`, `RandomSampler` without replacement, `SubsetRandomSampler`, and
-`DistributedSampler`, which is what the ledger is instead of. Any other one may repeat or weigh rows on purpose, and dropping it would train on
-something else in silence.
+A sampler says in which order rows are read, and a ledger can replace it only if that is *each row of a known set once*,
+as it stands or shuffled. Of torch's samplers these are `SequentialSampler`, `RandomSampler` without replacement,
+`SubsetRandomSampler`, and `DistributedSampler`, which is what the ledger is instead of. Any other one may repeat or
+weigh rows on purpose, and dropping it would train on something else in silence.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ class LedgerSampler(data.Sampler[int]):
         return self._cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next loop begin an epoch; or, if the loader has just been resumed in that epoch, go on there. It need not be called."""
+        """Have the next loop begin an epoch; or, if the loader has just been resumed in that epoch, go on there.
+
+        It need not be called.
+        """
         self._cursor.set_epoch(epoch)
 
     def read_batches(self) -> Iterator[list[int]]:

@@ -17,10 +17,11 @@ class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
     """Runs a training function in ranks that are joined into a torch process group.
 
     Args:
-        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls `prepare_model` and
-            `prepare_data_loader`, and `hocket.train.report`.
+        train_loop_per_worker: The training function: takes no argument, or one, the configuration. It calls
+            `prepare_model` and `prepare_data_loader`, and `hocket.train.report`.
         train_loop_config: What it is given, if it takes an argument.
-        strategy: How updates travel between the ranks. Default: `AllReduce()`. The training function is the same for all of them.
+        strategy: How updates travel between the ranks. Default: `AllReduce()`. The training function is the same for
+            all of them.
         torch_config: Backend and time-out of the process group.
         scaling_config: How many ranks, and what each holds. Default: one, with a CPU.
         run_config: Name, storage, failures, checkpoints, callbacks.

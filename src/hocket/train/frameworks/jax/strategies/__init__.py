@@ -1,7 +1,7 @@
 """What JAX makes of the strategies of `hocket.train.strategies`.
 
-`strategy` has what an override does; `all_reduce`, `local_sgd` and `parameter_server` are three of them, inside the compiled step; `on_arrays` drives any other strategy. `averaging` is what
-they share.
+`strategy` has what an override does; `all_reduce`, `local_sgd` and `parameter_server` are three of them, inside the
+compiled step; `on_arrays` drives any other strategy. `averaging` is what they share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ OVERRIDES: Final[Mapping[type[strategies.Strategy], Callable[[Any, strategies.Ra
     strategies.LocalSGD: local_sgd.Exchange,
     ps_client.OpenParameterServer: parameter_server.Exchange,
 }
-"""Which strategies JAX has a way of its own for: a program carries what is remembered between steps, and meets in a branch of it."""
+"""Which strategies JAX has a way of its own for: a program carries what is remembered between steps, and meets in a
+branch of it."""
 
 
 def open_exchange(settings: strategies.Strategy, ranks: strategies.Ranks) -> Exchange:

@@ -1,8 +1,9 @@
 """Local SGD in JAX: what `hocket.train.strategies.local_sgd` describes, as an optax optimizer around the user's.
 
-Whether the ranks meet after a step is known from the number of steps in the optimizer's state, which is equal in all ranks, so the meeting is a branch of the
-compiled program. An optimizer returns updates, not parameters, so at a meeting it returns what leads from the rank's parameters to the common ones: their
-difference, corrected once for the rounding of the sum. What is left is less than the last digit of the step; `synchronize` leaves none.
+Whether the ranks meet after a step is known from the number of steps in the optimizer's state, which is equal in all
+ranks, so the meeting is a branch of the compiled program. An optimizer returns updates, not parameters, so at a meeting
+it returns what leads from the rank's parameters to the common ones: their difference, corrected once for the rounding
+of the sum. What is left is less than the last digit of the step; `synchronize` leaves none.
 """
 
 from __future__ import annotations

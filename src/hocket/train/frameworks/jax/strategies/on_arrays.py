@@ -22,7 +22,10 @@ _PARAMETERS: Final = "hocket.train.jax.on_arrays.parameters"
 
 
 class OnArraysState(NamedTuple):
-    """The state of an optimizer that was prepared with a strategy on host arrays. A pytree of arrays, to be saved like any other."""
+    """The state of an optimizer that was prepared with a strategy on host arrays.
+
+    A pytree of arrays, to be saved like any other.
+    """
 
     count: Any
     """How many steps were taken."""
@@ -83,7 +86,8 @@ class OnArrays(strategy.Exchange):
         ranks: Who takes part.
 
     Raises:
-        ValueError: The strategy takes steps itself, for which it needs a learning rate, and optax's optimizers do not say theirs.
+        ValueError: The strategy takes steps itself, for which it needs a learning rate, and optax's optimizers do not
+            say theirs.
     """
 
     def __init__(self, runtime: strategies.StrategyRuntime, name: str, ranks: strategies.Ranks) -> None:

@@ -3,10 +3,12 @@
 Who computes the step depends on the optimizer:
 
 - one of `hocket.ps` is applied by the servers, which keep its momentum and the like, one for all ranks;
-- one of optax is a function that only the rank can run. It computes the rank's step, with a state of the rank's own, and the servers add it up.
+- one of optax is a function that only the rank can run. It computes the rank's step, with a state of the rank's own,
+  and the servers add it up.
 
-The parameters are on the servers from ``init`` on, which is called with those that training begins with. ``update`` calls the host once, in the middle of the
-compiled step (`host_calls`). It begins the next step when it ends one: a program of JAX does not say when it uses parameters.
+The parameters are on the servers from ``init`` on, which is called with those that training begins with. ``update``
+calls the host once, in the middle of the compiled step (`host_calls`). It begins the next step when it ends one: a
+program of JAX does not say when it uses parameters.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ _COUNT: Final = trees.Leaf("the number of the step", (), "int32")
 
 
 class ParameterServerState(NamedTuple):
-    """The state of an optimizer that was prepared with `ParameterServer`. A pytree of arrays, to be saved like any other."""
+    """The state of an optimizer that was prepared with `ParameterServer`.
+
+    A pytree of arrays, to be saved like any other.
+    """
 
     count: Any
     """How many steps were taken."""

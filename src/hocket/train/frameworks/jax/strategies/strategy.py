@@ -1,7 +1,8 @@
 """What an override of a strategy does in JAX: to gradients, and to an optimizer.
 
-JAX's programs are functions, so an override keeps nothing: what it must remember between steps is in the optimizer's state, which the program carries along, and
-which is saved with it. What has no override works on host arrays (`on_arrays`).
+JAX's programs are functions, so an override keeps nothing: what it must remember between steps is in the optimizer's
+state, which the program carries along, and which is saved with it. What has no override works on host arrays
+(`on_arrays`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from hocket.train import strategies
 
 
 class Exchange(strategies.NativeStrategy):
-    """A strategy at work in one rank, on pytrees. If there are several ranks they are joined: `hocket.train.world.get_world` is theirs.
+    """A strategy at work in one rank, on pytrees.
+
+    If there are several ranks they are joined: `hocket.train.world.get_world` is theirs.
 
     Its methods are called while JAX traces a program, or outside of one, in all ranks in the same order.
     """

@@ -1,7 +1,8 @@
 """What PyTorch makes of the strategies of `hocket.train.strategies`.
 
-`strategy` has what an override does; `all_reduce`, `local_sgd` and `parameter_server` (with `tables` and `served_optimizers`) are three of them, on torch's own tensors; `on_arrays`
-drives any other strategy. `averaging`, `sharding` and `closures` are what they share.
+`strategy` has what an override does; `all_reduce`, `local_sgd` and `parameter_server` (with `tables` and
+`served_optimizers`) are three of them, on torch's own tensors; `on_arrays` drives any other strategy. `averaging`,
+`sharding` and `closures` are what they share.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ OVERRIDES: Final[Mapping[type[strategies.Strategy], Callable[[Any, strategies.Ra
     strategies.LocalSGD: local_sgd.Exchange,
     ps_client.OpenParameterServer: parameter_server.Exchange,
 }
-"""Which strategies PyTorch has a way of its own for: DistributedDataParallel's hooks, meetings on the tensors' device, and tables by rows."""
+"""Which strategies PyTorch has a way of its own for: DistributedDataParallel's hooks, meetings on the tensors' device,
+and tables by rows."""
 
 
 def open_exchange(settings: strategies.Strategy, ranks: strategies.Ranks) -> Exchange:

@@ -14,7 +14,8 @@ from hocket.train.frameworks.torch.strategies import closures, sharding, strateg
 
 _HOOKS: Final[Mapping[str, Callable[..., Any]]] = {
     "fp16": default_hooks.fp16_compress_hook,
-    # DistributedDataParallel refuses this one by its name where there is no NCCL, but it works with every backend that adds bfloat16.
+    # DistributedDataParallel refuses this one by its name where there is no NCCL, but it works with every backend that
+    # adds bfloat16.
     "bf16": lambda group, bucket: default_hooks.bf16_compress_hook(group, bucket),  # noqa: PLW0108 (so it has no name)
 }
 

@@ -33,7 +33,9 @@ def compute_means(tensors: Sequence[torch.Tensor], world_size: int) -> list[torc
 
 @torch.no_grad()
 def compute_sparse_mean(parameter: torch.Tensor, world_size: int) -> torch.Tensor:
-    """Return the mean over all ranks of a parameter's gradient, as sparse as the ranks' are. A rank that has none counts as zero.
+    """Return the mean over all ranks of a parameter's gradient, as sparse as the ranks' are.
+
+    A rank that has none counts as zero.
 
     Raises:
         ValueError: It is dense in this rank.

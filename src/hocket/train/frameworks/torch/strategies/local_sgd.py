@@ -1,4 +1,7 @@
-"""Local SGD in PyTorch: the ranks step on their own, and meet now and then. `hocket.train.strategies.local_sgd` says what happens at a meeting."""
+"""Local SGD in PyTorch: the ranks step on their own, and meet now and then.
+
+`hocket.train.strategies.local_sgd` says what happens at a meeting.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from hocket.train import strategies
 from hocket.train.frameworks.torch.strategies import averaging, closures, strategy
 
 STATE_KEY: Final = "hocket.local_sgd"
-"""Where an optimizer's ``state_dict`` has what belongs to the meetings. Other strategies, and plain torch, load such a dict and ignore it."""
+"""Where an optimizer's ``state_dict`` has what belongs to the meetings. Other strategies, and plain torch, load such a
+dict and ignore it."""
 
 
 @final

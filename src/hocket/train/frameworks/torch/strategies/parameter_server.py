@@ -1,10 +1,14 @@
-"""Parameter servers in PyTorch: a step pushes the gradients to the servers, and pulls what the parameters have become. See `hocket.train.strategies.ps_client`.
+"""Parameter servers in PyTorch: a step pushes the gradients to the servers, and pulls what the parameters have become.
 
-The optimizer stays torch's own object, so that schedulers, parameter groups and ``state_dict`` work. Before its ``step`` the gradients are pushed and set aside, so
-that torch finds none and does nothing; after it the parameters are pulled, and the gradients are back.
+See `hocket.train.strategies.ps_client`.
 
-A rank's parameters are copies. They are pulled when a step is over, or where staleness is bounded when the next one begins: in the forward pass of the
-prepared model, since only a rank that computes may keep others waiting. Large embeddings are not copied at all (`tables`).
+The optimizer stays torch's own object, so that schedulers, parameter groups and ``state_dict`` work. Before its
+``step`` the gradients are pushed and set aside, so that torch finds none and does nothing; after it the parameters are
+pulled, and the gradients are back.
+
+A rank's parameters are copies. They are pulled when a step is over, or where staleness is bounded when the next one
+begins: in the forward pass of the prepared model, since only a rank that computes may keep others waiting. Large
+embeddings are not copied at all (`tables`).
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ from hocket.train.frameworks.torch.strategies import averaging, closures, served
 from hocket.train.strategies import ps_client
 
 STEPS_KEY: Final = "hocket_steps"
-"""Where an optimizer's first parameter group has how many steps were taken, so that it is saved and loaded with the optimizer, prepared or not."""
+"""Where an optimizer's first parameter group has how many steps were taken, so that it is saved and loaded with the
+optimizer, prepared or not."""
 
 
 @final

@@ -1,4 +1,7 @@
-"""Sharding: each rank keeps a part of the parameters, of their gradients, and of what the optimizer keeps for them. It is torch's ``fully_shard`` (FSDP2)."""
+"""Sharding: each rank keeps a part of the parameters, of their gradients, and of what the optimizer keeps for them.
+
+It is torch's ``fully_shard`` (FSDP2).
+"""
 
 from __future__ import annotations
 

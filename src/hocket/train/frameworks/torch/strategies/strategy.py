@@ -1,8 +1,9 @@
 """What an override of a strategy does in PyTorch: to a model, to an optimizer, and at a step.
 
-The training function calls none of it: `prepare_model`, `prepare_optimizer` and the optimizer's own ``step`` do. All-reduce wraps the model. Local SGD leaves the model
-alone and works after the step. A parameter server fetches before the forward pass (a hook that `adapt_model` sets) and pushes in place of the step (hooks that
-`adapt_optimizer` sets). What has no override works on host arrays (`on_arrays`).
+The training function calls none of it: `prepare_model`, `prepare_optimizer` and the optimizer's own ``step`` do.
+All-reduce wraps the model. Local SGD leaves the model alone and works after the step. A parameter server fetches before
+the forward pass (a hook that `adapt_model` sets) and pushes in place of the step (hooks that `adapt_optimizer` sets).
+What has no override works on host arrays (`on_arrays`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from hocket.train import strategies
 
 
 class Exchange(strategies.NativeStrategy):
-    """A strategy at work in one rank, on torch's own objects. Returned by `hocket.train.strategies.Strategy.open` of a strategy for PyTorch alone.
+    """A strategy at work in one rank, on torch's own objects.
 
-    If there are several ranks they are joined: ``torch.distributed``'s default group is theirs. `before_step` and `after_step` are called around each ``step()`` of an
-    optimizer that `adapt_optimizer` was given, and of no other. A strategy may keep references to what it is given until `close`. Each method's default does nothing.
+    Returned by `hocket.train.strategies.Strategy.open` of a strategy for PyTorch alone.
+
+    If there are several ranks they are joined: ``torch.distributed``'s default group is theirs. `before_step` and
+    `after_step` are called around each ``step()`` of an optimizer that `adapt_optimizer` was given, and of no other. A
+    strategy may keep references to what it is given until `close`. Each method's default does nothing.
     """
 
     def adapt_model(

@@ -1,4 +1,7 @@
-"""Embeddings whose rows are on servers. A forward pass fetches the rows that its batch names; the rank has no others."""
+"""Embeddings whose rows are on servers.
+
+A forward pass fetches the rows that its batch names; the rank has no others.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from hocket.train.strategies import ps_client
 def find_tables(model: torch.nn.Module, min_rows: int) -> Iterator[tuple[torch.nn.Embedding, torch.Tensor]]:
     """Yield the embeddings of a model that move by rows, and their weights.
 
-    Those are the sparse ones and the large ones; not one whose weight has a second use (a whole tensor is needed there), nor a class of the user's, which may do
-    anything with it.
+    Those are the sparse ones and the large ones; not one whose weight has a second use (a whole tensor is needed
+    there), nor a class of the user's, which may do anything with it.
 
     Args:
         model: The model.
@@ -36,7 +39,11 @@ def find_tables(model: torch.nn.Module, min_rows: int) -> Iterator[tuple[torch.n
 
 @final
 class ServedEmbedding(torch.nn.Embedding):
-    """What becomes of an embedding. Its weight has the shape and the place that it had, and no memory: a gradient is sparse, and has the rows of the batch."""
+    """What becomes of an embedding.
+
+    Its weight has the shape and the place that it had, and no memory: a gradient is sparse, and has the rows of the
+    batch.
+    """
 
     _client: ps_client.Client
     _table: ps.Embedding
