@@ -20,7 +20,7 @@ from hocket.train import collective
 from hocket.train.run import preemption_policy
 from tests.conftest import RunScript, wait_until_cpus_are_free
 
-pytestmark = pytest.mark.about_local("on Ray, SIGTERM is Ray's, and the end of a rank")
+pytestmark = pytest.mark.needs("processes", "signal_handlers")
 
 FAR_SECONDS = 600
 """What a rank waits for that nobody waits for: a test that does end it runs into its time-out."""
