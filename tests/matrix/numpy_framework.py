@@ -55,12 +55,12 @@ class Model(strategies.HostModel):
         return chosen
 
     def compute_gradients(self, rows: Array, labels: Array) -> Array:
-        """Return the gradients of the mean loss, one behind the other."""
+        """Return the gradients of the mean loss, as a strategy takes them."""
         logits = rows @ self.kernel + self.bias
         errors = np.exp(logits - logits.max(1, keepdims=True))
         errors /= errors.sum(1, keepdims=True)
         errors[np.arange(len(labels)), labels] -= 1
-        return strategies.flatten([rows.T @ errors / len(rows), errors.mean(0)])
+        return strategies.flatten_gradients([rows.T @ errors / len(rows), errors.mean(0)])
 
     def step(self, rows: Array, labels: Array, num_rows: int) -> None:
         """Take a step with the rows of all ranks.
@@ -70,7 +70,7 @@ class Model(strategies.HostModel):
             labels: Theirs.
             num_rows: How many of them count.
         """
-        flat = np.append(self.compute_gradients(rows, labels), np.float32(0))
+        flat = self.compute_gradients(rows, labels)
         if self.runtime.takes_steps:
             self.runtime.choose([0, 1])
             self.runtime.take_step(flat, self.lr, counts=num_rows > 0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +15,13 @@ import hocket
 from hocket import train
 from tests.train.elastic_averaging import ElasticAveraging
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings(
+        "ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"
+    ),  # Keras's own
+]
 
 ROWS, FEATURES, BATCH, EVERY, LR = 48, 4, 4, 2, 0.1
 STRATEGY = ElasticAveraging(EVERY)
@@ -112,13 +120,14 @@ FRAMEWORKS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
 }
 
 
-def fit(name: str, path: Path, num_workers: int) -> Any:
+def fit(name: str, path: Path, num_workers: int, strategy: train.strategies.Strategy = STRATEGY, **changed: Any) -> Any:
     module, trainer, function, options = FRAMEWORKS[name]
+    options = {key: value for key, value in {**options, **changed}.items() if value is not None}
     adapter = importlib.import_module(f"hocket.train.{module}")
     given: dict[str, Any] = {"keras_config": adapter.KerasConfig(**options)} if options else {}
     return getattr(adapter, trainer)(
         function,
-        strategy=STRATEGY,
+        strategy=strategy,
         scaling_config=train.ScalingConfig(num_workers=num_workers),
         run_config=train.RunConfig(storage_path=path),
         **given,
@@ -136,6 +145,118 @@ def test_it_does_so_in_ranks_that_take_turns_and_in_one(tmp_path: Path) -> None:
     with hocket.init(engine="inprocess", num_cpus=2):
         np.testing.assert_allclose(fit("torch", tmp_path, 2).return_value, compute_expected(), atol=1e-5)
         np.testing.assert_allclose(fit("torch", tmp_path, 0).return_value, compute_expected(1), atol=1e-5)
+
+
+class Plain(train.strategies.Strategy):
+    """Averages gradients."""
+
+    def open(self, ranks: train.strategies.Ranks) -> train.strategies.StrategyRuntime:
+        return _Plain(ranks)
+
+
+class _Plain(train.strategies.StrategyRuntime):
+    def __init__(self, ranks: train.strategies.Ranks) -> None:
+        self._world = ranks.world
+
+    def average(self, flat: Any, rows: float) -> None:
+        assert (flat.dtype, len(flat)) == (np.float32, FEATURES + 1)
+        self._world.all_reduce(flat)
+        flat /= self._world.size
+
+
+class Steps(train.strategies.Strategy):
+    """Takes the optimizer's steps itself, and notes with what."""
+
+    seen: ClassVar[list[tuple[float, bool]]] = []
+
+    def open(self, ranks: train.strategies.Ranks) -> train.strategies.StrategyRuntime:
+        return _Steps()
+
+
+class _Steps(train.strategies.StrategyRuntime):
+    takes_steps = True
+
+    def begin(self, model: train.strategies.HostModel) -> None:
+        self._parameters = model.read()
+
+    def choose(self, numbers: Sequence[int]) -> None:
+        self._chosen = numbers
+
+    def take_step(self, flat: Any, rate: float, *, counts: bool) -> None:
+        Steps.seen.append((rate, counts))
+        mine = [self._parameters[number] for number in self._chosen]
+        for value, part in zip(mine, train.strategies.unflatten(flat[:-1], [one.shape for one in mine]), strict=True):
+            part[...] = value - rate * part
+            value[...] = part
+
+
+def compute_plain(world_size: int) -> Any:
+    """Plain descent with the rows of all ranks."""
+    rows, labels = make_data()
+    kernel = np.zeros((FEATURES, 1))
+    for start in range(0, ROWS, BATCH * world_size):
+        batch, targets = rows[start : start + BATCH * world_size], labels[start : start + BATCH * world_size]
+        kernel -= LR * 2 * batch.T @ (batch @ kernel - targets) / len(batch)
+    return kernel
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_gradients_go_through_it(framework: str, tmp_path: Path) -> None:
+    with hocket.init(engine="inprocess", num_cpus=2):
+        size = 2 if framework == "torch" else 0  # JAX's ranks are processes
+        returned = fit(framework, tmp_path, size, Plain()).return_value
+    np.testing.assert_allclose(returned, compute_plain(size or 1), atol=1e-5)
+
+
+@pytest.mark.parametrize("rate", [LR, 0.0])
+@pytest.mark.parametrize("framework", ["torch", "keras on torch"])
+def test_it_may_take_the_steps_also_those_of_a_rate_of_0(
+    framework: str, rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "keras" not in sys.modules:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+    monkeypatch.setitem(globals(), "LR", rate)
+    Steps.seen.clear()
+    returned = fit(framework, tmp_path, 0, Steps(), backend=None).return_value
+    np.testing.assert_allclose(returned, compute_plain(1), atol=1e-5)
+    rates, counted = zip(*Steps.seen, strict=True)
+    assert rates == pytest.approx([rate] * (ROWS // BATCH))
+    assert all(counted)
+
+
+def test_what_jax_cannot_do_is_refused(tmp_path: Path) -> None:
+    def average() -> None:
+        from hocket.train import jax as adapter
+
+        adapter.average_gradients({"w": np.ones(1, np.float32)})
+
+    def forget_state() -> None:
+        import optax
+
+        from hocket.train import jax as adapter
+
+        params = adapter.prepare_params({"w": np.ones(1, np.float32)})
+        adapter.prepare_optimizer(optax.sgd(LR)).update(params, optax.sgd(LR).init(params), params)
+
+    def forget_params() -> None:
+        import optax
+
+        from hocket.train import jax as adapter
+
+        params = adapter.prepare_params({"w": np.ones(1, np.float32)})
+        optimizer = adapter.prepare_optimizer(optax.sgd(LR))
+        optimizer.update(params, optimizer.init(params))
+
+    for function, strategy, message in (
+        (average, STRATEGY, "ElasticAveraging works after the optimizer's step too"),
+        (forget_state, STRATEGY, "ElasticAveraging needs the state of a prepared optimizer"),
+        (forget_params, STRATEGY, "ElasticAveraging changes parameters, but .* without them"),
+        (average, Steps(), "Steps takes steps in the optimizer's place and needs its learning rate"),
+    ):
+        FRAMEWORKS["refused"] = ("jax", "JaxTrainer", function, {})
+        with pytest.raises(ValueError, match=message):
+            fit("refused", tmp_path, 0, strategy)
+        del FRAMEWORKS["refused"]
 
 
 def test_what_it_cannot_see_is_refused(tmp_path: Path) -> None:

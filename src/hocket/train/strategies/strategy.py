@@ -5,7 +5,7 @@ Written once, on host arrays, it works in every framework.
 A `Strategy` is a description. It is made in the driver, says nothing of a run, and travels to the ranks. There its
 `open` makes a `StrategyRuntime` for each model, which does the work for one rank from the start of its training
 function to the end. The training function calls neither: a framework's ``prepare_model``, ``prepare_optimizer`` and
-steps do (`hocket.train.frameworks.contract`).
+steps do.
 
 The surface is no larger because everything else is the framework's: the forward pass, the gradients, what an optimizer
 computes. Each method's default does nothing, so a strategy is as long as what it changes.
@@ -237,7 +237,7 @@ class NativeStrategy:
     """A framework's own way of doing what a strategy says, on its own objects, for the duration of one rank's training function.
 
     Each framework has one that drives any `StrategyRuntime`; where it can do better than host arrays, it declares an
-    override for a strategy (`hocket.train.frameworks.contract`). All calls come from the thread that trains, and in all
+    override for a strategy (``OVERRIDES`` in its ``strategies``). All calls come from the thread that trains, and in all
     ranks in the same order.
     """
 
@@ -258,6 +258,12 @@ def flatten(arrays: Sequence[Array]) -> Array:
     """Return arrays one behind the other, as float32, or as float64 if one of them is."""
     dtype = np.float64 if any(array.dtype == np.float64 for array in arrays) else np.float32
     return np.concatenate([array.reshape(-1).astype(dtype) for array in arrays]) if arrays else np.zeros(0, dtype)
+
+
+def flatten_gradients(gradients: Sequence[Array]) -> Array:
+    """Return what `StrategyRuntime.average` and `take_step` are given: the gradients as `flatten` has them, and one element more."""
+    flat = flatten(gradients)
+    return np.append(flat, flat.dtype.type(0))  # a Python 0 would make it float64
 
 
 def unflatten(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:

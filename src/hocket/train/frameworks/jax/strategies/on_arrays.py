@@ -178,7 +178,7 @@ class OnArrays(strategy.Exchange):
     def visit_gradients(self, arrays: Sequence[tuple[trees.Leaf, Array]]) -> None:
         """Put the gradients of all into this rank's."""
         parts = [array for _, array in arrays]
-        flat = np.append(strategies.flatten(parts), 0)
+        flat = strategies.flatten_gradients(parts)
         self._runtime.average(flat, 1.0)
         for part, new in zip(parts, strategies.unflatten(flat[:-1], [part.shape for part in parts]), strict=True):
             part[...] = new

@@ -183,7 +183,7 @@ class OnArrays(strategy.Exchange):
             numbers = [number for number, count in enumerate(used) if count]
         given = [everything[number] for number in numbers]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in given]
-        flat = np.append(strategies.flatten([to_array(gradient) for gradient in gradients]), 0)
+        flat = strategies.flatten_gradients([to_array(gradient) for gradient in gradients])
         if runtime.takes_steps:
             runtime.choose(numbers)
             runtime.take_step(flat, float(optimizer.param_groups[0]["lr"]), counts=True)
