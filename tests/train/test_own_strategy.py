@@ -259,6 +259,21 @@ def test_what_jax_cannot_do_is_refused(tmp_path: Path) -> None:
         del FRAMEWORKS["refused"]
 
 
+class Number(train.strategies.Strategy):
+    """Opens what nobody can drive."""
+
+    def open(self, ranks: train.strategies.Ranks) -> Any:
+        return 3
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax", "keras on torch"])
+def test_what_is_opened_must_be_a_runtime(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "keras" not in sys.modules:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+    with pytest.raises(TypeError, match=r"Number\.open\(\) must return a StrategyRuntime, .* but returned 3\. Use"):
+        fit(framework, tmp_path, 0, Number(), backend=None)
+
+
 def test_what_it_cannot_see_is_refused(tmp_path: Path) -> None:
     import torch
 

@@ -254,6 +254,14 @@ class NativeStrategy:
         """
 
 
+def build_opened_error(strategy: Strategy, opened: object) -> TypeError:
+    """Return the error of a strategy whose `Strategy.open` returned what a framework cannot drive."""
+    return TypeError(
+        f"{type(strategy).__name__}.open() must return a StrategyRuntime, or what the framework has of its own (in PyTorch an Exchange), but returned {opened!r}. "
+        "Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive one from hocket.train.strategies.Strategy."
+    )
+
+
 def flatten(arrays: Sequence[Array]) -> Array:
     """Return arrays one behind the other, as float32, or as float64 if one of them is."""
     dtype = np.float64 if any(array.dtype == np.float64 for array in arrays) else np.float32

@@ -31,10 +31,7 @@ class RankState:
         self.strategy = strategy
         opened = strategy.open(strategies.Ranks(joined.rank, joined.size, joined))
         if not isinstance(opened, strategies.StrategyRuntime):
-            raise TypeError(
-                f"{type(strategy).__name__}.open() must return a StrategyRuntime, but returned {opened!r}. Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive "
-                "one from hocket.train.strategies.Strategy."
-            )
+            raise strategies.build_opened_error(strategy, opened)
         self.runtime: Final = opened
         self.prepared: list[Any] = []
         """What `prepare_model` has made of the rank's models."""

@@ -42,7 +42,4 @@ def open_exchange(settings: strategies.Strategy, ranks: strategies.Ranks) -> Exc
         return opened
     if isinstance(opened, strategies.StrategyRuntime):
         return on_arrays.OnArrays(opened, type(settings).__name__, ranks)
-    raise TypeError(
-        f"{type(settings).__name__}.open() must return a StrategyRuntime, or in PyTorch an Exchange, but returned {opened!r}. Use AllReduce(), LocalSGD(8) or "
-        "ParameterServer(), or derive one from hocket.train.strategies.Strategy."
-    )
+    raise strategies.build_opened_error(settings, opened)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from hocket import ps
 from hocket.collective.arithmetic import ReduceOp
 from hocket.train import strategies
-from hocket.train.frameworks.torch.strategies import averaging, served_optimizers, strategy
+from hocket.train.frameworks.torch.strategies import averaging, local_sgd, served_optimizers, strategy, tables
 from hocket.train.strategies.strategy import Array
 
 _OPS = {
@@ -87,7 +87,7 @@ class TorchModel(strategies.HostModel):
     @property
     def parameters(self) -> list[torch.Tensor]:
         """The parameters, in the optimizer's order."""
-        return [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
+        return local_sgd.list_parameters(self._optimizer)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -96,7 +96,7 @@ class TorchModel(strategies.HostModel):
 
     def read(self) -> list[Array]:
         """Return copies of the parameters; of halves as float32."""
-        return [to_array(p) for p in self.parameters]
+        return [np.array(tables.to_array(p)) for p in self.parameters]
 
     @torch.no_grad()
     def write(self, arrays: Sequence[Array]) -> None:
@@ -117,11 +117,6 @@ class TorchModel(strategies.HostModel):
     def steps_taken(self) -> int:
         """How many steps the optimizer has taken here."""
         return self.count
-
-
-def to_array(tensor: torch.Tensor) -> Array:
-    """Return a copy of a tensor's values; of halves as float32."""
-    return np.array(tensor.detach().to("cpu", averaging.widen(tensor.dtype)).numpy())
 
 
 @final
@@ -183,7 +178,7 @@ class OnArrays(strategy.Exchange):
             numbers = [number for number, count in enumerate(used) if count]
         given = [everything[number] for number in numbers]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in given]
-        flat = strategies.flatten_gradients([to_array(gradient) for gradient in gradients])
+        flat = strategies.flatten_gradients([tables.to_array(gradient) for gradient in gradients])
         if runtime.takes_steps:
             runtime.choose(numbers)
             runtime.take_step(flat, float(optimizer.param_groups[0]["lr"]), counts=True)
