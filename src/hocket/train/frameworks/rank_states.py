@@ -18,7 +18,7 @@ from hocket.train.rank import worker_session
 
 
 class RankState(Protocol):
-    """What is kept."""
+    """What a framework has prepared in one rank."""
 
     def close(self) -> None:
         """Give everything back."""

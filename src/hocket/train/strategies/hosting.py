@@ -1,4 +1,4 @@
-"""What a strategy keeps in the driver for as long as ``fit()`` takes, over all starts of the ranks: parameter servers, for example.
+"""Hosts: what a strategy keeps in the driver during ``fit()``, such as parameter servers. Restarts of ranks leave it be.
 
 Most strategies keep nothing there; `open_host` is registered for those that do. A host says what the ranks are given in
 the strategy's stead, which knows where to find it.
@@ -16,7 +16,7 @@ from hocket.train import strategies
 
 
 class Host:
-    """What is kept. This one keeps nothing.
+    """What a strategy keeps in the driver. This base class keeps nothing.
 
     Args:
         strategy: What the ranks are given.

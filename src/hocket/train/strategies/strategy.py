@@ -126,7 +126,7 @@ class HostModel(abc.ABC):
 
     @abc.abstractmethod
     def list_rules(self) -> list[tuple[str, ps.Optimizer]]:
-        """Return for each parameter its name, and what does on a server as the model's optimizer does, with a learning rate of 1.
+        """Return each parameter's name, and the server's optimizer for it, with a learning rate of 1.
 
         Raises:
             ValueError: Servers cannot do it.
@@ -234,7 +234,7 @@ class StrategyRuntime:
 
 
 class NativeStrategy:
-    """A framework's own way of doing what a strategy says, on its own objects, for the duration of one rank's training function.
+    """A strategy at work in one rank, on the objects of one framework.
 
     Each framework has one that drives any `StrategyRuntime`; where it can do better than host arrays, it declares an
     override for a strategy (``OVERRIDES`` in its ``strategies``). All calls come from the thread that trains, and in all
@@ -269,7 +269,7 @@ def flatten(arrays: Sequence[Array]) -> Array:
 
 
 def flatten_gradients(gradients: Sequence[Array]) -> Array:
-    """Return what `StrategyRuntime.average` and `take_step` are given: the gradients as `flatten` has them, and one element more."""
+    """Return gradients as `StrategyRuntime.average` takes them: flattened, and one element more."""
     flat = flatten(gradients)
     return np.append(flat, flat.dtype.type(0))  # a Python 0 would make it float64
 

@@ -1,4 +1,4 @@
-"""Any strategy in JAX, on host arrays: the compiled step calls the host with its gradients before the optimizer, and with the parameters after it."""
+"""Drives any strategy in JAX on host arrays: the compiled step calls the host before and after the optimizer."""
 
 from __future__ import annotations
 

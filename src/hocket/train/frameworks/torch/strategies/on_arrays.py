@@ -1,4 +1,4 @@
-"""Any strategy in PyTorch, on host arrays: its `StrategyRuntime` sees gradients before each step of an optimizer, and parameters after it."""
+"""Drives any strategy in PyTorch on host arrays: gradients before an optimizer's step, parameters after it."""
 
 from __future__ import annotations
 
