@@ -120,11 +120,20 @@ class SharedRay:
                 gc.collect()
 
 
+_SHARED_RAY = SharedRay()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """End the shared Ray before a test, or a fixture of its module, starts one: it would have the shared one's settings."""
+    if item.nodeid.startswith(STARTS_RAY) and "shared_ray" not in getattr(item, "fixturenames", ()):
+        _SHARED_RAY.close()
+
+
 @pytest.fixture(scope="session")
 def shared_ray() -> Iterator[SharedRay]:
-    shared = SharedRay()
-    yield shared
-    shared.close()
+    yield _SHARED_RAY
+    _SHARED_RAY.close()
 
 
 @contextlib.contextmanager
