@@ -368,7 +368,7 @@ def test_bad_input_is_refused() -> None:
         model = hocket_keras.prepare_model(build_model())
         with pytest.raises(ValueError, match=r"received the model 'sequential.*' twice"):
             hocket_keras.prepare_model(model)
-        with pytest.raises(ValueError, match="one value for each row, with one dimension, but received the shape"):
+        with pytest.raises(ValueError, match="one value for each row, with one dimension, but received one of shape"):
             hocket_keras.GlobalMean().add(np.zeros((2, 2)))
     with pytest.raises(ValueError, match=r"checkpoint_on must be of epoch_begin, .*but received 'noon'"):
         hocket_keras.ReportCheckpointCallback(checkpoint_on="noon")

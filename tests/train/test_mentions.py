@@ -10,7 +10,7 @@ import torch
 from torch import optim
 from torch.optim import SGD
 
-from hocket.train.frameworks.torch import mentions, rank_state
+from hocket.train.frameworks.torch import framework, mentions
 from hocket.train.strategies import hosting
 from hocket.train.torch import AllReduce
 
@@ -67,7 +67,7 @@ class Call:
         by_helper,
         in_inner_function,
         by_closure(),
-        hosting.add_strategy(by_class, AllReduce(), rank_state.use_strategy),
+        hosting.add_strategy(by_class, AllReduce(), framework.FRAMEWORK.use_strategy),
     ],
 )
 def test_what_names_an_optimizer(function: Callable[..., Any]) -> None:

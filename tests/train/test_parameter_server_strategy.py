@@ -19,7 +19,7 @@ import hocket
 from hocket import ps, train
 from hocket.ps import links
 from hocket.train import torch as hocket_torch
-from hocket.train.frameworks.torch import rank_state
+from hocket.train.frameworks.torch import framework
 from hocket.train.strategies import ParameterServer, hosting, ps_client
 from tests.train.on_servers import fit, make_digits
 from tests.train.ranks import be_rank
@@ -318,7 +318,7 @@ def test_what_servers_cannot_do_is_refused(
 
 def count_down(config: dict[str, Any]) -> float:
     """Push a gradient of 1 in each step; be killed in the middle of two of them, in the middle of the servers' update."""
-    strategy = rank_state.get_state("a test").strategy
+    strategy = framework.FRAMEWORK.get_state("a test").strategy
     assert isinstance(strategy, ps_client.OpenParameterServer)
     rank, attempt = train.get_context().get_world_rank(), len(list(Path(config["folder"]).iterdir()))
     model: Any = hocket_torch.prepare_model(torch.nn.Linear(1, 1, bias=False))

@@ -19,7 +19,7 @@ import hocket
 from hocket import train
 from hocket.train import strategies
 from hocket.train import torch as hocket_torch
-from hocket.train.frameworks.torch import rank_state
+from hocket.train.frameworks.torch import framework
 
 Weights = list[torch.Tensor]
 
@@ -89,7 +89,7 @@ def take_steps(
     """Train as a training function does; return the weights after each step, and what was counted."""
     rank = dist.get_rank()
     counts: dict[str, int] = {}
-    with rank_state.use_strategy(strategy):
+    with framework.FRAMEWORK.use_strategy(strategy):
         model = build()
         if rank == 1:  # all must start from rank 0's
             with torch.no_grad():
@@ -125,7 +125,7 @@ def restart(strategy: Any, build: Any, optimize: Any, state: Any, weights: Any) 
 
 def use_some(strategy: strategies.Strategy) -> list[bool]:
     """Take an averaged step with a model of which rank 0 uses two parts, rank 1 one, and nobody the third."""
-    with rank_state.use_strategy(strategy):
+    with framework.FRAMEWORK.use_strategy(strategy):
         model: Any = hocket_torch.prepare_model(
             torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(3))
         )
@@ -139,7 +139,7 @@ def use_some(strategy: strategies.Strategy) -> list[bool]:
 
 def average_halves() -> list[float]:
     """Meet with weights whose sum bfloat16 cannot hold."""
-    with rank_state.use_strategy(hocket_torch.LocalSGD(1)):
+    with framework.FRAMEWORK.use_strategy(hocket_torch.LocalSGD(1)):
         model: Any = hocket_torch.prepare_model(torch.nn.Linear(1, 1, bias=False).bfloat16())
         optimizer = hocket_torch.prepare_optimizer(SGD(model.parameters()))
         with torch.no_grad():

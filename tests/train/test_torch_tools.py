@@ -17,7 +17,7 @@ import torch.distributed as dist
 import hocket
 from hocket import train
 from hocket.train import torch as hocket_torch
-from hocket.train.frameworks.torch import rank_state
+from hocket.train.frameworks.torch import framework
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -75,7 +75,7 @@ def train_plainly(
 ) -> Weights:
     """Train; as text `compiles` says what torch.compile gets."""
     rank = dist.get_rank()
-    with rank_state.use_strategy(strategy or hocket_torch.AllReduce()):
+    with framework.FRAMEWORK.use_strategy(strategy or hocket_torch.AllReduce()):
         if amp is not None:
             hocket_torch.accelerate(amp=True, dtype=amp)
         model = build_model(dtype)
@@ -106,7 +106,7 @@ def train_plainly(
 def accumulate(**options: Any) -> dict[str, Any]:
     """Two batches a step; count what travels in the first of them."""
     rank = dist.get_rank()
-    with rank_state.use_strategy(hocket_torch.AllReduce()):
+    with framework.FRAMEWORK.use_strategy(hocket_torch.AllReduce()):
         model = build_model()
         prepared = hocket_torch.prepare_model(model, **options)
         optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(prepared.parameters(), lr=0.1, momentum=0.9))
@@ -127,7 +127,7 @@ def save_and_load() -> dict[str, Any]:
     """A checkpoint of a sharded model: whole in rank 0, and given to the others' parts."""
     from torch.distributed.checkpoint import state_dict as states
 
-    with rank_state.use_strategy(hocket_torch.AllReduce()):
+    with framework.FRAMEWORK.use_strategy(hocket_torch.AllReduce()):
         model = hocket_torch.prepare_model(build_model(), parallel_strategy="fsdp")
         whole: dict[str, Any] = states.get_model_state_dict(
             model, options=states.StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -142,7 +142,7 @@ def save_and_load() -> dict[str, Any]:
 
 def overflow(**options: Any) -> list[Any]:
     """A step whose gradients overflow float16 is left out, in both ranks, and the scale halves."""
-    with rank_state.use_strategy(hocket_torch.AllReduce()):
+    with framework.FRAMEWORK.use_strategy(hocket_torch.AllReduce()):
         hocket_torch.accelerate(amp=True, dtype=torch.float16)
         model = build_model(torch.float32)
         prepared = hocket_torch.prepare_model(model, **options)
@@ -159,7 +159,7 @@ def overflow(**options: Any) -> list[Any]:
 
 def misuse() -> dict[str, str]:
     """Tensors on another device, and weights of another model: what the errors say."""
-    with rank_state.use_strategy(hocket_torch.AllReduce()):
+    with framework.FRAMEWORK.use_strategy(hocket_torch.AllReduce()):
         model = hocket_torch.prepare_model(build_model())
         calls: dict[str, Callable[[], Any]] = {
             "collective": lambda: dist.all_reduce(torch.ones(3, device="meta")),

@@ -7,7 +7,7 @@ each of its values.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,3 +64,27 @@ def load(folder: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
         )
     with np.load(path, allow_pickle=False) as found:
         return {name: found[name] for name in found.files}
+
+
+def check(who: str, targets: Sequence[tuple[str, tuple[int, ...]]], saved: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Compare what a model has with what a file has, by their order.
+
+    Args:
+        who: What has them, for the message: "The model 'net'".
+        targets: Names and shapes of the model's arrays.
+        saved: What `load` returned.
+
+    Raises:
+        ValueError: They are not the same.
+    """
+    if len(targets) != len(saved):
+        raise ValueError(
+            f"{who} has {len(targets)} variables, but the checkpoint has {len(saved)}: {', '.join(saved) or 'none'}. Build the model as it was when it was "
+            "saved, before loading; in Keras begin it with keras.Input."
+        )
+    for (name, shape), (other, array) in zip(targets, saved.items(), strict=True):
+        if tuple(shape) != array.shape:
+            raise ValueError(
+                f"{who}'s variable {name!r} has the shape {tuple(shape)}, but the checkpoint's {other!r} has {array.shape}. Build the model as it "
+                "was when it was saved."
+            )

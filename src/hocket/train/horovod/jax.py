@@ -5,17 +5,13 @@ JAX's arrays do not change, so what Horovod does in place is returned here. `all
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 
-from hocket.collective import arithmetic
-from hocket.train.frameworks.jax import host_calls, models, optimizers, trees
-from hocket.train.horovod import place
-from hocket.train.rank import world
+from hocket.train.frameworks.jax import framework, host_calls, models, optimizers, trees
+from hocket.train.horovod import place, verbs
 
 is_initialized = place.is_initialized
 rank = place.rank
@@ -36,46 +32,14 @@ Adasum: Final = place.Op.ADASUM
 nccl_built = mpi_built = gloo_built = cuda_built = rocm_built = ddl_built = ccl_built = place.is_built
 mpi_enabled = gloo_enabled = mpi_threads_supported = place.is_built
 
-_OPS: Final = {
-    Average: arithmetic.ReduceOp.MEAN,
-    Sum: arithmetic.ReduceOp.SUM,
-    Min: arithmetic.ReduceOp.MIN,
-    Max: arithmetic.ReduceOp.MAX,
-    Product: arithmetic.ReduceOp.PRODUCT,
-}
+_verbs: Final = verbs.Verbs(framework.FRAMEWORK, "hocket.train.jax.JaxTrainer")
 
-
-def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Begin.
-
-    Args:
-        comm: Must be left out, as the next.
-        process_sets: See `comm`.
-
-    Raises:
-        ValueError: An argument is given that means nothing here.
-        RuntimeError: There are several ranks, and no `JaxTrainer` has joined them.
-
-    Example:
-        >>> import hocket.train.horovod.jax as hvd
-        >>> hvd.init()
-        >>> hvd.rank(), hvd.size()
-        (0, 1)
-        >>> hvd.shutdown()
-    """
-    place.refuse("init", comm=(comm, None), process_sets=(process_sets, None))
-    found = place.enter()
-    if found.size > 1 and not found.in_trainer:
-        place.leave()
-        raise RuntimeError(
-            f"hvd.init() found {found.size} ranks that no trainer has joined; `hocket run` joins ranks for PyTorch only. Run the training function with "
-            "hocket.train.jax.JaxTrainer."
-        )
-
-
-def shutdown() -> None:
-    """End. What the trainer has joined stays."""
-    place.leave()
+init = _verbs.init
+shutdown = verbs.shutdown
+broadcast_object = _verbs.broadcast_object
+allgather_object = _verbs.allgather_object
+barrier = _verbs.barrier
+join = _verbs.join
 
 
 def allreduce(tensor: Any, average: bool | None = None, name: str | None = None, op: place.Op | None = None) -> Any:
@@ -107,7 +71,7 @@ def allreduce(tensor: Any, average: bool | None = None, name: str | None = None,
             f"hvd.Average needs floats, but {whole.name or 'the array'!r} is {whole}. Pass op=hvd.Sum, or array.astype(float)."
         )
     if size() > 1:
-        values = host_calls.all_reduce(values, leaves, "allreduce", _OPS[chosen])
+        values = host_calls.all_reduce(values, leaves, "allreduce", verbs.OPS[chosen])
     return jax.tree_util.tree_unflatten(structure, values)
 
 
@@ -141,42 +105,13 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> Any:
         [0.0, 0.0]
         >>> hvd.shutdown()
     """
-    _check_root(root_rank)
+    verbs.check_root(root_rank)
     return params if size() == 1 else models.broadcast(params, root_rank, "broadcast_parameters")
 
 
 def broadcast_optimizer_state(state: Any, root_rank: int = 0) -> Any:
     """Return the root's optimizer state, in all ranks. Not inside `jax.jit`."""
     return broadcast_parameters(state, root_rank)
-
-
-def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
-    """Return the root's object, in all ranks: anything that can be pickled."""
-    _check_root(root_rank)
-    return allgather_object(obj if rank() == root_rank else None)[root_rank]
-
-
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Return all ranks' objects, by rank."""
-    if place.get_place().size == 1:
-        return [obj]
-    host_calls.wait_for_steps()
-    return world.get_world("horovod.jax").all_gather_object(obj)
-
-
-def barrier() -> None:
-    """Wait until all ranks have called it."""
-    allgather_object(None)
-
-
-def join() -> int:
-    """Wait until all ranks have called it; return the one that came last.
-
-    In Horovod a rank that has no more batches may call it while the others go on. Here that ends in an error that names
-    the rank: all ranks must take equally many steps, as a loader of `hocket.train.jax.prepare_arrays` has them do.
-    """
-    came: Sequence[float] = allgather_object(time.monotonic())  # one clock for all processes of a machine
-    return came.index(max(came))
 
 
 def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any) -> Any:  # noqa: N802 (Horovod's name)
@@ -194,9 +129,3 @@ def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any)
     place.refuse("DistributedOptimizer", op=(op, Average))
     place.refuse_options(options)
     return optimizers.prepare_optimizer(optimizer) if place.get_place().in_trainer else optimizer
-
-
-def _check_root(root_rank: int) -> None:
-    count = place.get_place().size
-    if not 0 <= root_rank < count:
-        raise ValueError(f"root_rank must be one of the {count} ranks from 0, but received {root_rank!r}.")

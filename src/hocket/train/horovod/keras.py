@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -17,10 +16,8 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from hocket.collective.arithmetic import ReduceOp
-from hocket.train.frameworks.keras import bridges, rank_state, variables
-from hocket.train.horovod import place
-from hocket.train.rank import world
+from hocket.train.frameworks.keras import bridges, framework, variables
+from hocket.train.horovod import place, verbs
 
 is_initialized = place.is_initialized
 rank = place.rank
@@ -41,46 +38,14 @@ Adasum: Final = place.Op.ADASUM
 nccl_built = mpi_built = gloo_built = cuda_built = rocm_built = ddl_built = ccl_built = place.is_built
 mpi_enabled = gloo_enabled = mpi_threads_supported = place.is_built
 
-_OPS: Final = {
-    Average: ReduceOp.MEAN,
-    Sum: ReduceOp.SUM,
-    Min: ReduceOp.MIN,
-    Max: ReduceOp.MAX,
-    Product: ReduceOp.PRODUCT,
-}
+_verbs: Final = verbs.Verbs(framework.FRAMEWORK, "hocket.train.keras.KerasTrainer")
 
-
-def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Begin.
-
-    Args:
-        comm: Must be left out, as the next.
-        process_sets: See `comm`.
-
-    Raises:
-        ValueError: An argument is given that means nothing here.
-        RuntimeError: There are several ranks, and no `KerasTrainer` has joined them.
-
-    Example:
-        >>> import hocket.train.horovod.keras as hvd
-        >>> hvd.init()
-        >>> hvd.rank(), hvd.size()
-        (0, 1)
-        >>> hvd.shutdown()
-    """
-    place.refuse("init", comm=(comm, None), process_sets=(process_sets, None))
-    found = place.enter()
-    if found.size > 1 and not found.in_trainer:
-        place.leave()
-        raise RuntimeError(
-            f"hvd.init() found {found.size} ranks that no trainer has joined; `hocket run` joins ranks for PyTorch only. Run the training function with "
-            "hocket.train.keras.KerasTrainer."
-        )
-
-
-def shutdown() -> None:
-    """End. What the trainer has joined stays."""
-    place.leave()
+init = _verbs.init
+shutdown = verbs.shutdown
+broadcast_object = _verbs.broadcast_object
+allgather_object = _verbs.allgather_object
+barrier = _verbs.barrier
+join = _verbs.join
 
 
 def allreduce(
@@ -108,7 +73,7 @@ def allreduce(
     chosen = place.choose_op(op, average)
     array = np.array(_read(value))
     if size() > 1:
-        world.get_world("horovod.keras").all_reduce(array, _OPS[chosen])
+        _verbs.get_collectives().all_reduce(array, verbs.OPS[chosen])
     return array
 
 
@@ -125,9 +90,9 @@ def allgather(value: Any, name: str | None = None) -> npt.NDArray[Any]:
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> npt.NDArray[Any]:
     """Return the root's value in all ranks, as a numpy array."""
     array = np.array(_read(value))
-    _check_root(root_rank)
+    verbs.check_root(root_rank)
     if size() > 1:
-        world.get_world("horovod.keras").broadcast(array, root_rank)
+        _verbs.get_collectives().broadcast(array, root_rank)
     return array
 
 
@@ -138,11 +103,11 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
         params: A model, or a list of variables such as ``model.weights``; changed in place.
         root_rank: Whose all shall have.
     """
-    _check_root(root_rank)
+    verbs.check_root(root_rank)
     given = list(params.weights if isinstance(params, keras.Model) else params)
     if size() > 1:
         flat = variables.read_flat(given)
-        world.get_world("horovod.keras").broadcast(flat, root_rank)
+        _verbs.get_collectives().broadcast(flat, root_rank)
         variables.write_flat(given, flat)
 
 
@@ -152,33 +117,6 @@ broadcast_variables = broadcast_parameters
 def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0) -> None:
     """Give all ranks the root's optimizer state."""
     broadcast_parameters([one for one in optimizer.variables if keras.backend.is_float_dtype(one.dtype)], root_rank)
-
-
-def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
-    """Return the root's object, in all ranks: anything that can be pickled."""
-    _check_root(root_rank)
-    return allgather_object(obj if rank() == root_rank else None)[root_rank]
-
-
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Return all ranks' objects, by rank."""
-    if place.get_place().size == 1:
-        return [obj]
-    return world.get_world("horovod.keras").all_gather_object(obj)
-
-
-def barrier() -> None:
-    """Wait until all ranks have called it."""
-    allgather_object(None)
-
-
-def join() -> int:
-    """Wait until all ranks have called it; return the one that came last.
-
-    All ranks must have taken equally many steps.
-    """
-    came: Sequence[float] = allgather_object(time.monotonic())  # one clock for all processes of a machine
-    return came.index(max(came))
 
 
 def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any) -> Any:  # noqa: N802 (Horovod's name)
@@ -209,7 +147,7 @@ def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any)
         raise ValueError(f"This {type(optimizer).__name__} is distributed already. Call DistributedOptimizer() once.")
     if not place.get_place().in_trainer or size() == 1:
         return optimizer
-    runtime = rank_state.get_state("horovod.DistributedOptimizer").runtime
+    runtime = framework.FRAMEWORK.get_state("horovod.DistributedOptimizer").runtime
     crossing = bridges.Crossing(runtime.average)
     original = optimizer.apply
 
@@ -383,9 +321,3 @@ callbacks = types.SimpleNamespace(
 
 def _read(value: Any) -> npt.NDArray[Any]:
     return np.asarray(keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value)
-
-
-def _check_root(root_rank: int) -> None:
-    count = place.get_place().size
-    if not 0 <= root_rank < count:
-        raise ValueError(f"root_rank must be one of the {count} ranks from 0, but received {root_rank!r}.")

@@ -7,7 +7,6 @@ makes it. Alone they do nothing.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -20,8 +19,9 @@ except ImportError as _error:
     ) from _error
 
 from hocket.collective import torch as collective_torch
+from hocket.train.frameworks.torch import framework
 from hocket.train.frameworks.torch.strategies import averaging
-from hocket.train.horovod import place
+from hocket.train.horovod import place, verbs
 
 is_initialized = place.is_initialized
 rank = place.rank
@@ -51,6 +51,13 @@ _OPS: Final = {
 }
 
 _made_group = False
+
+_verbs: Final = verbs.Verbs(framework.FRAMEWORK, "hocket.train.torch.TorchTrainer")
+
+broadcast_object = _verbs.broadcast_object
+allgather_object = _verbs.allgather_object
+barrier = _verbs.barrier
+join = _verbs.join
 
 
 class Compression:
@@ -233,7 +240,7 @@ def _apply(function: type[torch.autograd.Function], *args: Any) -> torch.Tensor:
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
     """Put the root's tensor into that of each rank; return it."""
-    _check_root(root_rank)
+    verbs.check_root(root_rank)
     if size() > 1:
         with torch.no_grad():
             dist.broadcast(tensor, root_rank)
@@ -257,7 +264,7 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, torch.T
         >>> hvd.broadcast_parameters(torch.nn.Linear(2, 1).state_dict(), root_rank=0)
         >>> hvd.shutdown()
     """
-    _check_root(root_rank)
+    verbs.check_root(root_rank)
     pairs: list[Any] = list(params.items()) if isinstance(params, Mapping) else list(params)
     if any(not (isinstance(pair, tuple) and len(pair) == 2) for pair in pairs):
         raise ValueError(
@@ -277,47 +284,11 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
         optimizer: Made from the same parameters in all ranks.
         root_rank: Whose all shall have.
     """
-    _check_root(root_rank)
+    verbs.check_root(root_rank)
     if size() > 1:
         state = broadcast_object(optimizer.state_dict(), root_rank)
         if rank() != root_rank:
             optimizer.load_state_dict(state)
-
-
-def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
-    """Return the root's object, in all ranks: anything that can be pickled."""
-    _check_root(root_rank)
-    if size() == 1:
-        return obj
-    found = [obj]
-    dist.broadcast_object_list(found, root_rank)
-    return found[0]
-
-
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Return all ranks' objects, by rank."""
-    if place.get_place().size == 1:
-        return [obj]
-    found: list[Any] = [None] * size()
-    dist.all_gather_object(found, obj)
-    return found
-
-
-def barrier() -> None:
-    """Wait until all ranks have called it."""
-    if place.get_place().size > 1:
-        dist.barrier()
-
-
-def join() -> int:
-    """Wait until all ranks have called it; return the one that came last.
-
-    In Horovod a rank that has no more batches may call it while the others go on. Here that ends in an error that names
-    the rank: all ranks must take equally many steps, as a loader of `hocket.train.torch.prepare_data_loader` has them
-    do.
-    """
-    came = allgather_object(time.monotonic())  # one clock for all processes of a machine
-    return came.index(max(came))
 
 
 def DistributedOptimizer(  # noqa: N802 (Horovod's name)
@@ -425,9 +396,3 @@ def _to_dense(parameter: torch.Tensor) -> torch.Tensor:
     if parameter.grad is None:
         return torch.zeros_like(parameter)
     return parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-
-
-def _check_root(root_rank: int) -> None:
-    count = place.get_place().size
-    if not 0 <= root_rank < count:
-        raise ValueError(f"root_rank must be one of the {count} ranks from 0, but received {root_rank!r}.")

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hocket.train.frameworks.jax import devices, host_calls, rank_state, trees
+from hocket.train.frameworks.jax import devices, framework, host_calls, trees
 from hocket.train.rank import world
 
 
@@ -42,7 +42,7 @@ def prepare_params(params: Any) -> Any:
         ... ).fit().return_value
         {'bias': (2,), 'kernel': (3, 2)}
     """
-    rank_state.get_exchange("prepare_params")
+    framework.FRAMEWORK.get_state("prepare_params")
     return broadcast(params, 0, "prepare_params")
 
 
@@ -115,7 +115,7 @@ def synchronize(params: Any, state: Any) -> tuple[Any, Any]:
         ... ).fit().return_value
         [0.729, 0.729]
     """
-    return rank_state.get_exchange("synchronize").synchronize(params, state)
+    return framework.FRAMEWORK.get_state("synchronize").synchronize(params, state)
 
 
 def _unwrap(value: Any) -> tuple[Any, Callable[[Any], Any]]:

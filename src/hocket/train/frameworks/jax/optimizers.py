@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hocket import ps
-from hocket.train.frameworks.jax import rank_state
+from hocket.train.frameworks.jax import framework
 
 
 def average_gradients(gradients: Any) -> Any:
@@ -38,7 +38,7 @@ def average_gradients(gradients: Any) -> Any:
         ... ).fit().return_value
         [1.0, 1.0]
     """
-    return rank_state.get_exchange("average_gradients").average(gradients, "average_gradients")
+    return framework.FRAMEWORK.get_state("average_gradients").average(gradients, "average_gradients")
 
 
 def prepare_optimizer(optimizer: Any) -> Any:
@@ -79,7 +79,7 @@ def prepare_optimizer(optimizer: Any) -> Any:
         ... ).fit().return_value
         0.9
     """
-    exchange = rank_state.get_exchange("prepare_optimizer")
+    exchange = framework.FRAMEWORK.get_state("prepare_optimizer")
     if isinstance(optimizer, ps.Optimizer):
         return exchange.adapt_server_optimizer(optimizer)
     if not hasattr(optimizer, "_replace") and callable(getattr(optimizer, "gradient_transformation", None)):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import random
 from typing import Any
 
 import jax
 import numpy as np
 
-from hocket.train.frameworks.jax import trees
+from hocket.train.frameworks.jax import framework, trees
 from hocket.train.rank import worker_session
-
-_DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 
 
 def fold_in_rank(key: Any) -> Any:
@@ -101,16 +97,7 @@ def enable_reproducibility(seed: int = 0) -> Any:
         >>> bool(enable_reproducibility(7) == jax.random.key(7))
         True
     """
-    if not 0 <= seed < 2**32:
-        raise ValueError(
-            f"seed must lie between 0 and 2**32 - 1, but received {seed!r}. Pass a small number such as 0."
-        )
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 (what a user's library draws from is the global generator)
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_gpu_deterministic_ops" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC}".strip()
-    return jax.random.key(seed)
+    return framework.FRAMEWORK.enable_reproducibility(seed)
 
 
 def _check_key(caller: str, key: object) -> None:

@@ -63,16 +63,6 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
 
 
 def _assign(who: str, targets: list[Any], saved: dict[str, Any]) -> None:
-    if len(targets) != len(saved):
-        raise ValueError(
-            f"{who} has {len(targets)} variables, but the checkpoint has {len(saved)}: {', '.join(saved) or 'none'}. Build the model as it was when it was "
-            "saved, before loading: begin it with keras.Input."
-        )
-    for target, (name, array) in zip(targets, saved.items(), strict=True):
-        if tuple(target.shape) != array.shape:
-            raise ValueError(
-                f"{who}'s variable {target.path!r} has the shape {tuple(target.shape)}, but the checkpoint's {name!r} has {array.shape}. Build the model as it "
-                "was when it was saved."
-            )
+    weights.check(who, [(target.path, tuple(target.shape)) for target in targets], saved)
     for target, array in zip(targets, saved.values(), strict=True):
         target.assign(array)

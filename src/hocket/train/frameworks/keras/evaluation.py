@@ -8,9 +8,8 @@ import keras
 import numpy as np
 
 from hocket.collective.world import World
-from hocket.data import exact
-from hocket.train.frameworks.keras import variables
-from hocket.train.rank import world
+from hocket.train.frameworks import global_mean
+from hocket.train.frameworks.keras import framework, variables
 
 
 def merge_metrics(model: Any, joined: World) -> None:
@@ -60,7 +59,7 @@ def level_state(model: Any, joined: World) -> None:
 
 
 @final
-class GlobalMean:
+class GlobalMean(global_mean.GlobalMean):
     """A mean over the rows of all ranks that does not depend on how many there are, to the last digit.
 
     For loops of one's own.
@@ -84,38 +83,5 @@ class GlobalMean:
         0.75
     """
 
-    def __init__(self) -> None:
-        self._mean = exact.ExactMean()
-
-    def add(self, values: Any, weights: Any = None) -> None:
-        """Add values, one for each row of a batch.
-
-        Args:
-            values: Numbers or bools: an array, or a tensor of the backend's.
-            weights: 0 for what shall not count. All count if there are none.
-
-        Raises:
-            ValueError: The values are not one for each row, a weight is neither 0 nor 1, or a value that counts is not
-                finite.
-        """
-        numbers = keras.ops.convert_to_numpy(values)
-        if numbers.ndim != 1:
-            raise ValueError(
-                f"GlobalMean.add() takes one value for each row, with one dimension, but received the shape {numbers.shape}. Pass the loss of each row, not "
-                "their mean: reduction=None in Keras."
-            )
-        self._mean.add(numbers, None if weights is None else keras.ops.convert_to_numpy(weights))
-
-    def compute(self) -> float:
-        """Return the mean over all ranks' rows.
-
-        Every rank must call it, since it waits for the others; what was added stays.
-
-        Raises:
-            ValueError: No rank has added a value that counts.
-            RuntimeError: It is called outside a training function.
-        """
-        total = exact.ExactMean()
-        for mean in world.get_world("keras.GlobalMean").all_gather_object(self._mean):
-            total.merge(mean)
-        return total.compute()
+    _framework = framework.FRAMEWORK
+    _remedy = ": reduction=None in Keras"

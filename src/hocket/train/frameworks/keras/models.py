@@ -19,7 +19,7 @@ from typing import Any, final
 
 import keras
 
-from hocket.train.frameworks.keras import bridges, evaluation, loaders, rank_state, variables
+from hocket.train.frameworks.keras import bridges, evaluation, framework, loaders, rank_state, variables
 from hocket.train.strategies import strategy
 
 
@@ -68,7 +68,7 @@ def prepare_model(model: Any) -> Any:
         >>> trainer.fit().return_value
         2
     """
-    state = rank_state.get_state("prepare_model")
+    state = framework.FRAMEWORK.get_state("prepare_model")
     if not isinstance(model, keras.Model):
         raise TypeError(
             f"prepare_model() takes a keras.Model of Keras 3, but received {type(model).__module__}.{type(model).__name__}. Make it with `import keras`; a model of "
@@ -94,7 +94,7 @@ def synchronize() -> None:
     Raises:
         RuntimeError: It is called outside a training function.
     """
-    state = rank_state.get_state("synchronize")
+    state = framework.FRAMEWORK.get_state("synchronize")
     for prepared in state.prepared:
         if prepared.model is not None:
             prepared.synchronize()

@@ -1,17 +1,14 @@
 """The strategy at work in one rank, from the start of its training function to the end.
 
-See `hocket.train.frameworks.rank_states`.
+See `hocket.train.frameworks.contract`.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, Final, final
 
 from hocket.collective.world import World
 from hocket.train import strategies
-from hocket.train.frameworks import rank_states
-from hocket.train.rank import worker_session, world
 
 
 @final
@@ -40,18 +37,3 @@ class RankState:
         """Give back what the strategy holds."""
         for runtime in dict.fromkeys([self.runtime, *(one.runtime for one in self.prepared)]):
             runtime.close()
-
-
-def _build(session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str) -> RankState:
-    return RankState(world.get_world(caller), strategy)
-
-
-_STATES: Final = rank_states.RankStates("keras", _build)
-
-get_state: Final = _STATES.get
-"""Return the calling rank's state; see `rank_states.RankStates.get`."""
-
-
-def use_strategy(strategy: strategies.Strategy) -> contextlib.AbstractContextManager[None]:
-    """Have the open session's rank use a strategy, for the duration of a block."""
-    return _STATES.use(strategy)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-
-import keras
-import numpy as np
+from hocket.train.frameworks.keras import framework
 
 
 def enable_reproducibility(seed: int = 0) -> None:
@@ -32,19 +29,4 @@ def enable_reproducibility(seed: int = 0) -> None:
         >>> float(keras.ops.sum(keras.ops.abs(draw() - draw())))
         0.0
     """
-    if not 0 <= seed < 2**32:
-        raise ValueError(
-            f"seed must lie between 0 and 2**32 - 1, but received {seed!r}. Pass a small number such as 0."
-        )
-    random.seed(seed)  # Keras draws the seeds of layers from it
-    np.random.seed(seed)  # noqa: NPY002 (what a user's library draws from is the global generator)
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        keras.utils.set_random_seed(seed)
-        tf.config.experimental.enable_op_determinism()
-    elif keras.backend.backend() == "torch":
-        import torch
-
-        torch.manual_seed(seed)
-        torch.use_deterministic_algorithms(True)
+    framework.FRAMEWORK.enable_reproducibility(seed)

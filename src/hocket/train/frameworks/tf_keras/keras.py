@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
-from hocket.train.frameworks import report_callback, weights
+from hocket.train.frameworks import report_callback
 from hocket.train.rank import context
 
 try:
@@ -17,6 +17,8 @@ try:
     from tf_keras.src.saving import (
         saving_lib,
     )  # Model.save() writes .keras files in the main thread only, and ranks train in another
+
+    from hocket.train.frameworks.tf_keras import framework
 except ImportError as _error:
     raise ImportError(
         "hocket.train.tensorflow.keras needs tf-keras (Keras 2), which cannot be imported. Run pip install 'hocket[tensorflow]'."
@@ -48,10 +50,5 @@ class ReportCheckpointCallback(report_callback.ReportMixin, tf_keras.callbacks.C
         """Write the model, in every rank."""
         with contextlib.suppress(NotImplementedError):  # a subclass of Model need not be able to
             saving_lib.save_model(self.model, str(Path(folder, MODEL_NAME)))
-        weights.save(folder, list_weights(self.model))
+        framework.FRAMEWORK.save_weights(self.model, folder)
         return context.get_context().get_world_rank() == 0
-
-
-def list_weights(model: Any) -> list[tuple[str, Any]]:
-    """Return a model's arrays with their names."""
-    return [(variable.name.partition(":")[0], variable.numpy()) for variable in model.weights]

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch.nn import parallel
 
-from hocket.train.frameworks.torch import devices, rank_state
+from hocket.train.frameworks.torch import devices, framework
 from hocket.train.frameworks.torch.strategies import sharding
 from hocket.train.rank import worker_session
 
@@ -47,7 +47,7 @@ def prepare_model(
             f"parallel_strategy must be one of {list(STRATEGIES)}, but received {parallel_strategy!r}. Leave it out for 'ddp', or "
             "pass None and wrap the model yourself."
         )
-    state = rank_state.get_state("prepare_model")
+    state = framework.FRAMEWORK.get_state("prepare_model")
     device = devices.get_device() if isinstance(move_to_device, bool) else torch.device(move_to_device)
     if move_to_device is not False:
         model = model.to(device)
@@ -107,4 +107,4 @@ def synchronize() -> None:
     Raises:
         RuntimeError: It is called outside a training function.
     """
-    rank_state.get_state("synchronize").exchange.synchronize()
+    framework.FRAMEWORK.get_state("synchronize").exchange.synchronize()

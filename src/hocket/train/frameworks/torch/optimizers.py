@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hocket.train.frameworks.torch import devices, precision, rank_state
+from hocket.train.frameworks.torch import devices, framework, precision
 
 
 def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -48,7 +48,7 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
         >>> trainer.fit().metrics
         {'output': 1.0}
     """
-    state = rank_state.get_state("prepare_optimizer")
+    state = framework.FRAMEWORK.get_state("prepare_optimizer")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
             f"prepare_optimizer() takes an optimizer of torch.optim, but received {optimizer!r}. Write prepare_optimizer(torch.optim.SGD(...))."
@@ -99,7 +99,7 @@ def accelerate(amp: bool = False, *, dtype: torch.dtype | None = None) -> None:
         >>> trainer.fit().metrics
         {'dtypes': ['torch.float32', 'torch.float32']}
     """
-    state = rank_state.get_state("accelerate")
+    state = framework.FRAMEWORK.get_state("accelerate")
     if state.precision is not None:
         raise RuntimeError("accelerate() was called already in this training function. Call it once.")
     if state.has_prepared:
@@ -128,7 +128,7 @@ def backward(tensor: torch.Tensor, **kwargs: Any) -> None:
     Raises:
         RuntimeError: It is called outside a training function.
     """
-    state = rank_state.get_state("backward")
+    state = framework.FRAMEWORK.get_state("backward")
     scaler = state.precision.scaler if state.precision is not None else None
     scaled = tensor if scaler is None else scaler.scale(tensor)
     scaled.backward(**kwargs)  # type: ignore[no-untyped-call]

@@ -1,22 +1,21 @@
 """What one rank has prepared, from the start of its training function to the end.
 
-See `hocket.train.frameworks.rank_states`.
+See `hocket.train.frameworks.contract`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import Any, Final, final
+from typing import Any, final
 
 import torch
 from torch.optim import optimizer as torch_optimizer
 
 from hocket.train import strategies
-from hocket.train.frameworks import rank_states
 from hocket.train.frameworks.torch import precision
 from hocket.train.frameworks.torch import strategies as torch_strategies
-from hocket.train.rank import rank_info, worker_session
+from hocket.train.rank import rank_info
 
 
 @final
@@ -93,18 +92,3 @@ class RankState:
                 "optimizer = hocket.train.torch.prepare_optimizer(optimizer) before the first step."
             )
         self._unrelated.add(optimizer)
-
-
-def _build(session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str) -> RankState:
-    return RankState(session.info, strategy)
-
-
-_STATES: Final = rank_states.RankStates("torch", _build)
-
-get_state: Final = _STATES.get
-"""Return the calling rank's state; see `rank_states.RankStates.get`."""
-
-
-def use_strategy(strategy: strategies.Strategy) -> contextlib.AbstractContextManager[None]:
-    """Have the open session's rank use a strategy, for the duration of a block."""
-    return _STATES.use(strategy)

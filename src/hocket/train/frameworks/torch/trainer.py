@@ -7,7 +7,7 @@ from typing import Any, final
 
 from hocket import data
 from hocket.train import configs, data_parallel_trainer, strategies, validation
-from hocket.train.frameworks.torch import config, rank_state
+from hocket.train.frameworks.torch import config, framework
 from hocket.train.rank import datasets as datasets_module
 from hocket.train.strategies import hosting
 
@@ -51,7 +51,7 @@ class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
         metadata: None = None,
         resume_from_checkpoint: None = None,
     ) -> None:
-        train_loop_per_worker = hosting.add_strategy(train_loop_per_worker, strategy, rank_state.use_strategy)
+        train_loop_per_worker = hosting.add_strategy(train_loop_per_worker, strategy, framework.FRAMEWORK.use_strategy)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,

@@ -12,6 +12,7 @@ from typing import Any, Final
 from hocket.train import strategies
 from hocket.train.frameworks.jax.strategies import all_reduce, local_sgd, on_arrays, parameter_server
 from hocket.train.frameworks.jax.strategies.strategy import Exchange as Exchange
+from hocket.train.frameworks.jax.strategies.strategy import build_conversion_error as build_conversion_error
 from hocket.train.rank import world
 from hocket.train.strategies import ps_client
 

@@ -66,9 +66,7 @@ class TreeModel(strategies.HostModel):
         Raises:
             ValueError: Always.
         """
-        raise ValueError(
-            "An optimizer of optax is a function, which servers cannot apply. Give prepare_optimizer() one of hocket.ps, with strategy=ParameterServer()."
-        )
+        raise strategy.build_conversion_error()
 
     @property
     def steps_taken(self) -> int:

@@ -48,3 +48,10 @@ class Exchange(strategies.NativeStrategy):
     def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
         """Return parameters that are equal in all ranks, and the optimizer's state to go on with."""
         return params, state
+
+
+def build_conversion_error() -> ValueError:
+    """Return the error of an optimizer that servers cannot apply."""
+    return ValueError(
+        "An optimizer of optax is a function, which servers cannot apply. Give prepare_optimizer() one of hocket.ps, with strategy=ParameterServer()."
+    )

@@ -1,0 +1,109 @@
+"""JAX, as training needs it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hocket import ps
+from hocket.collective.world import World
+from hocket.train import strategies
+from hocket.train.frameworks import contract, weights
+from hocket.train.frameworks.jax import checkpoints, config, host_calls, trees
+from hocket.train.frameworks.jax import strategies as jax_strategies
+from hocket.train.rank import worker_session, world
+
+_DETERMINISTIC: Final = "--xla_gpu_deterministic_ops=true"
+
+_numbers = itertools.count()
+
+
+@final
+class JaxFramework(contract.Framework[jax_strategies.Exchange]):
+    """JAX: trees of arrays that do not change, and compiled steps that call the host."""
+
+    name = "jax"
+
+    @property
+    def overrides(self) -> Mapping[type[strategies.Strategy], Any]:
+        return jax_strategies.OVERRIDES
+
+    def build_config(self) -> config.JaxConfig:
+        return config.JaxConfig()
+
+    def open(
+        self, session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str
+    ) -> jax_strategies.Exchange:
+        return jax_strategies.open_exchange(strategy, strategies.Ranks(session.info.rank, session.info.world_size))
+
+    def leave(self) -> None:
+        """Leave the others' collectives, so that a rank that still waits for this one is told and does not hang."""
+        host_calls.wait_for_steps()
+        world.get_world("jax.JaxTrainer").close()
+
+    def get_collectives(self, caller: str) -> strategies.Collectives:
+        if worker_session.get_optional_session() is None:
+            return World(0, [[0]])
+        host_calls.wait_for_steps()
+        return world.get_world(f"jax.{caller}")
+
+    def to_host(self, values: Any, caller: str) -> strategies.Array:
+        if isinstance(values, jax.core.Tracer):
+            raise TypeError(
+                f"{caller} was called inside jax.jit or another transformation of JAX, where there are no numbers yet. Return the values from the "
+                "jitted function, and use them outside."
+            )
+        if not isinstance(values, jax.Array | np.ndarray):
+            raise TypeError(
+                f"{caller} takes an array with a value for each row, but received {values!r}. Write jnp.array(values)."
+            )
+        array = np.asarray(values)
+        return array.astype(np.float32) if array.dtype.kind == "V" else array
+
+    def from_host(self, array: strategies.Array) -> jax.Array:
+        return jnp.asarray(array)
+
+    def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[Any]:
+        leaves = [trees.Leaf(str(number), array.shape, str(array.dtype)) for number, array in enumerate(arrays)]
+        name = f"hocket.train.jax.cross.{next(_numbers)}"
+        host_calls.add_visitor(name, lambda named: change([array for _, array in named]))
+        return host_calls.visit(arrays, leaves, "cross", name)
+
+    def list_weights(self, model: Any) -> list[tuple[str, strategies.Array]]:
+        leaves, values, _ = trees.list_leaves(model, "list_weights")
+        return [
+            (leaf.name, np.array(self.to_host(value, "list_weights()")))
+            for leaf, value in zip(leaves, values, strict=True)
+        ]
+
+    def set_weights(self, model: Any, arrays: Sequence[strategies.Array]) -> Any:
+        _, values, structure = trees.list_leaves(model, "set_weights")
+        made = [jnp.asarray(array, value.dtype) for array, value in zip(arrays, values, strict=True)]
+        return jax.tree_util.tree_unflatten(structure, made)
+
+    def save_weights(self, model: Any, folder: str | os.PathLike[str]) -> None:
+        checkpoints.save_pytree(Path(folder, weights.FILE_NAME), model)
+
+    def load_weights(self, model: Any, folder: str | os.PathLike[str]) -> Any:
+        return checkpoints.load_pytree(Path(folder, weights.FILE_NAME), model)
+
+    def convert_optimizer(self, optimizer: Any, parameter: Any) -> ps.Optimizer:
+        if isinstance(optimizer, ps.Optimizer):
+            return optimizer
+        raise jax_strategies.build_conversion_error()
+
+    def seed(self, seed: int) -> Any:
+        flags = os.environ.get("XLA_FLAGS", "")
+        if "xla_gpu_deterministic_ops" not in flags:
+            os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC}".strip()
+        return jax.random.key(seed)
+
+
+FRAMEWORK: Final = JaxFramework()

@@ -1,0 +1,90 @@
+"""Keras 3, as training needs it, on the backend of this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, final
+
+import keras
+import numpy as np
+
+from hocket import ps
+from hocket.collective.world import World
+from hocket.train import strategies
+from hocket.train.frameworks import contract
+from hocket.train.frameworks.keras import bridges, checkpoints, config, rank_state, served_optimizers, variables
+from hocket.train.rank import worker_session, world
+
+
+@final
+class KerasFramework(contract.Framework[rank_state.RankState]):
+    """Keras 3: one loop, one place through which all gradients go, and so no strategy needs a way of its own."""
+
+    name = "keras"
+
+    @property
+    def overrides(self) -> Mapping[type[strategies.Strategy], Any]:
+        return {}
+
+    def build_config(self) -> config.KerasConfig:
+        return config.KerasConfig()
+
+    def open(
+        self, session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str
+    ) -> rank_state.RankState:
+        return rank_state.RankState(world.get_world(caller), strategy)
+
+    def get_collectives(self, caller: str) -> strategies.Collectives:
+        return World(0, [[0]]) if worker_session.get_optional_session() is None else world.get_world(f"keras.{caller}")
+
+    def to_host(self, values: Any, caller: str) -> strategies.Array:
+        try:
+            found: strategies.Array = np.asarray(keras.ops.convert_to_numpy(values))
+        except NotImplementedError as error:  # TensorFlow's, of what is only being traced
+            raise TypeError(
+                f"{caller} was called inside a compiled step, where there are no numbers yet. Call it in a callback."
+            ) from error
+        return found
+
+    def from_host(self, array: strategies.Array) -> Any:
+        return keras.ops.convert_to_tensor(array, dtype=str(array.dtype))
+
+    def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[Any]:
+        sizes = np.cumsum([int(np.prod(array.shape, dtype=np.int64)) for array in arrays])
+        crossing = bridges.Crossing(lambda flat, _: change(np.split(flat, sizes)[:-1]))
+        return crossing.average(list(arrays), 0.0)
+
+    def list_weights(self, model: Any) -> list[tuple[str, strategies.Array]]:
+        variables.attach(model)
+        return [(variable.path, variables.read(variable)) for variable in model.weights]
+
+    def set_weights(self, model: Any, arrays: Sequence[strategies.Array]) -> Any:
+        for variable, array in zip(model.weights, arrays, strict=True):
+            variable.assign(array)
+        return model
+
+    def save_weights(self, model: Any, folder: str | os.PathLike[str]) -> None:
+        checkpoints.save_weights(model, folder)
+
+    def load_weights(self, model: Any, folder: str | os.PathLike[str]) -> Any:
+        checkpoints.load_weights(model, folder)
+        return model
+
+    def convert_optimizer(self, optimizer: Any, parameter: Any) -> ps.Optimizer:
+        return served_optimizers.convert(optimizer, parameter)
+
+    def seed(self, seed: int) -> None:
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            keras.utils.set_random_seed(seed)
+            tf.config.experimental.enable_op_determinism()
+        elif keras.backend.backend() == "torch":
+            import torch
+
+            torch.manual_seed(seed)
+            torch.use_deterministic_algorithms(True)
+
+
+FRAMEWORK: Final = KerasFramework()

@@ -1,0 +1,107 @@
+"""Horovod's verbs for objects, and its rules: the same for each framework, on what `hocket.train.frameworks.contract` says of one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+from hocket.collective.arithmetic import ReduceOp
+from hocket.train.frameworks import contract
+from hocket.train.horovod import place
+
+OPS: Final = {
+    place.Op.AVERAGE: ReduceOp.MEAN,
+    place.Op.SUM: ReduceOp.SUM,
+    place.Op.MIN: ReduceOp.MIN,
+    place.Op.MAX: ReduceOp.MAX,
+    place.Op.PRODUCT: ReduceOp.PRODUCT,
+}
+"""Horovod's operations, as collectives on numpy arrays know them."""
+
+
+@final
+class Verbs:
+    """The verbs of one framework.
+
+    Args:
+        framework: Whose ranks.
+        trainer: What joins them, for messages: ``"hocket.train.jax.JaxTrainer"``.
+    """
+
+    def __init__(self, framework: contract.Framework[Any], trainer: str) -> None:
+        self._framework = framework
+        self._trainer = trainer
+
+    def init(self, comm: Any = None, process_sets: Any = None) -> None:
+        """Begin.
+
+        Args:
+            comm: Must be left out, as the next.
+            process_sets: See `comm`.
+
+        Raises:
+            ValueError: An argument is given that means nothing here.
+            RuntimeError: There are several ranks, and no trainer of the framework has joined them.
+
+        Example:
+            >>> import hocket.train.horovod.jax as hvd
+            >>> hvd.init()
+            >>> hvd.rank(), hvd.size()
+            (0, 1)
+            >>> hvd.shutdown()
+        """
+        place.refuse("init", comm=(comm, None), process_sets=(process_sets, None))
+        found = place.enter()
+        if found.size > 1 and not found.in_trainer:
+            place.leave()
+            raise RuntimeError(
+                f"hvd.init() found {found.size} ranks that no trainer has joined; `hocket run` joins ranks for PyTorch only. Run the training function with "
+                f"{self._trainer}."
+            )
+
+    def get_collectives(self) -> Any:
+        """Return the ranks' collectives on numpy arrays."""
+        return self._framework.get_collectives("horovod")
+
+    def broadcast_object(self, obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
+        """Return the root's object, in all ranks: anything that can be pickled."""
+        check_root(root_rank)
+        return self.allgather_object(obj if place.rank() == root_rank else None)[root_rank]
+
+    def allgather_object(self, obj: Any, name: str | None = None) -> list[Any]:
+        """Return all ranks' objects, by rank."""
+        if place.get_place().size == 1:
+            return [obj]
+        found: list[Any] = self.get_collectives().all_gather_object(obj)
+        return found
+
+    def barrier(self) -> None:
+        """Wait until all ranks have called it."""
+        if place.get_place().size > 1:
+            self.get_collectives().barrier()
+
+    def join(self) -> int:
+        """Wait until all ranks have called it; return the one that came last.
+
+        In Horovod a rank that has no more batches may call it while the others go on. Here that ends in an error that
+        names the rank: all ranks must take equally many steps, as the framework's prepared loaders have them do.
+        """
+        came: Sequence[float] = self.allgather_object(time.monotonic())  # one clock for all processes of a machine
+        return came.index(max(came))
+
+
+def shutdown() -> None:
+    """End. What the trainer has joined stays."""
+    place.leave()
+
+
+def check_root(root_rank: int) -> None:
+    """Refuse a root that is no rank.
+
+    Raises:
+        ValueError: It is none, or `init` was not called.
+    """
+    count = place.get_place().size
+    if not 0 <= root_rank < count:
+        raise ValueError(f"root_rank must be one of the {count} ranks from 0, but received {root_rank!r}.")
