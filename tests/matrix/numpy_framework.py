@@ -1,15 +1,13 @@
 """A framework in one small file: linear models of numpy arrays, and stochastic gradient descent.
 
-It stands on what every framework stands on: the ranks' collectives (`hocket.train.world`), strategies on host arrays, the sample ledger and the rank's session. So it
-has each strategy and each feature; the matrix of frameworks has a row for each.
+It stands on what every framework stands on: the contract of frameworks, the ranks' collectives (`hocket.train.world`), strategies on host arrays, the sample ledger and
+the rank's session. So it has each strategy and each feature; the matrix of frameworks has a row for each.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +15,7 @@ import numpy as np
 from hocket import ps, train
 from hocket.data import loader
 from hocket.train import strategies, world
-from hocket.train.frameworks import rank_states, weights
+from hocket.train.frameworks import contract, rank_states
 from hocket.train.rank import worker_session
 from hocket.train.strategies import Array, hosting
 
@@ -50,27 +48,17 @@ class Model(strategies.HostModel):
     def steps_taken(self) -> int:
         return self.count
 
-    def predict(self, rows: Array) -> Array:
-        chosen: Array = (rows @ self.kernel + self.bias).argmax(1)
-        return chosen
-
-    def compute_gradients(self, rows: Array, labels: Array) -> Array:
-        """Return the gradients of the mean loss, as a strategy takes them."""
+    def step(self, rows: Array, labels: Array, num_rows: int) -> None:
+        """Take a step of the mean cross-entropy with all ranks' rows, of which `num_rows` of this rank count."""
         logits = rows @ self.kernel + self.bias
         errors = np.exp(logits - logits.max(1, keepdims=True))
         errors /= errors.sum(1, keepdims=True)
         errors[np.arange(len(labels)), labels] -= 1
-        return strategies.flatten_gradients([rows.T @ errors / len(rows), errors.mean(0)])
+        self.take(rows, errors, num_rows)
 
-    def step(self, rows: Array, labels: Array, num_rows: int) -> None:
-        """Take a step with the rows of all ranks.
-
-        Args:
-            rows: This rank's.
-            labels: Theirs.
-            num_rows: How many of them count.
-        """
-        flat = self.compute_gradients(rows, labels)
+    def take(self, rows: Array, errors: Array, num_rows: int) -> None:
+        """Take a step against the derivatives of each row's loss by its outputs."""
+        flat = strategies.flatten_gradients([rows.T @ errors / len(rows), errors.mean(0)])
         if self.runtime.takes_steps:
             self.runtime.choose([0, 1])
             self.runtime.take_step(flat, self.lr, counts=num_rows > 0)
@@ -90,41 +78,57 @@ class Rows(loader.WeighedLoader):
         self, arrays: Sequence[Array], batch_size: int, name: str | None = None, *, shuffle: bool = False
     ) -> None:
         session = worker_session.get_session("rows")
-        rank, size = session.info.rank, session.info.world_size
-        self._arrays = arrays
-        cursor = loader.build_cursor("The arrays", len(arrays[0]), batch_size, rank, size, shuffle=shuffle)
+        place, self._arrays = (session.info.rank, session.info.world_size), arrays
+        cursor = loader.build_cursor("The arrays", len(arrays[0]), batch_size, *place, shuffle=shuffle)
         session.follow(cursor, name, "Rows")
         self._cursor = cursor
 
     def __iter__(self) -> Iterator[list[Array]]:
         number, parts = self._get_cursor("__iter__").begin()
-        batches = ((part, [array[self._choose(part)] for array in self._arrays]) for part in parts)
+        chosen = ((part, part.indices if len(part.indices) else [part.filler]) for part in parts)
+        batches = ((part, [array[rows] for array in self._arrays]) for part, rows in chosen)
         begun = loader.Loop(self._get_cursor("__iter__"), number, batches)
         return self._hand_out(lambda: begun)
 
-    @staticmethod
-    def _choose(part: Any) -> Any:
-        return part.indices if len(part.indices) else np.array([part.filler])
+
+class Framework(contract.Framework[rank_states.RuntimeState]):
+    """numpy, as training needs it."""
+
+    name = "numpy"
+
+    def open(self, session: Any, strategy: strategies.Strategy, caller: str) -> rank_states.RuntimeState:
+        return rank_states.RuntimeState(world.get_world(caller), strategy)
+
+    def to_host(self, values: Any, caller: str) -> Array:
+        if not isinstance(values, np.ndarray | np.generic):
+            raise TypeError(f"{caller} takes an array, but received {values!r}. Write np.array(values).")
+        return np.asarray(values)
+
+    def from_host(self, array: Array) -> Array:
+        return array.copy()
+
+    def cross(self, arrays: Sequence[Array], change: contract.Change) -> list[Array]:
+        found = [array.copy() for array in arrays]
+        change([array.reshape(-1) for array in found])
+        return found
+
+    def list_weights(self, model: Model) -> list[tuple[str, Array]]:
+        return [("kernel", model.kernel.copy()), ("bias", model.bias.copy())]
+
+    def set_weights(self, model: Model, arrays: Sequence[Array]) -> Model:
+        model.write(arrays)
+        return model
+
+    def convert_optimizer(self, optimizer: Any, parameter: Any) -> ps.Optimizer:
+        if optimizer != "sgd":
+            raise ValueError(f"Servers have no {optimizer!r} of this framework. Use 'sgd'.")
+        return ps.SGD(lr=1.0)
+
+    def seed(self, seed: int) -> None:
+        """numpy is seeded already."""
 
 
-class State:
-    """A rank's strategy, at work."""
-
-    def __init__(self, strategy: strategies.Strategy) -> None:
-        joined = world.get_world("numpy")
-        opened = strategy.open(strategies.Ranks(joined.rank, joined.size, joined))
-        assert isinstance(opened, strategies.StrategyRuntime), "this framework has no objects of its own"
-        self.runtime = opened
-
-    def close(self) -> None:
-        self.runtime.close()
-
-
-STATES: Final = rank_states.RankStates("numpy", lambda session, strategy, caller: State(strategy))
-
-
-def use_strategy(strategy: strategies.Strategy) -> contextlib.AbstractContextManager[None]:
-    return STATES.use(strategy)
+FRAMEWORK: Final = Framework()
 
 
 def prepare(model: Model) -> Model:
@@ -133,22 +137,14 @@ def prepare(model: Model) -> Model:
     flat = model.read_flat()
     joined.broadcast(flat)
     model.write_flat(flat)
-    model.runtime = STATES.get("prepare").runtime.open_next()
+    model.runtime = FRAMEWORK.get_state("prepare").runtime.open_next()
     model.runtime.begin(model)
     return model
-
-
-def save(model: Model, folder: str | Path) -> None:
-    weights.save(folder, [("kernel", model.kernel), ("bias", model.bias)])
-
-
-def load(model: Model, folder: str | Path) -> None:
-    model.write(list(weights.load(folder).values()))
 
 
 class NumpyTrainer(train.DataParallelTrainer):
     """The entry."""
 
     def __init__(self, function: Any, *, strategy: strategies.Strategy | None = None, **options: Any) -> None:
-        whole = hosting.add_strategy(function, strategy, use_strategy)
-        super().__init__(whole, backend_config=world.WorldConfig(), **options)
+        whole = hosting.add_strategy(function, strategy, FRAMEWORK.use_strategy)
+        super().__init__(whole, backend_config=FRAMEWORK.build_config(), **options)

@@ -248,9 +248,9 @@ def test_what_jax_cannot_do_is_refused(tmp_path: Path) -> None:
         optimizer.update(params, optimizer.init(params))
 
     for function, strategy, message in (
-        (average, STRATEGY, "ElasticAveraging works after the optimizer's step too"),
+        (average, STRATEGY, "ElasticAveraging works on the parameters too"),
         (forget_state, STRATEGY, "ElasticAveraging needs the state of a prepared optimizer"),
-        (forget_params, STRATEGY, "ElasticAveraging changes parameters, but .* without them"),
+        (forget_params, STRATEGY, "ElasticAveraging works on the parameters, but .* without them"),
         (average, Steps(), "Steps takes steps in the optimizer's place and needs its learning rate"),
     ):
         FRAMEWORKS["refused"] = ("jax", "JaxTrainer", function, {})

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, Type
 
 import numpy as np
 
+from hocket.collective.world import World
 from hocket.train import strategies
 from hocket.train.frameworks import rank_states, weights
-from hocket.train.rank import worker_session
-from hocket.train.run import backend
+from hocket.train.rank import worker_session, world
+from hocket.train.run import backend, joining
 
 if TYPE_CHECKING:
     from hocket import ps  # it takes as long to import as all of hocket.train, which few runs need
@@ -48,7 +49,7 @@ class Framework(abc.ABC, Generic[S]):
     """What users import: ``"torch"`` of ``hocket.train.torch``."""
     limits: ClassVar[Mapping[str, str]] = {}
     """What the framework cannot do here: an ability, and the sentence that says why. An ability is a dtype's name, or
-    ``"strategies"`` (it averages by itself), ``"collectives"``, ``"crossing"``, ``"conversion"``."""
+    ``"strategies"`` (it averages by itself), ``"taken steps"``, ``"collectives"``, ``"crossing"``, ``"conversion"``."""
 
     def __init__(self) -> None:
         self._states: Final = rank_states.RankStates(self.name, self.open)
@@ -61,13 +62,13 @@ class Framework(abc.ABC, Generic[S]):
     # --- a rank's life ------------------------------------------------------------------------------------------------
 
     @property
-    @abc.abstractmethod
     def overrides(self) -> Mapping[type[strategies.Strategy], Any]:
-        """For which strategies it has a way of its own. Any other strategy works on host arrays."""
+        """For which strategies it has a way of its own. Any other strategy works on host arrays. Default: none."""
+        return {}
 
-    @abc.abstractmethod
     def build_config(self) -> backend.BackendConfig:
-        """Return the settings with which the driver joins ranks by default."""
+        """Return the settings with which the driver joins ranks. Default: by collectives on host arrays, without modules."""
+        return joining.WorldConfig()
 
     @abc.abstractmethod
     def open(self, session: worker_session.WorkerSession, strategy: strategies.Strategy, caller: str) -> S:
@@ -106,12 +107,13 @@ class Framework(abc.ABC, Generic[S]):
             yield
         self.leave()
 
-    @abc.abstractmethod
     def get_collectives(self, caller: str) -> strategies.Collectives:
         """Return the ranks' collectives on numpy arrays; outside a training function those of one rank alone.
 
-        Steps that the calling rank has begun are over when it returns.
+        Steps that the calling rank has begun are over when it returns. Default: those of `build_config`'s default.
         """
+        alone = worker_session.get_optional_session() is None
+        return World(0, [[0]]) if alone else world.get_world(f"{self.name}.{caller}")
 
     # --- arrays, to the host and back ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar, final
+from typing import Final, Generic, Protocol, TypeVar, final
 
 from hocket.train import strategies
 from hocket.train.rank import worker_session
@@ -22,6 +22,28 @@ class RankState(Protocol):
 
     def close(self) -> None:
         """Give everything back."""
+
+
+class RuntimeState:
+    """A strategy at work on host arrays, in a framework that needs no more.
+
+    Args:
+        joined: The ranks.
+        strategy: How updates travel.
+
+    Raises:
+        TypeError: The strategy is for another framework.
+    """
+
+    def __init__(self, joined: strategies.Collectives, strategy: strategies.Strategy) -> None:
+        opened = strategy.open(strategies.Ranks(joined.rank, joined.size, joined))
+        if not isinstance(opened, strategies.StrategyRuntime):
+            raise strategies.build_opened_error(strategy, opened)
+        self.runtime: Final = opened
+
+    def close(self) -> None:
+        """Give back what the strategy holds."""
+        self.runtime.close()
 
 
 S = TypeVar("S", bound=RankState)

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,10 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
     """JAX: trees of arrays that do not change, and compiled steps that call the host."""
 
     name = "jax"
+    limits: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("float64", "int64"), "JAX computes with 64 bits only if jax_enable_x64 is set"),
+        "taken steps": "A strategy that takes steps needs the learning rate, which an optimizer of optax does not say",
+    }
 
     @property
     def overrides(self) -> Mapping[type[strategies.Strategy], Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import keras
 import numpy as np
 
 from hocket import ps
-from hocket.collective.world import World
 from hocket.train import strategies
 from hocket.train.frameworks import contract
 from hocket.train.frameworks.keras import bridges, checkpoints, config, rank_state, served_optimizers, variables
@@ -23,10 +22,6 @@ class KerasFramework(contract.Framework[rank_state.RankState]):
 
     name = "keras"
 
-    @property
-    def overrides(self) -> Mapping[type[strategies.Strategy], Any]:
-        return {}
-
     def build_config(self) -> config.KerasConfig:
         return config.KerasConfig()
 
@@ -35,9 +30,6 @@ class KerasFramework(contract.Framework[rank_state.RankState]):
     ) -> rank_state.RankState:
         return rank_state.RankState(world.get_world(caller), strategy)
 
-    def get_collectives(self, caller: str) -> strategies.Collectives:
-        return World(0, [[0]]) if worker_session.get_optional_session() is None else world.get_world(f"keras.{caller}")
-
     def to_host(self, values: Any, caller: str) -> strategies.Array:
         try:
             found: strategies.Array = np.asarray(keras.ops.convert_to_numpy(values))
@@ -45,6 +37,10 @@ class KerasFramework(contract.Framework[rank_state.RankState]):
             raise TypeError(
                 f"{caller} was called inside a compiled step, where there are no numbers yet. Call it in a callback."
             ) from error
+        if found.dtype.kind == "O":
+            raise TypeError(
+                f"{caller} takes an array of numbers, but received {values!r}. Write numpy.asarray(values)."
+            )
         return found
 
     def from_host(self, array: strategies.Array) -> Any:

@@ -5,15 +5,16 @@ See `hocket.train.frameworks.contract`.
 
 from __future__ import annotations
 
-from typing import Any, Final, final
+from typing import Any, final
 
 from hocket.collective.world import World
 from hocket.train import strategies
+from hocket.train.frameworks import rank_states
 
 
 @final
-class RankState:
-    """A rank's strategy, at work.
+class RankState(rank_states.RuntimeState):
+    """A rank's strategy, at work, and its prepared models.
 
     Args:
         joined: The ranks.
@@ -25,13 +26,9 @@ class RankState:
 
     def __init__(self, joined: World, strategy: strategies.Strategy) -> None:
         self.world = joined
-        self.strategy = strategy
-        opened = strategy.open(strategies.Ranks(joined.rank, joined.size, joined))
-        if not isinstance(opened, strategies.StrategyRuntime):
-            raise strategies.build_opened_error(strategy, opened)
-        self.runtime: Final = opened
         self.prepared: list[Any] = []
         """What `prepare_model` has made of the rank's models."""
+        super().__init__(joined, strategy)
 
     def close(self) -> None:
         """Give back what the strategy holds."""

@@ -46,7 +46,9 @@ class TorchFramework(contract.Framework[rank_state.RankState]):
             raise TypeError(
                 f"{caller} takes a tensor with a value for each row, but received {values!r}. Write torch.tensor(values)."
             )
-        return tables.to_array(values)
+        values = values.detach().cpu()
+        array: strategies.Array = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+        return array
 
     def from_host(self, array: strategies.Array) -> torch.Tensor:
         return torch.from_numpy(np.array(array))

@@ -100,15 +100,17 @@ class OnArrays(strategy.Exchange):
             getattr(type(runtime), method) is not getattr(strategies.StrategyRuntime, method)
             for method in ("after_steps", "synchronize")
         )
+        #: Whether the strategy looks at the parameters before the first step.
+        self._looks_first = type(runtime).begin is not strategies.StrategyRuntime.begin
         self._has_begun = False
         _at_work[worker_session.get_session(f"jax.{name}")] = self
         host_calls.add_visitor(_GRADIENTS, _visit_gradients)
         host_calls.add_visitor(_PARAMETERS, _visit_parameters)
 
     def average(self, gradients: Any, caller: str) -> Any:
-        if self._changes_parameters:
+        if self._changes_parameters or self._looks_first:
             raise ValueError(
-                f"{self._name} works after the optimizer's step too, which {caller}() does not see. Give the optimizer to prepare_optimizer() and leave it out."
+                f"{self._name} works on the parameters too, which {caller}() does not see. Give the optimizer to prepare_optimizer() and leave it out."
             )
         return self._average(gradients)
 
@@ -122,11 +124,11 @@ class OnArrays(strategy.Exchange):
                     f"{self._name} needs the state of a prepared optimizer, but received a {type(state).__name__}. Write optimizer = prepare_optimizer(optimizer), and make "
                     "the state with optimizer.init(params)."
                 )
-            if params is None and self._changes_parameters:
+            if params is None and (self._changes_parameters or self._looks_first):
                 raise ValueError(
-                    f"{self._name} changes parameters, but optimizer.update() was called without them. Write optimizer.update(gradients, state, params)."
+                    f"{self._name} works on the parameters, but optimizer.update() was called without them. Write optimizer.update(gradients, state, params)."
                 )
-            steps, inner = optimizer.update(self._average(updates), state.inner, params, **extra)
+            steps, inner = optimizer.update(self._average(updates, state.count, params), state.inner, params, **extra)
             state = OnArraysState(state.count + 1, inner)
             if not self._changes_parameters:
                 return steps, state
@@ -147,8 +149,12 @@ class OnArrays(strategy.Exchange):
 
     # --- in the program -----------------------------------------------------------------------------------------------
 
-    def _average(self, gradients: Any) -> Any:
-        return self._travel(_GRADIENTS, gradients) if self._runtime.averages_gradients else gradients
+    def _average(self, gradients: Any, count: Any = None, params: Any = None) -> Any:
+        if not self._runtime.averages_gradients:
+            return gradients
+        if self._looks_first and params is not None:
+            return self._travel(_GRADIENTS, gradients, count, params)
+        return self._travel(_GRADIENTS, gradients)
 
     def _travel(self, visitor: str, tree: Any, count: Any = None, before: Any = None) -> Any:
         """Return what the host makes of a tree's floats.
@@ -156,8 +162,8 @@ class OnArrays(strategy.Exchange):
         Args:
             visitor: What looks at them there.
             tree: What travels.
-            count: The number of the step; 0 between steps.
-            before: What the tree was before the step.
+            count: How many steps are taken then; 0 between steps. None if the host need not know.
+            before: The parameters before the step; they do not come back.
         """
         leaves, values, structure = trees.list_leaves(tree, "prepare_optimizer")
         chosen = [number for number, value in enumerate(values) if trees.is_inexact(value)]
@@ -175,7 +181,9 @@ class OnArrays(strategy.Exchange):
 
     def visit_gradients(self, arrays: Sequence[tuple[trees.Leaf, Array]]) -> None:
         """Put the gradients of all into this rank's."""
-        parts = [array for _, array in arrays]
+        given, before, count = _unpack(arrays)
+        self._begin(before, count)
+        parts = [array for _, array in given]
         flat = strategies.flatten_gradients(parts)
         self._runtime.average(flat, 1.0)
         for part, new in zip(parts, strategies.unflatten(flat[:-1], [part.shape for part in parts]), strict=True):
@@ -183,17 +191,30 @@ class OnArrays(strategy.Exchange):
 
     def visit_parameters(self, arrays: Sequence[tuple[trees.Leaf, Array]]) -> None:
         """Put what the strategy makes of the parameters into their place."""
-        *given, (_, counted) = arrays
-        half, count = len(given) // 2, int(counted[0])
-        shaped = [array.reshape(leaf.shape) for leaf, array in given]
-        if not self._has_begun:
-            self._has_begun = True
-            self._runtime.begin(TreeModel(shaped[half:], max(0, count - 1)))
-        model = TreeModel(shaped[:half], count)
+        given, before, count = _unpack(arrays)
+        self._begin(before, max(0, count - 1))
+        model = TreeModel([array.reshape(leaf.shape) for leaf, array in given], count)
         if count:
             self._runtime.after_steps(model, 1)
         else:
             self._runtime.synchronize(model)
+
+    def _begin(self, before: Sequence[Array], count: int) -> None:
+        """Show the strategy the parameters before its first step, once they are there."""
+        if before and not self._has_begun:
+            self._has_begun = True
+            self._runtime.begin(TreeModel(before, count))
+
+
+def _unpack(
+    arrays: Sequence[tuple[trees.Leaf, Array]],
+) -> tuple[Sequence[tuple[trees.Leaf, Array]], Sequence[Array], int]:
+    """Return what comes back, the parameters before the step if they travelled too, and how many steps are taken then."""
+    if arrays[-1][0] != _COUNT:
+        return arrays, (), 0
+    *given, (_, counted) = arrays
+    half = len(given) // 2
+    return given[:half], [array.reshape(leaf.shape) for leaf, array in given[half:]], int(counted[0])
 
 
 _COUNT: Final = trees.Leaf("the number of the step", (), "int32")
