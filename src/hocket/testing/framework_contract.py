@@ -2,7 +2,7 @@
 
 Say how a user of the framework trains a small model, and inherit::
 
-    class Torch(Specimen):
+    class Torch(framework_programs.Specimen):
         framework = "hocket.train.frameworks.torch.framework"
 
         def build_model(self, key): ...
@@ -18,102 +18,27 @@ engine. Not tested here are an adapter's own functions, and what happens when ra
 
 from __future__ import annotations
 
-import abc
 import functools
-import importlib
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from hocket import ps, train
+from hocket import train
 from hocket.core import session
 from hocket.testing import leftovers
+from hocket.testing.suites import framework_programs as programs
 from hocket.train import strategies
-from hocket.train.frameworks import contract, weights
-from hocket.train.run import backend
 from hocket.train.strategies import hosting
-
-FEATURES, OUTPUTS, ROWS = 4, 3, 8
-
-LR = 0.25
-"""The learning rate that `Specimen.train` steps with. A power of two, so that a factor of two changes no other bit."""
-
-DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
-"""What an array of a framework may have, unless its limits name it."""
-
-
-class Specimen(abc.ABC):
-    """A small model of a framework: a linear layer from `FEATURES` to `OUTPUTS` numbers, with a bias.
-
-    All methods but `find_limits` and `build_config` run in ranks. It travels to them, so it keeps nothing that cannot be pickled.
-    """
-
-    framework: ClassVar[str]
-    """The module that has ``FRAMEWORK``."""
-
-    def get_framework(self) -> contract.Framework[Any]:
-        """Return the framework."""
-        found: contract.Framework[Any] = importlib.import_module(self.framework).FRAMEWORK
-        return found
-
-    def find_limits(self) -> Mapping[str, str]:
-        """Return what the ranks' framework cannot do. Called in the driver. Default: what the framework says there."""
-        return self.get_framework().limits
-
-    def build_config(self) -> backend.BackendConfig:
-        """Return how the driver joins the ranks. Default: the framework's."""
-        return self.get_framework().build_config()
-
-    @abc.abstractmethod
-    def build_model(self, key: Any) -> Any:
-        """Return a model whose kernel is drawn at random.
-
-        Args:
-            key: What `Framework.seed` returned.
-        """
-
-    @abc.abstractmethod
-    def train(
-        self, model: Any, rows: strategies.Array, labels: strategies.Array, steps: int, *, on_servers: bool
-    ) -> Any:
-        """Train as a user does, with what the adapter has for it: stochastic gradient descent with `LR`.
-
-        Args:
-            model: What `build_model` returned, or that with other weights.
-            rows: The rank's, float32[n, FEATURES]; each step is with all of them.
-            labels: Theirs, float32[n, OUTPUTS]; the loss is the mean squared error.
-            steps: How many.
-            on_servers: Whether servers take the steps, if the optimizer must know it.
-
-        Returns:
-            The model, made equal in all ranks (`synchronize`).
-        """
-
-    @abc.abstractmethod
-    def list_optimizers(self, model: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Return an optimizer that servers can apply, and one that they cannot, each with a parameter that it steps."""
-
-    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of arrays, compiled as the framework compiles steps. Default: as it is."""
-        return function
-
-
-def make_rows(seed: int = 0) -> tuple[strategies.Array, strategies.Array]:
-    """Return rows and their labels."""
-    generator = np.random.default_rng(seed)
-    rows = generator.normal(size=(ROWS, FEATURES)).astype("float32")
-    return rows, (rows @ generator.normal(size=(FEATURES, OUTPUTS))).astype("float32")
 
 
 class FrameworkContract:
     """What every framework must do."""
 
-    specimen: ClassVar[Specimen]
+    specimen: ClassVar[programs.Specimen]
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
@@ -176,38 +101,38 @@ class FrameworkContract:
 
     def test_arrays_keep_their_bits_to_the_host_and_back(self) -> None:
         limits = self.specimen.find_limits()
-        self.run(_check_round_trips, [dtype for dtype in DTYPES if dtype not in limits])
+        self.run(programs.check_round_trips, [dtype for dtype in programs.DTYPES if dtype not in limits])
 
     def test_what_is_no_array_is_refused(self) -> None:
-        self.run(_check_refusal)
+        self.run(programs.check_refusal)
 
     def test_a_step_visits_the_host_once_and_goes_on_with_what_that_makes(self) -> None:
         self.need("crossing")
-        self.run(_check_crossing)
+        self.run(programs.check_crossing)
 
     def test_an_error_on_the_host_ends_the_step(self) -> None:
         self.need("crossing")
-        self.run(_check_crossing_error)
+        self.run(programs.check_crossing_error)
 
     # --- weights ------------------------------------------------------------------------------------------------------
 
     def test_weights_have_names_an_order_and_memory_of_their_own(self) -> None:
-        self.run(_check_weights)
+        self.run(programs.check_weights)
 
     def test_weights_are_saved_for_numpy_and_loaded_to_the_bit(self, tmp_path: Path) -> None:
-        self.run(_check_saving, str(tmp_path))
+        self.run(programs.check_saving, str(tmp_path))
 
     def test_weights_of_another_model_are_refused(self, tmp_path: Path) -> None:
-        self.run(_check_other_weights, str(tmp_path))
+        self.run(programs.check_other_weights, str(tmp_path))
 
     def test_a_seed_decides_what_is_drawn(self) -> None:
-        self.run(_check_seeds)
+        self.run(programs.check_seeds)
 
     # --- strategies ---------------------------------------------------------------------------------------------------
 
     def test_a_strategy_sees_each_step_and_the_end(self, tmp_path: Path) -> None:
         self.need("strategies")
-        size = self.run(_train, 3, strategy=Probe(str(tmp_path / "notes")))[1]
+        size = self.run(programs.learn, 3, strategy=programs.Probe(str(tmp_path / "notes")))[1]
         notes = (tmp_path / "notes").read_text().split()
         assert notes[0] == "open"
         assert notes.index("begin") < notes.index(f"average:{size + 1}")
@@ -218,312 +143,62 @@ class FrameworkContract:
     def test_a_strategy_is_closed_after_an_error(self, tmp_path: Path) -> None:
         self.need("strategies")
         with pytest.raises(train.TrainingFailedError, match="out of luck"):
-            self.run(_train_and_fail, strategy=Probe(str(tmp_path / "notes")))
+            self.run(programs.learn_and_fail, strategy=programs.Probe(str(tmp_path / "notes")))
         assert (tmp_path / "notes").read_text().split()[-1] == "close"
 
     def test_steps_are_taken_with_what_a_strategy_makes_of_gradients(self) -> None:
         self.need("strategies")
-        before, _ = self.run(_train, 0)
-        once, _ = self.run(_train, 1)
-        twice, _ = self.run(_train, 1, strategy=Doubling())
+        before, _ = self.run(programs.learn, 0)
+        once, _ = self.run(programs.learn, 1)
+        twice, _ = self.run(programs.learn, 1, strategy=programs.Doubling())
         for start, one, two in zip(before, once, twice, strict=True):
             np.testing.assert_allclose(two - start, 2 * (one - start), atol=1e-5)
         assert any(not np.array_equal(start, one) for start, one in zip(before, once, strict=True))
 
     def test_a_strategy_sets_parameters_after_a_step(self) -> None:
         self.need("strategies")
-        after, _ = self.run(_train, 2, strategy=Setting(5.0))
+        after, _ = self.run(programs.learn, 2, strategy=programs.Setting(5.0))
         assert all(np.array_equal(array, np.full_like(array, 5.0)) for array in after)
 
     def test_a_strategy_takes_steps(self) -> None:
         self.need("strategies", "taken steps")
-        after, _ = self.run(_train, 2, strategy=Stepping(7.0))
+        after, _ = self.run(programs.learn, 2, strategy=programs.Stepping(7.0))
         assert all(np.array_equal(array, np.full_like(array, 7.0)) for array in after)
 
     def test_what_cannot_be_driven_is_refused(self) -> None:
         self.need("strategies")
         with pytest.raises(train.TrainingFailedError, match=r"Odd.open\(\) must return a StrategyRuntime"):
-            self.run(_train, 1, strategy=Odd())
+            self.run(programs.learn, 1, strategy=programs.Odd())
 
     # --- several ranks ------------------------------------------------------------------------------------------------
 
     def test_ranks_have_collectives(self) -> None:
         self.need("collectives")
-        assert self.run(_use_collectives, num_workers=2) == [[0, 0, 2, 3.0, 7.0], [1, 1, 2, 3.0, 7.0]]
+        assert self.run(programs.use_collectives, num_workers=2) == [[0, 0, 2, 3.0, 7.0], [1, 1, 2, 3.0, 7.0]]
 
     def test_two_ranks_take_the_steps_of_one_with_all_rows(self) -> None:
         self.need("strategies", "collectives")
-        alone, _ = self.run(_train, 4)
-        first, second = self.run(_train_part, 4, num_workers=2)
+        alone, _ = self.run(programs.learn, 4)
+        first, second = self.run(programs.learn_part, 4, num_workers=2)
         for one, other, expected in zip(first, second, alone, strict=True):
             assert np.array_equal(one, other)
             np.testing.assert_allclose(one, expected, atol=1e-5)
 
     def test_ranks_that_meet_rarely_are_equal_in_the_end(self) -> None:
         self.need("strategies", "collectives")
-        first, second = self.run(_train_part, 3, strategy=strategies.LocalSGD(2), num_workers=2)
+        first, second = self.run(programs.learn_part, 3, strategy=strategies.LocalSGD(2), num_workers=2)
         assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 
     # --- servers ------------------------------------------------------------------------------------------------------
 
     def test_optimizers_are_converted_or_refused_by_name(self) -> None:
-        self.run(_check_conversion)
+        self.run(programs.check_conversion)
 
     def test_servers_take_the_frameworks_own_steps(self) -> None:
         self.need("conversion", "strategies")
-        own, _ = self.run(_train, 4)
-        served, _ = self.run(functools.partial(_train, on_servers=True), 4, strategy=strategies.ParameterServer(1))
+        own, _ = self.run(programs.learn, 4)
+        served, _ = self.run(
+            functools.partial(programs.learn, on_servers=True), 4, strategy=strategies.ParameterServer(1)
+        )
         for one, other in zip(own, served, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
-
-
-# --- strategies that note, and that change something ------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Probe(strategies.Strategy):
-    """Changes nothing, and notes its calls in a file."""
-
-    path: str
-
-    def open(self, ranks: strategies.Ranks) -> strategies.StrategyRuntime:
-        self.note("open")
-        return _ProbeRuntime(self)
-
-    def note(self, what: str) -> None:
-        """Add a word."""
-        with Path(self.path).open("a") as file:
-            file.write(f"{what}\n")
-
-
-class _ProbeRuntime(strategies.StrategyRuntime):
-    def __init__(self, probe: Probe) -> None:
-        self._probe = probe
-
-    def begin(self, model: strategies.HostModel) -> None:
-        assert sorted(model.shapes) == sorted(array.shape for array in model.read())
-        self._probe.note("begin")
-
-    def average(self, flat: strategies.Array, rows: float) -> None:
-        self._probe.note(f"average:{flat.size}")
-
-    def after_steps(self, model: strategies.HostModel, count: int) -> None:
-        self._probe.note(f"after:{count}")
-
-    def close(self) -> None:
-        self._probe.note("close")
-
-
-@dataclass(frozen=True)
-class Doubling(strategies.Strategy):
-    """Doubles gradients."""
-
-    def open(self, ranks: strategies.Ranks) -> strategies.StrategyRuntime:
-        return _DoublingRuntime()
-
-
-class _DoublingRuntime(strategies.StrategyRuntime):
-    def average(self, flat: strategies.Array, rows: float) -> None:
-        flat *= 2
-
-
-@dataclass(frozen=True)
-class Setting(strategies.Strategy):
-    """Sets all parameters to a number after each step."""
-
-    value: float
-
-    def open(self, ranks: strategies.Ranks) -> strategies.StrategyRuntime:
-        return _SettingRuntime(self.value)
-
-
-class _SettingRuntime(strategies.StrategyRuntime):
-    averages_gradients = False
-
-    def __init__(self, value: float) -> None:
-        self._value = value
-
-    def after_steps(self, model: strategies.HostModel, count: int) -> None:
-        model.write_flat(np.full_like(model.read_flat(), self._value))
-
-
-@dataclass(frozen=True)
-class Stepping(strategies.Strategy):
-    """Takes each step itself: to a number."""
-
-    value: float
-
-    def open(self, ranks: strategies.Ranks) -> strategies.StrategyRuntime:
-        return _SteppingRuntime(self.value)
-
-
-class _SteppingRuntime(strategies.StrategyRuntime):
-    takes_steps = True
-
-    def __init__(self, value: float) -> None:
-        self._value = value
-
-    def take_step(self, flat: strategies.Array, rate: float, *, counts: bool) -> None:
-        assert rate == LR
-        flat[:] = self._value
-
-
-@dataclass(frozen=True)
-class Odd(strategies.Strategy):
-    """Returns what nobody can drive."""
-
-    def open(self, ranks: strategies.Ranks) -> Any:
-        return object()
-
-
-# --- in ranks ---------------------------------------------------------------------------------------------------------
-
-
-def _build(specimen: Specimen, seed: int = 0) -> tuple[contract.Framework[Any], Any]:
-    framework = specimen.get_framework()
-    return framework, specimen.build_model(framework.enable_reproducibility(seed))
-
-
-def _read(framework: contract.Framework[Any], model: Any) -> list[strategies.Array]:
-    return [array for _, array in framework.list_weights(model)]
-
-
-def _are_equal(some: Sequence[strategies.Array], others: Sequence[strategies.Array]) -> bool:
-    return all(
-        one.dtype == other.dtype and one.tobytes() == other.tobytes() for one, other in zip(some, others, strict=True)
-    )
-
-
-def _check_round_trips(specimen: Specimen, dtypes: Sequence[str]) -> None:
-    framework = specimen.get_framework()
-    generator = np.random.default_rng(0)
-    for dtype in dtypes:
-        whole = generator.integers(0, 2 if dtype == "bool" else 100, (3, 4)).astype(dtype)
-        for array in (whole, whole[:, ::2], whole[0, :1], whole[:0], whole[0, 0].reshape(())):
-            back = framework.to_host(framework.from_host(array), "f()")
-            assert back.shape == array.shape, (back.shape, array.shape)
-            assert _are_equal([back], [array]), (back, array)
-
-
-def _check_refusal(specimen: Specimen) -> None:
-    with pytest.raises(TypeError, match=r"the_caller\(\) takes an? "):
-        specimen.get_framework().to_host(object(), "the_caller()")
-
-
-def _check_crossing(specimen: Specimen) -> None:
-    framework = specimen.get_framework()
-    seen: list[list[tuple[int, ...]]] = []
-
-    def change(arrays: Sequence[strategies.Array]) -> None:
-        seen.append([array.shape for array in arrays])
-        arrays[0][:] *= 2
-        arrays[1][:] = np.arange(4)
-
-    step = specimen.compile(lambda one, other: framework.cross([one, other], change))
-    given = np.arange(6, dtype="float32").reshape(2, 3)
-    for number in (1, 2, 3):
-        first, second = step(framework.from_host(given * number), framework.from_host(np.ones(4, "float32")))
-        assert np.array_equal(framework.to_host(first, "f"), given * number * 2)
-        assert framework.to_host(second, "f").tolist() == [0, 1, 2, 3]
-        assert seen == [[(6,), (4,)]] * number, seen
-
-
-def _check_crossing_error(specimen: Specimen) -> None:
-    framework = specimen.get_framework()
-
-    def change(arrays: Sequence[strategies.Array]) -> None:
-        raise ValueError("no room for it")
-
-    step = specimen.compile(lambda array: framework.cross([array], change))
-    with pytest.raises(Exception, match="no room for it"):
-        framework.to_host(step(framework.from_host(np.ones(2, "float32")))[0], "f")
-
-
-def _check_weights(specimen: Specimen) -> None:
-    framework, model = _build(specimen)
-    named = framework.list_weights(model)
-    assert len({name for name, _ in named}) == len(named) == 2
-    assert sorted(array.size for _, array in named) == [OUTPUTS, FEATURES * OUTPUTS]
-    kept = [array.copy() for _, array in named]
-    for _, array in named:
-        array[...] = 9
-    assert _are_equal(_read(framework, model), kept)
-    new = [np.random.default_rng(1).normal(size=array.shape).astype(array.dtype) for array in kept]
-    model = framework.set_weights(model, new)
-    assert _are_equal(_read(framework, model), new)
-    assert [name for name, _ in framework.list_weights(model)] == [name for name, _ in named]
-
-
-def _check_saving(specimen: Specimen, folder: str) -> None:
-    framework, model = _build(specimen)
-    wanted = _read(framework, model)
-    framework.save_weights(model, folder)
-    with np.load(Path(folder, weights.FILE_NAME), allow_pickle=False) as file:
-        found = [file[name] for name in file.files if not name.startswith(".")]
-    assert sorted(array.tobytes() for array in found) == sorted(array.tobytes() for array in wanted)
-    _, other = _build(specimen, 1)
-    assert not _are_equal(_read(framework, other), wanted)
-    assert _are_equal(_read(framework, framework.load_weights(other, folder)), wanted)
-
-
-def _check_other_weights(specimen: Specimen, folder: str) -> None:
-    framework, model = _build(specimen)
-    before = _read(framework, model)
-    with pytest.raises(FileNotFoundError):
-        framework.load_weights(model, folder)
-    for others in ([np.zeros(7)], [np.zeros((2, 2)), np.zeros(1)]):
-        weights.save(folder, [(str(number), array) for number, array in enumerate(others)])
-        with pytest.raises(ValueError, match=r"checkpoint|pytree"):
-            framework.load_weights(model, folder)
-    assert _are_equal(_read(framework, model), before)
-
-
-def _check_seeds(specimen: Specimen) -> None:
-    framework = specimen.get_framework()
-    drawn = [_read(*_build(specimen, seed)) for seed in (3, 4, 3)]
-    assert _are_equal(drawn[0], drawn[2])
-    assert not _are_equal(drawn[0], drawn[1])
-    for seed in (-1, 2**32):
-        with pytest.raises(ValueError, match="seed must lie between 0"):
-            framework.enable_reproducibility(seed)
-
-
-def _check_conversion(specimen: Specimen) -> None:
-    framework, model = _build(specimen)
-    (known, parameter), (unknown, other) = specimen.list_optimizers(model)
-    if "conversion" not in framework.limits:
-        assert isinstance(framework.convert_optimizer(known, parameter), ps.Optimizer)
-    with pytest.raises(ValueError, match=r"[Ss]ervers"):
-        framework.convert_optimizer(unknown, other)
-
-
-def _train(specimen: Specimen, steps: int, *, on_servers: bool = False) -> tuple[list[strategies.Array], int]:
-    framework, model = _build(specimen)
-    model = specimen.train(model, *make_rows(), steps, on_servers=on_servers)
-    found = _read(framework, model)
-    return found, sum(array.size for array in found)
-
-
-def _train_and_fail(specimen: Specimen) -> None:
-    _train(specimen, 1)
-    raise ValueError("out of luck")
-
-
-def _train_part(specimen: Specimen, steps: int) -> list[list[strategies.Array]]:
-    """Train with every second row; return all ranks' weights."""
-    framework, model = _build(specimen)
-    joined = framework.get_collectives("a_test")
-    rows, labels = make_rows()
-    part = slice(joined.rank, None, joined.size)
-    model = specimen.train(model, rows[part], labels[part], steps, on_servers=False)
-    return framework.get_collectives("a_test").all_gather_object(_read(framework, model))
-
-
-def _use_collectives(specimen: Specimen) -> list[list[float]]:
-    joined = specimen.get_framework().get_collectives("a_test")
-    mine, sent = np.array([1.0 + joined.rank]), np.array([7.0 if joined.rank == 0 else 0.0])
-    joined.all_reduce(mine)
-    joined.broadcast(sent)
-    joined.barrier()
-    place = [train.get_context().get_world_rank(), joined.rank, joined.size]
-    return joined.all_gather_object([*place, float(mine[0]), float(sent[0])])
