@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import secrets
+import select
 import signal
 import sys
 import tempfile
@@ -70,6 +71,10 @@ for anybody. Guesses that leave room for a busy machine."""
 
 _STORE_BYTES = 100 * 2**20
 """The object store of a node. Ray takes no less than 75 MiB."""
+
+
+_START_SECONDS = 60
+"""How long a node on a machine of its own may take to start. A guess: it takes three on a quiet machine."""
 
 
 def reach(moment: str) -> None:
@@ -306,9 +311,12 @@ class Cluster:
             }
             machine.stdin.write(json.dumps({"hide": list(private_paths), "params": params}).encode() + b"\n")
             machine.stdin.flush()
-            node_id = machine.stdout.readline().decode().strip()
+            there, _, _ = select.select([machine.stdout], [], [], _START_SECONDS)
+            node_id = machine.stdout.readline().decode().strip() if there else ""
             if not node_id:
-                raise RuntimeError("A node on a machine of its own did not start; see what it printed.")
+                raise RuntimeError(
+                    f"A node on a machine of its own did not start within {_START_SECONDS} seconds; see what it printed. Can {machine.address} reach {self._host}?"
+                )
             self._wait_for_node(node_id)
         except BaseException:
             machine.end(0.0)
