@@ -156,6 +156,14 @@ def session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
         yield context
 
 
+@pytest.fixture(scope="module")
+def shared_session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
+    """One session on two CPUs for all tests of a module, that leaves nothing behind: to start one takes longer than most tests,
+    and its workers have imported already what the tests before needed."""
+    with open_session(ENGINE, shared_ray) as context:
+        yield context
+
+
 @pytest.fixture(params=["local", "inprocess"] if ENGINE == "local" else [ENGINE])
 def any_session(request: pytest.FixtureRequest, shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
     """A session on two CPUs, on each engine, that leaves nothing behind."""

@@ -166,7 +166,7 @@ def compare(seed: int, rank: int, size: int, gloo: Any) -> str:
     return ""
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_random_collectives_give_what_gloo_gives(size: int, tmp_path: Path) -> None:
     seeds = [SEED] if SEED >= 0 else range(size * 1_000_000, size * 1_000_000 + CASES)
@@ -179,7 +179,7 @@ def test_random_collectives_give_what_gloo_gives(size: int, tmp_path: Path) -> N
     assert run(body, size, tmp_path, timeout_s=120.0) == [[]] * size
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_groups_are_made_again_and_again_on_one_store(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> list[float]:
         store = dist.distributed_c10d._get_default_store()
@@ -195,7 +195,7 @@ def test_groups_are_made_again_and_again_on_one_store(tmp_path: Path) -> None:
     assert run(body, 3, tmp_path) == [[3.0] * 20] * 3
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_odd_dtypes(tmp_path: Path) -> None:
     """Those that gloo refuses, against the sum on paper."""
 
@@ -212,7 +212,7 @@ def test_odd_dtypes(tmp_path: Path) -> None:
     assert run(body, 3, tmp_path) == [[[3, 15]] * 8] * 3
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_whoever_has_sent_a_tag_is_found(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> list[int]:
         if rank:

@@ -55,7 +55,7 @@ def build_tensor(rank: int, count: int, dtype: Any) -> Any:
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8")
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_reductions_are_those_of_gloo(size: int, tmp_path: Path) -> None:
     def body(rank: int, size: int) -> list[str]:
@@ -75,7 +75,7 @@ def test_reductions_are_those_of_gloo(size: int, tmp_path: Path) -> None:
     assert run(body, size, tmp_path) == [[]] * size
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 @pytest.mark.parametrize("size", [2, 3])
 def test_everything_else_is_that_of_gloo(size: int, tmp_path: Path) -> None:  # noqa: PLR0915 (one call after the other)
     def list_results(rank: int, size: int, group: Any) -> list[Any]:  # noqa: PLR0915
@@ -145,7 +145,7 @@ def test_everything_else_is_that_of_gloo(size: int, tmp_path: Path) -> None:  # 
     assert run(body, size, tmp_path) == [True] * size
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_what_is_not_contiguous_is_written_too(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> list[Any]:
         grid = torch.zeros(4, 6)
@@ -168,7 +168,7 @@ def test_what_is_not_contiguous_is_written_too(tmp_path: Path) -> None:
     assert second[2] == list(range(8))
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_sums_do_not_depend_on_who_was_first(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> list[bytes]:
         generator = torch.Generator().manual_seed(rank)
@@ -185,7 +185,7 @@ def test_sums_do_not_depend_on_who_was_first(tmp_path: Path) -> None:
     assert len({sums for found in by_rank for sums in found}) == 1
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_messages_larger_than_the_ring_cross_each_other(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> bool:
         mine, theirs = torch.full((500_000,), float(rank)), torch.empty(500_000)
@@ -204,7 +204,7 @@ def test_messages_larger_than_the_ring_cross_each_other(tmp_path: Path) -> None:
     assert run(body, 2, tmp_path) == [True, True]
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_a_model_trains_as_with_gloo(tmp_path: Path) -> None:
     def train(rank: int, group: Any) -> list[float]:
         torch.manual_seed(0)
@@ -231,7 +231,7 @@ def test_a_model_trains_as_with_gloo(tmp_path: Path) -> None:
     assert results[0][0][10:] == results[1][0][10:], "all ranks have the same weights"
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_a_sharded_model_trains(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> list[float]:
         from torch.distributed import device_mesh, fsdp
@@ -257,7 +257,7 @@ def test_a_sharded_model_trains(tmp_path: Path) -> None:
     assert first[-1] < first[0]
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_the_compiler_leaves_it_alone(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> list[Any]:
         dist.barrier()
@@ -278,7 +278,7 @@ def test_the_compiler_leaves_it_alone(tmp_path: Path) -> None:
     assert run(body, 2, tmp_path) == [[[[1.5, 1.5], [3.0, 3.0]], ["cpu"]]] * 2
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_groups_of_some_ranks(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> float:
         groups = [dist.new_group([0, 2], backend="hocket"), dist.new_group([1], backend="hocket")]
@@ -289,7 +289,7 @@ def test_groups_of_some_ranks(tmp_path: Path) -> None:
     assert run(body, 3, tmp_path) == [4.0, 2.0, 4.0]
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_different_operations_are_named(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> str:
         calls = [lambda: dist.all_reduce(torch.ones(4)), lambda: dist.broadcast(torch.ones(3), 1)]
@@ -304,7 +304,7 @@ def test_different_operations_are_named(tmp_path: Path) -> None:
     assert "Rank 1 calls broadcast(12 bytes of f32, root 1), but rank 0 at the same place all_reduce(16" in second
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_a_rank_that_leaves_is_named(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> str:
         if rank == 1:
@@ -316,7 +316,7 @@ def test_a_rank_that_leaves_is_named(tmp_path: Path) -> None:
     assert "all_reduce(16 bytes of f32, sum)" in run(body, 2, tmp_path)[0]
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_a_rank_that_does_not_come_is_named_with_its_stack(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> str:
         if rank == 1:
@@ -336,7 +336,7 @@ def test_a_rank_that_does_not_come_is_named_with_its_stack(tmp_path: Path) -> No
     assert "in dawdle" in text
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("shared_session")
 def test_bad_input(tmp_path: Path) -> None:
     def body(rank: int, size: int) -> list[str]:
         found = []

@@ -12,7 +12,6 @@ import pytest
 
 import hocket
 from hocket import ps
-from tests.conftest import ENGINE, SharedRay, open_session
 
 _PATIENCE_SECONDS: Final = 60.0
 
@@ -72,13 +71,6 @@ class Files:
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared_session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
-    """One session on two CPUs for all tests of a module, that leaves nothing behind: to start one takes longer than most tests."""
-    with open_session(ENGINE, shared_ray) as context:
-        yield context
 
 
 @pytest.fixture(scope="module")
