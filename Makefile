@@ -2,11 +2,14 @@
 #
 #   make demo ARGS="--epochs 3"      arguments for the command behind a target
 #   make test PYTHON=python3.13      another interpreter for a new environment
+#   make test JOBS=0                 one test after the other
 #   make check VENV=/some/venv       another environment
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# How many tests run at a time; 0: one after the other and in one process, as debuggers need it.
+JOBS ?= 2
 BIN := $(VENV)/bin
 INPROCESS_TRAIN := $(addprefix tests/train/test_,strategies.py loaders.py train_collective.py)
 INPROCESS_TESTS := tests/core tests/kernel tests/util $(INPROCESS_TRAIN)
@@ -51,11 +54,19 @@ $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
 demo: $(VENV)/.demo  ## train a real model on two workers
 	$(BIN)/hocket demo $(ARGS)
 
-test: $(VENV)/.dev  ## run the tests, then those of the core on the in-process engine
-	$(BIN)/python -m pytest -m 'not long' $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
-	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest -m 'not long' $(INPROCESS_TESTS) $(ARGS)
+# A file stays together, for the fixtures of its module, and the files stay in order, since those that start a Ray come last.
+AT_A_TIME := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Tests start thousands of processes, and each would compile what it imports: not all of them keep bytecode.
+export PYTHONDONTWRITEBYTECODE :=
+COMPILE := -$(BIN)/python -m compileall -q src
+
+test: $(VENV)/.dev  ## run the tests, JOBS=2 at a time, then those of the core on the in-process engine
+	$(COMPILE)
+	$(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
+	HOCKET_ENGINE=inprocess $(BIN)/python -m pytest $(AT_A_TIME) -m 'not long' $(INPROCESS_TESTS) $(ARGS)
 
 test-long: $(VENV)/.dev  ## run what `make test` leaves out because it takes long, and a part of the core on Ray
+	$(COMPILE)
 	$(BIN)/python -m pytest $(LONG_TESTS) $(ARGS)
 	$(BIN)/python -m pytest -m long $(addprefix --ignore=,$(LONG_TESTS)) $(ARGS)
 	HOCKET_ENGINE=ray $(BIN)/python -m pytest $(RAY_TESTS) $(ARGS)

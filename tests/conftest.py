@@ -171,6 +171,14 @@ def any_session(request: pytest.FixtureRequest, shared_ray: SharedRay) -> Iterat
         yield context
 
 
+def list_new_shared_memory(before: Leftovers) -> list[str]:
+    """Return the files in /dev/shm that were not there before; waits two seconds for them to go: tests beside this one have some for a moment."""
+    deadline = time.monotonic() + 2
+    while (new := sorted(Leftovers.look().shared_memory - before.shared_memory)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return new
+
+
 def wait_until_cpus_are_free() -> None:
     """Make sure that nothing is held any more. Ray hears of it a moment later: there it is waited for, and fails after half a minute."""
     if ENGINE != "ray":

@@ -16,7 +16,7 @@ import pytest
 
 import hocket
 from hocket.testing import Leftovers
-from tests.conftest import RunScript
+from tests.conftest import RunScript, list_new_shared_memory
 
 # A driver with tasks, an actor, shared memory and grandchildren that moved to sessions of their own.
 BUSY_DRIVER = """
@@ -71,15 +71,11 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def list_shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}
-
-
 @pytest.mark.about_local("its guardian and what that leaves behind")
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_driver_leaves_nothing(start_script: RunScript, signal_number: int) -> None:
-    shared_memory = list_shared_memory()
+    before = Leftovers.look()
     driver = start_script(BUSY_DRIVER.format(last="time.sleep(1000)"))
     pids = read_pids(driver)
     assert len(pids) == 6
@@ -87,7 +83,7 @@ def test_killed_driver_leaves_nothing(start_script: RunScript, signal_number: in
     driver.send_signal(signal_number)
     driver.wait()
     assert wait_gone(pids, 2.0) == set()
-    assert list_shared_memory() == shared_memory
+    assert list_new_shared_memory(before) == []
 
 
 @pytest.mark.about_local("its guardian and what that leaves behind")

@@ -15,6 +15,8 @@ import pytest
 
 import hocket
 from hocket import cli
+from hocket.testing import Leftovers
+from tests.conftest import list_new_shared_memory
 
 SOURCE = str(Path(cli.__file__).parents[2])
 
@@ -79,7 +81,7 @@ def is_running(process: psutil.Process) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_demo_that_is_ended_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    shared_before = set(Path("/dev/shm").iterdir())
+    before = Leftovers.look()
     process = start("demo", "--epochs", "10000", cwd=tmp_path)
     driver = psutil.Process(process.pid)
     deadline = time.monotonic() + 30
@@ -96,7 +98,7 @@ def test_demo_that_is_ended_leaves_no_process(tmp_path: Path, number: signal.Sig
         assert process.returncode == 130
         assert "stopped by Ctrl-C" in errors
         assert "Traceback" not in errors
-    assert set(Path("/dev/shm").iterdir()) <= shared_before
+    assert list_new_shared_memory(before) == []
 
 
 def test_version(tmp_path: Path) -> None:
