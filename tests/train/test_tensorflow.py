@@ -128,12 +128,11 @@ def _load_in_process(path: Path) -> list[float]:
     return [float(value) for value in kernel.ravel()]
 
 
-def look(config: dict[str, Any]) -> Any:
-    return json.loads(os.environ["TF_CONFIG"])["task"], os.environ[tf_config.LEGACY_KERAS]
-
-
 @pytest.mark.usefixtures("session")
 def test_a_chief_and_the_trainer_of_2022(tmp_path: Path) -> None:
+    def look(config: dict[str, Any]) -> Any:  # inside: ranks would import this file, and TensorFlow with it
+        return json.loads(os.environ["TF_CONFIG"])["task"], os.environ[tf_config.LEGACY_KERAS]
+
     group = train.DataParallelTrainer(  # which loads no TensorFlow
         look,
         backend_config=classic_tf_config.TFConfigBackend(),
