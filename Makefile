@@ -54,11 +54,11 @@ $(VENV)/.bench: pyproject.toml constraints-dev.txt | $(BIN)/python
 demo: $(VENV)/.demo  ## train a real model on two workers
 	$(BIN)/hocket demo $(ARGS)
 
-# A file stays together, for the fixtures of its module, and the files stay in order, since those that start a Ray come last.
-AT_A_TIME := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# In order, since the tests that start a Ray come last; tests/conftest.py says what stays together.
+AT_A_TIME := -n $(JOBS) --no-loadscope-reorder
 # Tests start thousands of processes, and each would compile what it imports: not all of them keep bytecode.
 export PYTHONDONTWRITEBYTECODE :=
-COMPILE := -$(BIN)/python -m compileall -q src
+COMPILE := -$(BIN)/python -m compileall -q src tests
 
 test: $(VENV)/.dev  ## run the tests, JOBS=2 at a time, then those of the core on the in-process engine
 	$(COMPILE)

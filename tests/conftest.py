@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -38,6 +39,24 @@ PATIENCE = 4
 """How many times longer a test may take on Ray, where a worker takes a second to start. A guess."""
 
 SESSION_CPUS = 2
+
+
+IN_HALVES = "tests/engine/ray/test_contract.py"
+"""It takes longer than all other tests of Ray, and comes last as they do: one process would wait for the other."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give the processes of pytest-xdist a file at a time: its tests share the fixtures of their module."""
+    made: Any = importlib.import_module("xdist.scheduler").LoadFileScheduling(config, log)
+    get_file = made._split_scope
+
+    def get_part(nodeid: str) -> str:
+        half = f" {zlib.crc32(nodeid.encode()) % 2}" if nodeid.startswith(IN_HALVES) else ""
+        return f"{get_file(nodeid)}{half}"
+
+    made._split_scope = get_part
+    return made
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
