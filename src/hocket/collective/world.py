@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket import exceptions
-from hocket.collective import arithmetic, errors, host_group
+from hocket.collective import arithmetic, errors, host_group, peer_monitor
 from hocket.collective.arithmetic import NUMPY, ReduceOp
 from hocket.core import actor, api
 
@@ -62,6 +62,8 @@ class World:
         self._local = local
         self._all_gather_hosts = all_gather_hosts
         self._is_apart = len(self._hosts) > 1
+        #: Why nothing can be called any more.
+        self._error: errors.CollectiveError | None = None
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM) -> None:
         """Put the sum of all ranks' arrays, or what `op` makes of them, into each.
@@ -84,11 +86,14 @@ class World:
                 _check_op(flat, op)
             return
         _check_op(flat, op)
+        self._reduce_apart(flat, op, f"all_reduce({_describe(flat)}, {op.name.lower()})")
+
+    def _reduce_apart(self, flat: Array, op: ReduceOp, call: str) -> None:
         inner = ReduceOp.SUM if op is ReduceOp.MEAN else op
         if self._local is not None:
             self._local.reduce(flat, 0, inner)
         if self._all_gather_hosts is not None:
-            first, *others = self._all_gather_hosts(flat)
+            first, *others = self._exchange(self._all_gather_hosts, call, flat)
             np.copyto(flat, first)
             for other in others:
                 _COMBINE[inner](flat, other, out=flat)
@@ -117,7 +122,8 @@ class World:
         if not self._is_apart:
             return
         if self._all_gather_hosts is not None:
-            given = self._all_gather_hosts(data if self.rank in home else None)
+            call = f"broadcast({_describe(flat)}, root {root})"
+            given = self._exchange(self._all_gather_hosts, call, data if self.rank in home else None)
             if self.rank not in home:
                 np.copyto(data, next(value for value in given if value is not None))
         if self.rank not in home:
@@ -140,7 +146,8 @@ class World:
         packed = b""
         if self._all_gather_hosts is not None:
             found: dict[int, bytes] = {}
-            for host, given in zip(self._hosts, self._all_gather_hosts(here), strict=True):
+            all_given = self._exchange(self._all_gather_hosts, "all_gather_object", here)
+            for host, given in zip(self._hosts, all_given, strict=True):
                 found.update(zip(host, given, strict=True))
             packed = pickle.dumps([found[rank] for rank in range(self.size)])
         all_of_them: list[bytes] = pickle.loads(self._gather_here(packed)[0])
@@ -153,7 +160,7 @@ class World:
             CollectiveError: See `all_reduce`.
         """
         if self._is_apart:
-            self.all_reduce(np.zeros(1, np.int32))
+            self._reduce_apart(np.zeros(1, np.int32), ReduceOp.SUM, "barrier")
         elif self._local is not None:
             self._local.barrier()
 
@@ -161,6 +168,28 @@ class World:
         """Leave. Whoever waits for this rank gets an error."""
         if self._local is not None:
             self._local.close()
+
+    def _exchange(self, all_gather_hosts: HostAllGather, call: str, value: Any) -> list[Any]:
+        """Give a value to the other machines; return those of all.
+
+        Raises:
+            CollectiveMismatchError: Another machine's ranks call something else.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            given = all_gather_hosts((call, value))
+            for host, (theirs, _) in zip(self._hosts, given, strict=True):
+                if theirs != call:
+                    raise errors.CollectiveMismatchError(
+                        f"Rank {self.rank} calls {call}, but rank {host[0]} at the same place {theirs}. "
+                        "All ranks must call the same operations in the same order, with equal shapes, dtypes and roots."
+                    )
+        except errors.CollectiveError as error:
+            self._error = error
+            self.close()  # so that the other ranks of this machine hear of it
+            raise
+        return [one for _, one in given]
 
     def _spread(self, flat: Array) -> None:
         """Give the other ranks of this machine what its first one has."""
@@ -188,12 +217,20 @@ def _flatten(array: Array) -> Array:
         raise TypeError(
             f"A collective takes a numpy array, which it changes in place, but received {type(array).__name__}. Write numpy.asarray(...) first."
         )
+    if array.dtype.hasobject:
+        raise TypeError(
+            f"A collective takes an array of numbers, but received one of {array.dtype}. Use all_gather_object for what is to be pickled."
+        )
     if not (array.flags.c_contiguous and array.flags.writeable):
         raise ValueError(
             f"A collective changes its array in place, but received one of shape {array.shape} that is "
             f"{'read-only' if array.flags.c_contiguous else 'not contiguous'}. Pass a copy: array.copy()."
         )
     return array.reshape(-1)
+
+
+def _describe(flat: Array) -> str:
+    return f"{flat.nbytes:,} bytes of {peer_monitor.shorten(str(flat.dtype))}"
 
 
 def _check_op(flat: Array, op: ReduceOp) -> None:
