@@ -9,8 +9,10 @@ are the engine's own objects. That is for frameworks without a transport; torch 
 from __future__ import annotations
 
 import asyncio
+import functools
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -23,8 +25,18 @@ from hocket.core import actor, api
 
 Array: TypeAlias = npt.NDArray[Any]
 
-HostAllGather: TypeAlias = Callable[[Any], list[Any]]
-"""Gives a value to the other machines; returns the values of all, in the machines' order."""
+
+@final
+@dataclass(frozen=True, slots=True)
+class UnequalCalls:
+    """What the machines get whose ranks call different operations."""
+
+    calls: Sequence[str]
+    """What the ranks of each call."""
+
+
+HostAllGather: TypeAlias = Callable[[str, Any], list[Any] | UnequalCalls]
+"""Says what is called, and gives a value to the other machines; returns the values of all, in the machines' order."""
 
 _COMBINE: Final = NUMPY.combine
 
@@ -86,7 +98,7 @@ class World:
                 _check_op(flat, op)
             return
         _check_op(flat, op)
-        self._reduce_apart(flat, op, f"all_reduce({_describe(flat)}, {op.name.lower()})")
+        self._reduce_apart(flat, op, _describe("all_reduce", flat.nbytes, flat.dtype, op))
 
     def _reduce_apart(self, flat: Array, op: ReduceOp, call: str) -> None:
         inner = ReduceOp.SUM if op is ReduceOp.MEAN else op
@@ -122,7 +134,7 @@ class World:
         if not self._is_apart:
             return
         if self._all_gather_hosts is not None:
-            call = f"broadcast({_describe(flat)}, root {root})"
+            call = _describe("broadcast", flat.nbytes, flat.dtype, root)
             given = self._exchange(self._all_gather_hosts, call, data if self.rank in home else None)
             if self.rank not in home:
                 np.copyto(data, next(value for value in given if value is not None))
@@ -178,18 +190,20 @@ class World:
         if self._error is not None:
             raise self._error
         try:
-            given = all_gather_hosts((call, value))
-            for host, (theirs, _) in zip(self._hosts, given, strict=True):
-                if theirs != call:
-                    raise errors.CollectiveMismatchError(
-                        f"Rank {self.rank} calls {call}, but rank {host[0]} at the same place {theirs}. "
-                        "All ranks must call the same operations in the same order, with equal shapes, dtypes and roots."
-                    )
+            given = all_gather_hosts(call, value)
+            if isinstance(given, UnequalCalls):
+                rank, theirs = next(
+                    (host[0], other) for host, other in zip(self._hosts, given.calls, strict=True) if other != call
+                )
+                raise errors.CollectiveMismatchError(
+                    f"Rank {self.rank} calls {call}, but rank {rank} at the same place {theirs}. "
+                    "All ranks must call the same operations in the same order, with equal shapes, dtypes and roots."
+                )
         except errors.CollectiveError as error:
             self._error = error
             self.close()  # so that the other ranks of this machine hear of it
             raise
-        return [one for _, one in given]
+        return given
 
     def _spread(self, flat: Array) -> None:
         """Give the other ranks of this machine what its first one has."""
@@ -229,8 +243,11 @@ def _flatten(array: Array) -> Array:
     return array.reshape(-1)
 
 
-def _describe(flat: Array) -> str:
-    return f"{flat.nbytes:,} bytes of {peer_monitor.shorten(str(flat.dtype))}"
+@functools.lru_cache
+def _describe(kind: str, num_bytes: int, dtype: np.dtype[Any], detail: int) -> str:
+    """Return a call in words; kept, because it is made again at each step."""
+    how = detail.name.lower() if isinstance(detail, ReduceOp) else f"root {detail}"
+    return f"{kind}({num_bytes:,} bytes of {peer_monitor.shorten(str(dtype))}, {how})"
 
 
 def _check_op(flat: Array, op: ReduceOp) -> None:
@@ -252,16 +269,18 @@ class HostAllGatherActor:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._rounds: dict[int, tuple[dict[int, Any], asyncio.Event]] = {}
+        self._rounds: dict[int, tuple[dict[int, Any], dict[int, str], asyncio.Event]] = {}
 
-    async def gather(self, turn: int, host: int, value: Any) -> list[Any]:
-        """Give this machine's value of a turn; return those of all."""
-        values, is_full = self._rounds.setdefault(turn, ({}, asyncio.Event()))
-        values[host] = value
+    async def gather(self, turn: int, host: int, call: str, value: Any) -> list[Any] | UnequalCalls:
+        """Say what this machine's ranks call in a turn, and give their value; return those of all."""
+        values, calls, is_full = self._rounds.setdefault(turn, ({}, {}, asyncio.Event()))
+        values[host], calls[host] = value, call
         if len(values) == self._size:
             is_full.set()
             del self._rounds[turn]  # those who wait hold it
         await is_full.wait()
+        if any(other != call for other in calls.values()):
+            return UnequalCalls([calls[other] for other in range(self._size)])
         return [values[other] for other in range(self._size)]
 
 
@@ -280,11 +299,11 @@ def through_actor(handle: actor.ActorHandle, host: int, timeout_s: float) -> Hos
     """
     turn = 0
 
-    def gather(value: Any) -> list[Any]:
+    def gather(call: str, value: Any) -> list[Any] | UnequalCalls:
         nonlocal turn
         turn += 1
         try:
-            values: list[Any] = api.get(handle.gather.remote(turn, host, value), timeout=timeout_s)
+            values: list[Any] | UnequalCalls = api.get(handle.gather.remote(turn, host, call, value), timeout=timeout_s)
         except exceptions.GetTimeoutError as error:
             raise errors.CollectiveTimeoutError(
                 f"Another machine's ranks have not come to the same operation after {timeout_s:.0f} s. All ranks must call the same operations."
