@@ -16,7 +16,11 @@ from hocket.train.checkpoints import file_chunks, storage
 from hocket.train.rank import reports
 from hocket.train.run import checkpoint_manager
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.about_local("nothing: it needs no engine, and forks, which a Ray in this process does not bear"),
+]
 
 
 class Shared:

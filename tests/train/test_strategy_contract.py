@@ -14,7 +14,7 @@ from hocket.testing.strategy_contract import StrategyContract
 from hocket.train import strategies
 from tests.train.elastic_averaging import ElasticAveraging
 
-pytestmark = [pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.timeout(60), pytest.mark.about_local("nothing: it opens the engines that it names")]
 
 
 class TestAllReduce(StrategyContract):
