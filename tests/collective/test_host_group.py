@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.collective import ReduceOp, errors, host_group, peer_monitor, rendezvous, segment, stacks
+from hocket.collective import errors, host_group, peer_monitor, rendezvous, segment, stacks
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -62,47 +62,6 @@ def start(body: Body, size: int, folder: Path, timeout_s: float = 30.0) -> list[
 def run(body: Body, size: int, folder: Path, timeout_s: float = 30.0) -> list[Any]:
     found: list[Any] = hocket.get(start(body, size, folder, timeout_s))
     return found
-
-
-CHUNK = segment.CHUNK_BYTES // 8
-
-
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_sums_of_all_lengths(size: int, tmp_path: Path) -> None:
-    def body(group: Group) -> bool:
-        rows = np.random.default_rng(0)
-        for count in (1, 2, 5, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 5 * CHUNK + 17):
-            values = rows.integers(-1000, 1000, (group.size, count))
-            for op, expected in (
-                (ReduceOp.SUM, values.sum(0)),
-                (ReduceOp.MAX, values.max(0)),
-                (ReduceOp.MEAN, values.sum(0) / group.size),
-            ):
-                mine = values[group.rank].astype(np.float64 if op is ReduceOp.MEAN else np.int64)
-                group.all_reduce(mine, op)
-                if not np.array_equal(mine, expected):
-                    return False
-        return True
-
-    assert run(body, size, tmp_path) == [True] * size
-
-
-def test_ranks_of_any_pace_stay_in_step(tmp_path: Path) -> None:
-    def body(group: Group) -> list[int]:
-        pace = np.random.default_rng(group.rank)
-        found = []
-        for turn in range(300):
-            for _ in range(int(pace.integers(0, 200))):
-                pace.random()
-            value = np.full(1 + turn % 7, turn * (group.rank + 1))
-            group.all_reduce(value)
-            if turn % 5 == group.rank or turn % 5 < group.size:
-                group.barrier()
-                group.barrier()
-            found.append(int(value[-1]))
-        return found
-
-    assert run(body, 3, tmp_path) == [[turn * 6 for turn in range(300)]] * 3
 
 
 def test_nobody_burns_a_core_while_waiting(tmp_path: Path) -> None:
@@ -184,17 +143,6 @@ def test_an_interrupted_rank_leaves_the_group(tmp_path: Path) -> None:
     mine, theirs = run(body, 2, tmp_path)
     assert "all_reduce(24 bytes of f64, sum) was broken off by KeyboardInterrupt. Make a new group" in mine
     assert "has left the group, but rank 1 waits for it in barrier" in theirs
-
-
-def test_a_mean_of_whole_numbers_is_refused_and_leaves_the_group_as_it_is(tmp_path: Path) -> None:
-    def body(group: Group) -> int:
-        values = np.ones(3, np.int32)
-        with pytest.raises(TypeError, match="op=MEAN needs floats, but received int32"):
-            group.all_reduce(values, ReduceOp.MEAN)
-        group.all_reduce(values)
-        return int(values[0])
-
-    assert run(body, 2, tmp_path) == [2, 2]
 
 
 def test_a_stall_is_reported_and_waited_through(tmp_path: Path) -> None:

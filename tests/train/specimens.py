@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.testing.suites.framework_programs import DTYPES, FEATURES, LR, OUTPUTS, ROWS, Specimen
+from hocket.testing.framework_programs import DTYPES, FEATURES, LR, OUTPUTS, ROWS, Specimen
 from hocket.train.run import backend
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -214,6 +215,22 @@ def test_the_manifest_holds_plain_numbers(tmp_path: Path) -> None:
     manifest = json.loads(Path(checkpoint.path, storage.MANIFEST_NAME).read_text())
     assert manifest["metrics"] == {"loss": 0.5}
     assert manifest["files"]["weights"]["size_bytes"] == 1
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_and_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_folder(tmp_path / "source", weights="w", **{"inner/bias": "b"})
+    scan = os.scandir
+
+    def fail(path: Any) -> Any:
+        if Path(path).name == "inner":
+            raise PermissionError(errno.EACCES, "on purpose", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(PermissionError, match=r"on purpose: '.*/inner'"):
+        storage.list_contents(str(folder))
 
 
 def test_a_name_that_is_taken(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import pytest
 
 import hocket
 from hocket import train
+from hocket.train.strategies import hosting
 from tests.train.elastic_averaging import ElasticAveraging
 
 pytestmark = [
@@ -304,3 +306,19 @@ def test_what_it_cannot_see_is_refused(tmp_path: Path) -> None:
         run(foreign)
     with pytest.raises(TypeError, match=r"The strategy .* has no open\(\)"):
         run(forget, train.strategies.Strategy())
+
+
+class Program:
+    """A training function that is an object, with attributes named like those of what carries it."""
+
+    def __init__(self) -> None:
+        self.strategy = self._function = "mine"
+
+    def __call__(self) -> str:
+        return self._function
+
+
+def test_a_training_function_may_be_an_object_with_attributes_of_any_name() -> None:
+    carried = hosting.add_strategy(Program(), train.strategies.LocalSGD(2), lambda strategy: contextlib.nullcontext())
+    assert carried.strategy == train.strategies.LocalSGD(2)
+    assert carried() == "mine"

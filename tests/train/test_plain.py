@@ -199,19 +199,3 @@ def test_a_checkpoint_of_what_has_no_end_is_refused_by_name(tmp_path: Path, make
 
     with pytest.raises(ValueError, match=f"special'.*{what}"):
         fit(loop, tmp_path)
-
-
-def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "weights").write_text("1")
-
-    def loop(config: dict[str, Any]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "file").symlink_to(tmp_path / "data" / "weights")
-            Path(folder, "folder").symlink_to(tmp_path / "data", target_is_directory=True)
-            train.report({}, train.Checkpoint(folder))
-
-    result = fit(loop, tmp_path / "runs")
-    assert result.checkpoint is not None
-    assert Path(result.checkpoint.path, "folder", "weights").read_text() == "1"
-    assert Path(result.checkpoint.path, "file").read_text() == "1"

@@ -324,11 +324,17 @@ class HostGroup:
     def _build_sum(self, op: ReduceOp, calc: Arithmetic) -> Callable[[Any, Sequence[Any], int], None]:
         """Return what adds up the slots into a part that has this rank's own numbers."""
         combine, divide, size = calc.combine[op], calc.divide, self.size
-        is_mean = op == ReduceOp.MEAN
+        is_mean, is_first = op == ReduceOp.MEAN, self.rank == 0
         other = 1 - self.rank
 
         def add(part: Any, slots: Sequence[Any], count: int) -> None:
-            combine(part, slots[other][:count], out=part)  # of two numbers, either may come first
+            theirs = slots[other][:count]
+            if (
+                is_first
+            ):  # in both ranks: products of complex numbers, zeros and NaNs have other bits the other way round
+                combine(part, theirs, out=part)
+            else:
+                combine(theirs, part, out=part)
             if is_mean:
                 divide(part, 2, out=part)
 

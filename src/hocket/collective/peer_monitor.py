@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from hocket.collective import errors, segment, stacks
+from hocket.collective.arithmetic import ReduceOp
 
 STALL_SECONDS = float(os.environ.get("HOCKET_COLLECTIVE_STALL_S", "20"))
 """After how long a rank that waits says so, with everybody's stack. It goes on waiting until the group's time-out."""
@@ -32,8 +33,6 @@ KINDS: Final = (
     "barrier",
 )
 """The operations, by the number in a header."""
-
-_OPS = ("sum", "product", "min", "max", "mean")
 
 _log = logging.getLogger("hocket.collective")
 
@@ -60,7 +59,7 @@ def describe(doing: int, amount: int) -> str:
     dtype = (doing >> 24).to_bytes(5, "little").rstrip(b"\0").decode()
     details = [f"{amount:,} bytes of {dtype}"]
     if kind in ("all_reduce", "reduce", "reduce_scatter"):
-        details.append(_OPS[doing >> 8 & 0xF])
+        details.append(ReduceOp(doing >> 8 & 0xF).name.lower())
     if kind in ("reduce", "broadcast", "gather", "scatter"):
         details.append(f"root {doing >> 12 & 0xFFF}")
     return f"{kind}({', '.join(details)})"

@@ -9,22 +9,34 @@ are the engine's own objects. That is for frameworks without a transport; torch 
 from __future__ import annotations
 
 import asyncio
+import functools
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from hocket import exceptions
-from hocket.collective import arithmetic, errors, host_group
+from hocket.collective import arithmetic, errors, host_group, peer_monitor
 from hocket.collective.arithmetic import NUMPY, ReduceOp
 from hocket.core import actor, api
 
 Array: TypeAlias = npt.NDArray[Any]
 
-HostAllGather: TypeAlias = Callable[[Any], list[Any]]
-"""Gives a value to the other machines; returns the values of all, in the machines' order."""
+
+@final
+@dataclass(frozen=True, slots=True)
+class UnequalCalls:
+    """What the machines get whose ranks call different operations."""
+
+    calls: Sequence[str]
+    """What the ranks of each call."""
+
+
+HostAllGather: TypeAlias = Callable[[str, Any], list[Any] | UnequalCalls]
+"""Says what is called, and gives a value to the other machines; returns the values of all, in the machines' order."""
 
 _COMBINE: Final = NUMPY.combine
 
@@ -62,6 +74,8 @@ class World:
         self._local = local
         self._all_gather_hosts = all_gather_hosts
         self._is_apart = len(self._hosts) > 1
+        #: Why nothing can be called any more.
+        self._error: errors.CollectiveError | None = None
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM) -> None:
         """Put the sum of all ranks' arrays, or what `op` makes of them, into each.
@@ -84,11 +98,14 @@ class World:
                 _check_op(flat, op)
             return
         _check_op(flat, op)
+        self._reduce_apart(flat, op, _describe("all_reduce", flat.nbytes, flat.dtype, op))
+
+    def _reduce_apart(self, flat: Array, op: ReduceOp, call: str) -> None:
         inner = ReduceOp.SUM if op is ReduceOp.MEAN else op
         if self._local is not None:
             self._local.reduce(flat, 0, inner)
         if self._all_gather_hosts is not None:
-            first, *others = self._all_gather_hosts(flat)
+            first, *others = self._exchange(self._all_gather_hosts, call, flat)
             np.copyto(flat, first)
             for other in others:
                 _COMBINE[inner](flat, other, out=flat)
@@ -117,7 +134,8 @@ class World:
         if not self._is_apart:
             return
         if self._all_gather_hosts is not None:
-            given = self._all_gather_hosts(data if self.rank in home else None)
+            call = _describe("broadcast", flat.nbytes, flat.dtype, root)
+            given = self._exchange(self._all_gather_hosts, call, data if self.rank in home else None)
             if self.rank not in home:
                 np.copyto(data, next(value for value in given if value is not None))
         if self.rank not in home:
@@ -140,7 +158,8 @@ class World:
         packed = b""
         if self._all_gather_hosts is not None:
             found: dict[int, bytes] = {}
-            for host, given in zip(self._hosts, self._all_gather_hosts(here), strict=True):
+            all_given = self._exchange(self._all_gather_hosts, "all_gather_object", here)
+            for host, given in zip(self._hosts, all_given, strict=True):
                 found.update(zip(host, given, strict=True))
             packed = pickle.dumps([found[rank] for rank in range(self.size)])
         all_of_them: list[bytes] = pickle.loads(self._gather_here(packed)[0])
@@ -153,7 +172,7 @@ class World:
             CollectiveError: See `all_reduce`.
         """
         if self._is_apart:
-            self.all_reduce(np.zeros(1, np.int32))
+            self._reduce_apart(np.zeros(1, np.int32), ReduceOp.SUM, "barrier")
         elif self._local is not None:
             self._local.barrier()
 
@@ -161,6 +180,30 @@ class World:
         """Leave. Whoever waits for this rank gets an error."""
         if self._local is not None:
             self._local.close()
+
+    def _exchange(self, all_gather_hosts: HostAllGather, call: str, value: Any) -> list[Any]:
+        """Give a value to the other machines; return those of all.
+
+        Raises:
+            CollectiveMismatchError: Another machine's ranks call something else.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            given = all_gather_hosts(call, value)
+            if isinstance(given, UnequalCalls):
+                rank, theirs = next(
+                    (host[0], other) for host, other in zip(self._hosts, given.calls, strict=True) if other != call
+                )
+                raise errors.CollectiveMismatchError(
+                    f"Rank {self.rank} calls {call}, but rank {rank} at the same place {theirs}. "
+                    "All ranks must call the same operations in the same order, with equal shapes, dtypes and roots."
+                )
+        except errors.CollectiveError as error:
+            self._error = error
+            self.close()  # so that the other ranks of this machine hear of it
+            raise
+        return given
 
     def _spread(self, flat: Array) -> None:
         """Give the other ranks of this machine what its first one has."""
@@ -188,12 +231,23 @@ def _flatten(array: Array) -> Array:
         raise TypeError(
             f"A collective takes a numpy array, which it changes in place, but received {type(array).__name__}. Write numpy.asarray(...) first."
         )
+    if array.dtype.hasobject:
+        raise TypeError(
+            f"A collective takes an array of numbers, but received one of {array.dtype}. Use all_gather_object for what is to be pickled."
+        )
     if not (array.flags.c_contiguous and array.flags.writeable):
         raise ValueError(
             f"A collective changes its array in place, but received one of shape {array.shape} that is "
             f"{'read-only' if array.flags.c_contiguous else 'not contiguous'}. Pass a copy: array.copy()."
         )
     return array.reshape(-1)
+
+
+@functools.lru_cache
+def _describe(kind: str, num_bytes: int, dtype: np.dtype[Any], detail: int) -> str:
+    """Return a call in words; kept, because it is made again at each step."""
+    how = detail.name.lower() if isinstance(detail, ReduceOp) else f"root {detail}"
+    return f"{kind}({num_bytes:,} bytes of {peer_monitor.shorten(str(dtype))}, {how})"
 
 
 def _check_op(flat: Array, op: ReduceOp) -> None:
@@ -215,16 +269,18 @@ class HostAllGatherActor:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._rounds: dict[int, tuple[dict[int, Any], asyncio.Event]] = {}
+        self._rounds: dict[int, tuple[dict[int, Any], dict[int, str], asyncio.Event]] = {}
 
-    async def gather(self, turn: int, host: int, value: Any) -> list[Any]:
-        """Give this machine's value of a turn; return those of all."""
-        values, is_full = self._rounds.setdefault(turn, ({}, asyncio.Event()))
-        values[host] = value
+    async def gather(self, turn: int, host: int, call: str, value: Any) -> list[Any] | UnequalCalls:
+        """Say what this machine's ranks call in a turn, and give their value; return those of all."""
+        values, calls, is_full = self._rounds.setdefault(turn, ({}, {}, asyncio.Event()))
+        values[host], calls[host] = value, call
         if len(values) == self._size:
             is_full.set()
             del self._rounds[turn]  # those who wait hold it
         await is_full.wait()
+        if any(other != call for other in calls.values()):
+            return UnequalCalls([calls[other] for other in range(self._size)])
         return [values[other] for other in range(self._size)]
 
 
@@ -243,11 +299,11 @@ def through_actor(handle: actor.ActorHandle, host: int, timeout_s: float) -> Hos
     """
     turn = 0
 
-    def gather(value: Any) -> list[Any]:
+    def gather(call: str, value: Any) -> list[Any] | UnequalCalls:
         nonlocal turn
         turn += 1
         try:
-            values: list[Any] = api.get(handle.gather.remote(turn, host, value), timeout=timeout_s)
+            values: list[Any] | UnequalCalls = api.get(handle.gather.remote(turn, host, call, value), timeout=timeout_s)
         except exceptions.GetTimeoutError as error:
             raise errors.CollectiveTimeoutError(
                 f"Another machine's ranks have not come to the same operation after {timeout_s:.0f} s. All ranks must call the same operations."

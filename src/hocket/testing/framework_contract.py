@@ -29,13 +29,13 @@ import pytest
 
 from hocket import train
 from hocket.core import session
-from hocket.testing import leftovers
-from hocket.testing.suites import framework_programs as programs
+from hocket.testing import framework_programs as programs
+from hocket.testing import leftovers, limits
 from hocket.train import strategies
 from hocket.train.strategies import hosting
 
 
-class FrameworkContract:
+class FrameworkContract(limits.DeclaresLimits):
     """What every framework must do."""
 
     specimen: ClassVar[programs.Specimen]
@@ -54,12 +54,11 @@ class FrameworkContract:
         """Keep where runs are stored."""
         self._folder = tmp_path
 
-    def need(self, *abilities: str) -> None:
+    def require(self, ability: str) -> None:
         """Leave a test out if the framework declares that it lacks an ability."""
-        limits = self.specimen.find_limits()
-        for ability in abilities:
-            if ability in limits:
-                pytest.skip(limits[ability])
+        declared = self.specimen.find_limits()
+        if ability in declared:
+            pytest.skip(declared[ability])
 
     def run(
         self,
@@ -100,18 +99,18 @@ class FrameworkContract:
     # --- arrays -------------------------------------------------------------------------------------------------------
 
     def test_arrays_keep_their_bits_to_the_host_and_back(self) -> None:
-        limits = self.specimen.find_limits()
-        self.run(programs.check_round_trips, [dtype for dtype in programs.DTYPES if dtype not in limits])
+        declared = self.specimen.find_limits()
+        self.run(programs.check_round_trips, [dtype for dtype in programs.DTYPES if dtype not in declared])
 
     def test_what_is_no_array_is_refused(self) -> None:
         self.run(programs.check_refusal)
 
+    @pytest.mark.needs("crossing")
     def test_a_step_visits_the_host_once_and_goes_on_with_what_that_makes(self) -> None:
-        self.need("crossing")
         self.run(programs.check_crossing)
 
+    @pytest.mark.needs("crossing")
     def test_an_error_on_the_host_ends_the_step(self) -> None:
-        self.need("crossing")
         self.run(programs.check_crossing_error)
 
     # --- weights ------------------------------------------------------------------------------------------------------
@@ -130,8 +129,8 @@ class FrameworkContract:
 
     # --- strategies ---------------------------------------------------------------------------------------------------
 
+    @pytest.mark.needs("strategies")
     def test_a_strategy_sees_each_step_and_the_end(self, tmp_path: Path) -> None:
-        self.need("strategies")
         size = self.run(programs.learn, 3, strategy=programs.Probe(str(tmp_path / "notes")))[1]
         notes = (tmp_path / "notes").read_text().split()
         assert notes[0] == "open"
@@ -140,14 +139,14 @@ class FrameworkContract:
         assert sum(int(note.partition(":")[2]) for note in notes if note.startswith("after")) == 3
         assert [note for note in notes if note == "close"] == ["close"] == notes[-1:]
 
+    @pytest.mark.needs("strategies")
     def test_a_strategy_is_closed_after_an_error(self, tmp_path: Path) -> None:
-        self.need("strategies")
         with pytest.raises(train.TrainingFailedError, match="out of luck"):
             self.run(programs.learn_and_fail, strategy=programs.Probe(str(tmp_path / "notes")))
         assert (tmp_path / "notes").read_text().split()[-1] == "close"
 
+    @pytest.mark.needs("strategies")
     def test_steps_are_taken_with_what_a_strategy_makes_of_gradients(self) -> None:
-        self.need("strategies")
         before, _ = self.run(programs.learn, 0)
         once, _ = self.run(programs.learn, 1)
         twice, _ = self.run(programs.learn, 1, strategy=programs.Doubling())
@@ -155,37 +154,37 @@ class FrameworkContract:
             np.testing.assert_allclose(two - start, 2 * (one - start), atol=1e-5)
         assert any(not np.array_equal(start, one) for start, one in zip(before, once, strict=True))
 
+    @pytest.mark.needs("strategies")
     def test_a_strategy_sets_parameters_after_a_step(self) -> None:
-        self.need("strategies")
         after, _ = self.run(programs.learn, 2, strategy=programs.Setting(5.0))
         assert all(np.array_equal(array, np.full_like(array, 5.0)) for array in after)
 
+    @pytest.mark.needs("strategies", "taken steps")
     def test_a_strategy_takes_steps(self) -> None:
-        self.need("strategies", "taken steps")
         after, _ = self.run(programs.learn, 2, strategy=programs.Stepping(7.0))
         assert all(np.array_equal(array, np.full_like(array, 7.0)) for array in after)
 
+    @pytest.mark.needs("strategies")
     def test_what_cannot_be_driven_is_refused(self) -> None:
-        self.need("strategies")
         with pytest.raises(train.TrainingFailedError, match=r"Odd.open\(\) must return a StrategyRuntime"):
             self.run(programs.learn, 1, strategy=programs.Odd())
 
     # --- several ranks ------------------------------------------------------------------------------------------------
 
+    @pytest.mark.needs("collectives")
     def test_ranks_have_collectives(self) -> None:
-        self.need("collectives")
         assert self.run(programs.use_collectives, num_workers=2) == [[0, 0, 2, 3.0, 7.0], [1, 1, 2, 3.0, 7.0]]
 
+    @pytest.mark.needs("strategies", "collectives")
     def test_two_ranks_take_the_steps_of_one_with_all_rows(self) -> None:
-        self.need("strategies", "collectives")
         alone, _ = self.run(programs.learn, 4)
         first, second = self.run(programs.learn_part, 4, num_workers=2)
         for one, other, expected in zip(first, second, alone, strict=True):
             assert np.array_equal(one, other)
             np.testing.assert_allclose(one, expected, atol=1e-5)
 
+    @pytest.mark.needs("strategies", "collectives")
     def test_ranks_that_meet_rarely_are_equal_in_the_end(self) -> None:
-        self.need("strategies", "collectives")
         first, second = self.run(programs.learn_part, 3, strategy=strategies.LocalSGD(2), num_workers=2)
         assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 
@@ -194,8 +193,8 @@ class FrameworkContract:
     def test_optimizers_are_converted_or_refused_by_name(self) -> None:
         self.run(programs.check_conversion)
 
+    @pytest.mark.needs("conversion", "strategies")
     def test_servers_take_the_frameworks_own_steps(self) -> None:
-        self.need("conversion", "strategies")
         own, _ = self.run(programs.learn, 4)
         served, _ = self.run(
             functools.partial(programs.learn, on_servers=True), 4, strategy=strategies.ParameterServer(1)

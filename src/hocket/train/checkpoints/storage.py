@@ -234,12 +234,13 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
     Raises:
         ValueError: There is something else in it: a pipe, a socket or a device, which cannot be read to an end, a link
             that leads nowhere, or one to a folder that it is in.
+        OSError: A folder cannot be listed.
     """
     folders: list[str] = []
     files: list[str] = []
     outer: dict[str, frozenset[tuple[int, int]]] = {}
     """By path of a folder, itself and those that it is in, by their numbers."""
-    for folder, inner_folders, names in os.walk(source, followlinks=True):
+    for folder, inner_folders, names in os.walk(source, onerror=_raise, followlinks=True):
         inner_folders.sort()  # the walk follows them in this order
         outer[folder] = _enter(folder, source, outer.get(str(Path(folder).parent), frozenset()))
         for name in names:
@@ -250,6 +251,11 @@ def list_contents(source: str) -> tuple[list[str], list[str]]:
             str(Path(inner, name)) for name in sorted(names) if name not in (MANIFEST_NAME, f"{MANIFEST_NAME}.tmp")
         ]
     return folders, files
+
+
+def _raise(error: OSError) -> None:
+    """Raise what a walk would leave out with all that is below it."""
+    raise error
 
 
 def _enter(folder: str, source: str, outer: frozenset[tuple[int, int]]) -> frozenset[tuple[int, int]]:
@@ -366,7 +372,7 @@ def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mappin
         relative: {"size_bytes": record.size_bytes, "sha256": record.sha256} for relative, record in files.items()
     }
     replace_manifest(folder, {**extra, "files": described})
-    for inner, _, _ in os.walk(folder):
+    for inner, _, _ in os.walk(folder, onerror=_raise):
         _sync_folder(Path(inner))
 
 

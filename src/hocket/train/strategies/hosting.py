@@ -59,10 +59,10 @@ class FunctionWithStrategy:
     """
 
     def __init__(self, function: Callable[..., Any], strategy: strategies.Strategy, use_strategy: UseStrategy) -> None:
+        functools.update_wrapper(self, function)  # first, because it takes over an object's attributes
         self._function = function
         self.strategy: Final = strategy
         self._use_strategy = use_strategy
-        functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any) -> Any:
         """Run it in a rank."""

@@ -1,0 +1,364 @@
+"""The judge of what stores checkpoints: tests that everything must pass that brings a rank's files into a run's folder.
+
+To test one, inherit and say how to open it at a place::
+
+    class TestMine(CheckpointStoreContract):
+        def open_store(self, place, num_to_keep=None):
+            return MyStore(place, num_to_keep)  # a CheckpointStore
+
+Each test has a place of its own. A store that is opened there again, in this process or another one, finds what was
+committed. To find every moment at which a save can be cut short, the suite saves in a forked process and ends it, or
+fails it, at its first, second, third... use of the file system.
+
+Abilities that `CheckpointStoreContract.limits` may name, each with a sentence that says why it is lacking:
+
+========== ==========================================================================================================
+``parts``  several ranks give parts of one checkpoint
+``damage`` a committed checkpoint whose files are changed is passed over
+``errors`` a file system that fails during a save leaves the earlier checkpoints as they are
+========== ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pytest
+
+from hocket.testing import limits
+
+STEPS_AT_MOST: Final = 400
+"""More uses of the file system than a save of three small files has. A guess."""
+
+NOT_UTF_8: Final = os.fsdecode(b"caf\xe9")
+"""A file name that is no text, as disks of other systems have."""
+
+_RAISED, _RETURNED, _WRONG = 3, 4, 5
+"""How a forked process ends."""
+
+
+class CheckpointStore(Protocol):
+    """What the suite needs of a store."""
+
+    def save(self, sources: Sequence[Path], step: int) -> None:
+        """Commit a checkpoint.
+
+        Args:
+            sources: The folder of each rank.
+            step: What it is of. No two checkpoints of a place have the same.
+        """
+
+    def list_steps(self) -> list[int]:
+        """Return what the whole checkpoints at the place are of, in the order of their commits."""
+
+    def open_checkpoint(self, step: int) -> Path:
+        """Return a folder with the files of a checkpoint."""
+
+
+class CheckpointStoreContract(limits.DeclaresLimits):
+    """What everything that stores checkpoints must do."""
+
+    def open_store(self, place: Path, num_to_keep: int | None = None) -> CheckpointStore:
+        """Open the store at a place. For the implementation to write.
+
+        Args:
+            place: A folder, which may have checkpoints of an earlier run, or what a killed one has left.
+            num_to_keep: How many of the newest checkpoints are kept. Default: all.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs open_store(self, place, num_to_keep).")
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Path:
+        """Where the store of a test is."""
+        return tmp_path / "place"
+
+    # --- what is saved ------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("kind", ["odd names", "empty", "many", "large", "deep"])
+    def test_what_is_saved_is_found_whole(self, kind: str, place: Path, tmp_path: Path) -> None:
+        source = make_folder(tmp_path / "source", build_files(kind))
+        before = read_folder(source)
+        store = self.open_store(place)
+        store.save([source], 7)
+        assert read_folder(source) == before, "the source stays as it is"
+        (source / "later").write_bytes(b"not saved")
+        for found in (store, self.open_store(place)):
+            assert found.list_steps() == [7]
+            check_folder(found.open_checkpoint(7), before)
+
+    def test_another_process_finds_what_was_committed(self, place: Path, tmp_path: Path) -> None:
+        source = make_folder(tmp_path / "source", build_files("deep"))
+        self.open_store(place).save([source], 3)
+
+        def look() -> None:
+            store = self.open_store(place)
+            assert store.list_steps() == [3]
+            check_folder(store.open_checkpoint(3), read_folder(source))
+
+        assert fork(look) == _RETURNED
+
+    @pytest.mark.needs("parts")
+    def test_the_parts_of_all_ranks_are_one_checkpoint(self, place: Path, tmp_path: Path) -> None:
+        parts = [make_folder(tmp_path / f"{rank}", {f"shard-{rank}": b"s" * rank, "same": b"1"}) for rank in range(3)]
+        self.open_store(place).save(parts, 0)
+        expected = {"shard-0": b"", "shard-1": b"s", "shard-2": b"ss", "same": b"1"}
+        check_folder(self.open_store(place).open_checkpoint(0), expected)
+
+    def test_links_are_saved_as_what_they_lead_to(self, place: Path, tmp_path: Path) -> None:
+        outside = make_folder(tmp_path / "outside", {"weights": b"w", "inner/bias": b"b"})
+        source = make_folder(tmp_path / "source", {"own": b"o"})
+        (source / "file").symlink_to(outside / "weights")
+        (source / "folder").symlink_to(outside / "inner")
+        self.open_store(place).save([source], 0)
+        (outside / "weights").write_bytes(b"changed")
+        check_folder(
+            self.open_store(place).open_checkpoint(0), {"own": b"o", "file": b"w", "folder": None, "folder/bias": b"b"}
+        )
+
+    # --- several ------------------------------------------------------------------------------------------------------
+
+    def test_the_order_is_that_of_the_commits(self, place: Path, tmp_path: Path) -> None:
+        store = self.open_store(place)
+        for step in (30, 4, 100):
+            store.save([make_folder(tmp_path / f"{step}", {"step": b"%d" % step})], step)
+        for found in (store, self.open_store(place)):
+            assert found.list_steps() == [30, 4, 100]
+        again = self.open_store(place)
+        again.save([make_folder(tmp_path / "2", {"step": b"2"})], 2)
+        assert self.open_store(place).list_steps() == [30, 4, 100, 2]
+        assert [read_folder(again.open_checkpoint(step))["step"] for step in (4, 2)] == [b"4", b"2"]
+
+    def test_those_beyond_num_to_keep_are_removed(self, place: Path, tmp_path: Path) -> None:
+        store = self.open_store(place, num_to_keep=2)
+        source = make_folder(tmp_path / "source", {"weights": b"w"})
+        for step in range(5):
+            store.save([source], step)
+            assert store.list_steps() == list(range(max(0, step - 1), step + 1))
+        assert self.open_store(place, num_to_keep=2).list_steps() == [3, 4]
+
+    # --- what is cut short --------------------------------------------------------------------------------------------
+
+    def test_a_save_that_is_killed_anywhere_is_whole_or_not_there(self, place: Path, tmp_path: Path) -> None:
+        self._cut_short_everywhere(place, tmp_path, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    @pytest.mark.needs("errors")
+    def test_a_save_that_fails_anywhere_is_whole_or_not_there(self, place: Path, tmp_path: Path) -> None:
+        def fail() -> None:
+            raise OSError(errno.EIO, "on purpose")
+
+        self._cut_short_everywhere(place, tmp_path, fail)
+
+    def _cut_short_everywhere(self, place: Path, tmp_path: Path, fault: Callable[[], None]) -> None:
+        """Save at many places; cut the first save short at its first use of the file system, the second at its second, and so on."""
+        files = {"weights": b"w" * 5_000, "empty": b"", "deep/er": b"d"}
+        source = make_folder(tmp_path / "source", files)
+        places = (place / str(number) for number in range(1, STEPS_AT_MOST))
+        cut = 0
+        for number, fresh in enumerate(places, 1):
+            self.open_store(fresh).save([source], 0)
+
+            def save(number: int = number, fresh: Path = fresh) -> None:
+                store = self.open_store(fresh)
+                count = cut_short([fresh, source], number, fault)
+                store.save([source], 1)
+                os._exit(_RETURNED if count() >= number else 0)
+
+            ended = fork(save)
+            found = self._reopen(fresh)
+            steps = found.list_steps()
+            assert steps in ([0], [0, 1]), f"after use {number} of the file system, which ended in {ended}"
+            if ended in (0, _RETURNED):
+                assert steps == [0, 1], "a save that returns has committed"
+            for step in steps:
+                check_folder(found.open_checkpoint(step), {**files, "deep": None})
+            found.save([source], 2)
+            assert self.open_store(fresh).list_steps() == [*steps, 2], "what was cut short is not in the way"
+            if ended == 0:
+                assert cut >= len(files), "a save uses the file system at least once for each file"
+                return
+            cut += len(steps) == 1
+        pytest.fail(f"A save uses the file system more than {STEPS_AT_MOST} times.")
+
+    # --- what is refused ----------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        "kind", ["pipe", "socket", "link to a device", "link to nothing", "link to itself", "link to its folder"]
+    )
+    def test_what_is_no_file_is_refused_with_its_path(self, kind: str, place: Path, tmp_path: Path) -> None:
+        source = make_folder(tmp_path / "source", {"weights": b"w", "inner/bias": b"b"})
+        odd = source / "inner" / "odd"
+        bound = None
+        if kind == "pipe":
+            os.mkfifo(odd)
+        elif kind == "socket":
+            bound = socket.socket(socket.AF_UNIX)
+            bind_near(bound, odd)
+        else:
+            targets = {"link to a device": Path("/dev/zero"), "link to itself": odd, "link to its folder": source}
+            odd.symlink_to(targets.get(kind, source / "nothing"))
+        store = self.open_store(place)
+        try:
+            with pytest.raises(ValueError, match="Remove") as caught:
+                store.save([source], 0)
+        finally:
+            if bound is not None:
+                bound.close()
+        assert "inner/odd" in str(caught.value), "the message names the path"
+        assert self._reopen(place).list_steps() == []
+        odd.unlink()
+        self._reopen(place).save([source], 1)
+        assert self.open_store(place).list_steps() == [1], "what was refused is not in the way"
+
+    def test_a_folder_that_is_gone_is_named(self, place: Path, tmp_path: Path) -> None:
+        store = self.open_store(place)
+        with pytest.raises(FileNotFoundError, match="gone"):
+            store.save([tmp_path / "gone"], 0)
+        assert self._reopen(place).list_steps() == []
+
+    @pytest.mark.needs("damage")
+    @pytest.mark.parametrize("how", ["cut", "flip", "remove"])
+    def test_a_damaged_checkpoint_is_passed_over(self, how: str, place: Path, tmp_path: Path) -> None:
+        source = make_folder(tmp_path / "source", {"weights": b"w" * 5_000, "bias": b"b"})
+        store = self.open_store(place)
+        for step in range(2):
+            store.save([source], step)
+        file = store.open_checkpoint(1) / "weights"
+        if how == "remove":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:-1] + (b"x" if how == "flip" else b""))
+        with pytest.warns(UserWarning, match="damaged"):
+            found = self.open_store(place)
+        assert found.list_steps() == [0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found.save([source], 2)
+            assert self.open_store(place).list_steps() == [0, 2]
+
+    def _reopen(self, place: Path) -> CheckpointStore:
+        """Open a store where a save was refused."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a store may tell of what it does not use
+            return self.open_store(place)
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def build_files(kind: str) -> dict[str, bytes | None]:
+    """Return what a folder holds: bytes of files, None of folders."""
+    if kind == "odd names":
+        names = [
+            "a b",
+            ".hidden",
+            "ünïcödé",
+            "-rf",
+            "a\nb",
+            "*?[x]",
+            "%20",
+            "x" * 200,
+            "inner folder/.keep",
+            "a.tmp",
+            NOT_UTF_8,
+        ]
+        return {name: os.fsencode(name) for name in names}
+    if kind == "empty":
+        return {"file": b"", "folder": None, "outer/inner": None}
+    if kind == "many":
+        return {f"{number % 7}/{number}": b"%d" % number for number in range(300)}
+    if kind == "large":
+        return {"large": os.urandom(9_000_001), "small": b"s"}
+    return {"/".join(["deep"] * depth + ["file"]): b"%d" % depth for depth in range(1, 12)}
+
+
+def make_folder(path: Path, files: dict[str, Any]) -> Path:
+    """Make a folder with files; return its path."""
+    path.mkdir(parents=True)
+    for name, data in files.items():
+        if data is None:
+            (path / name).mkdir(parents=True, exist_ok=True)
+        else:
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(data)
+    return path
+
+
+def read_folder(path: Path) -> dict[str, bytes | None]:
+    """Return what a folder holds: bytes of files, None of folders."""
+    return {
+        found.relative_to(path).as_posix(): None if found.is_dir() else found.read_bytes() for found in path.rglob("*")
+    }
+
+
+def check_folder(path: Path, expected: dict[str, Any]) -> None:
+    """Fail if a folder lacks something, or has other bytes. A store may keep hidden files of its own there."""
+    found = read_folder(path)
+    assert {name: found.get(name, "missing") for name in expected} == expected
+    more = [name for name in found.keys() - expected.keys() if not name.startswith(".")]
+    assert more == []
+
+
+def bind_near(bound: socket.socket, path: Path) -> None:
+    """Make a socket at a path that may be longer than a socket's may be."""
+    before = Path.cwd()
+    os.chdir(path.parent)
+    try:
+        bound.bind(path.name)
+    finally:
+        os.chdir(before)
+
+
+# --- processes that end early ----------------------------------------------------------------------------------------
+
+
+def fork(function: Callable[[], None]) -> int:
+    """Call a function in a process of its own; return how it ended."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # threads of the tests' process, which are not in the new one
+        pid = os.fork()
+    if pid == 0:
+        code = _WRONG
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                function()
+            code = _RETURNED
+        except OSError:
+            code = _RAISED
+        except BaseException:  # noqa: BLE001 (it is printed, and the process ends)
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert ended != _WRONG, "an error in the other process; its traceback is in what was printed"
+    return ended
+
+
+def cut_short(folders: Sequence[Path], number: int, fault: Callable[[], None]) -> Callable[[], int]:
+    """Have this process end, or fail, at a use of the file system below some folders; return what counts the uses.
+
+    Python tells of each before it happens (PEP 578), whoever calls. It cannot be undone, so this is for a process that ends soon.
+    """
+    below = tuple(str(folder) for folder in folders)
+    count = 0
+
+    def look(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal count
+        if not (event in ("open", "os.listdir", "os.scandir") or event.startswith(("os.r", "os.mk", "os.link"))):
+            return
+        if any(isinstance(arg, str | os.PathLike) and str(arg).startswith(below) for arg in args):
+            count += 1
+            if count == number:
+                fault()
+
+    sys.addaudithook(look)
+    return lambda: count

@@ -1,0 +1,184 @@
+"""The judge of strategies: tests that every `hocket.train.strategies.Strategy` on host arrays must pass.
+
+To test one, inherit and name it::
+
+    class TestMine(StrategyContract):
+        strategy = ElasticAveraging(every=2)
+
+The suite trains linear models of numpy arrays with it, on one, two and three ranks, as a framework's driver does. The
+ranks take turns in one process; with ``engine = "local"`` they are processes.
+
+Abilities that `StrategyContract.limits` may name, each with a sentence that says why it is lacking:
+
+================= ===================================================================================================
+``repeats``       two runs give the same bits
+``second_model``  several models train beside each other; without it the second is refused
+================= ===================================================================================================
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from hocket.core import session
+from hocket.testing import leftovers, limits, strategy_programs
+from hocket.train import configs, data_parallel_trainer, strategies
+from hocket.train.strategies import hosting
+from hocket.train.world import WorldConfig
+
+
+class StrategyContract(limits.DeclaresLimits):
+    """What every strategy on host arrays must do."""
+
+    strategy: ClassVar[strategies.Strategy]
+    """Which. For the implementation to name."""
+    engine: ClassVar[str] = "inprocess"
+    """Where the ranks run."""
+    is_exact_with_one_rank: ClassVar[bool] = False
+    """Whether one rank gets what plain stochastic gradient descent gets, to the bit."""
+
+    @pytest.fixture(autouse=True)
+    def open_session(self, tmp_path: Path) -> Iterator[None]:
+        """Open a session for each test, and check that it leaves nothing."""
+        self._folder = tmp_path
+        before = leftovers.Leftovers.look()
+        with session.init(num_cpus=2, engine=self.engine):
+            yield
+        assert before.list_new() == []
+
+    # --- the description ----------------------------------------------------------------------------------------------
+
+    def test_it_is_equal_to_its_copies(self) -> None:
+        for made in (pickle.loads(pickle.dumps(self.strategy)), copy.deepcopy(self.strategy)):
+            assert type(made) is type(self.strategy)
+            assert made == self.strategy, "write a dataclass, or __eq__"
+
+    def test_it_cannot_be_changed(self) -> None:
+        for name, value in vars(self.strategy).items():
+            with pytest.raises(AttributeError):  # write a frozen dataclass
+                setattr(self.strategy, name, value)
+
+    def test_messages_can_show_it(self) -> None:
+        shown = repr(self.strategy)
+        assert type(self.strategy).__name__ in shown
+        assert all(f"{name}=" in shown for name in vars(self.strategy))
+
+    def test_a_run_does_not_change_it(self) -> None:
+        before = pickle.dumps(self.strategy)
+        self.run(2, strategy_programs.train_model, {})
+        assert pickle.dumps(self.strategy) == before
+
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    def test_one_rank_trains(self) -> None:
+        (found,) = self.run(1, strategy_programs.train_model, {})
+        assert strategy_programs.compute_loss(found) < strategy_programs.compute_loss(None)
+        if self.is_exact_with_one_rank:
+            assert found == strategy_programs.train_plainly()
+
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_ranks_train_and_are_equal_after_they_synchronize(self, size: int) -> None:
+        found = self.run(size, strategy_programs.train_model, {})
+        assert len(found) == size
+        assert all(one == found[0] for one in found), "the ranks' parameters differ after synchronize()"
+        assert strategy_programs.compute_loss(found[0]) < strategy_programs.compute_loss(None)
+
+    def test_to_synchronize_again_changes_nothing(self) -> None:
+        found = self.run(2, strategy_programs.synchronize_again, {})
+        assert all(again == once == found[0][0] for once, again in found)
+
+    def test_an_epoch_may_begin_at_any_step(self) -> None:
+        found = self.run(2, strategy_programs.train_model, {"epochs": (0, 3, 4)})
+        assert found[0] == found[1]
+        assert strategy_programs.compute_loss(found[0]) < strategy_programs.compute_loss(None)
+
+    @pytest.mark.needs("repeats")
+    @pytest.mark.parametrize("size", [1, 3])
+    def test_two_runs_give_the_same_bits(self, size: int) -> None:
+        first, second = (self.run(size, strategy_programs.train_model, {}) for _ in range(2))
+        assert first == second
+
+    def test_ranks_begin_with_what_rank_0_has(self) -> None:
+        found = self.run(2, strategy_programs.train_model, {"spread": 100.0})
+        assert found[0] == found[1]
+        if "repeats" not in self.limits:
+            assert found == self.run(2, strategy_programs.train_model, {})
+
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_float64_stays_float64(self, size: int) -> None:
+        found = self.run(size, strategy_programs.train_model, {"dtype": "float64"})
+        values = np.frombuffer(found[0], np.float64)
+        assert np.isfinite(values).all()
+        assert len(values) == strategy_programs.COUNT
+        assert np.any(values != values.astype(np.float32)), "the digits behind those of float32 are gone"
+
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_a_model_without_parameters(self, size: int) -> None:
+        assert self.run(size, strategy_programs.train_nothing, {}) == [b""] * size
+
+    def test_a_second_model_leaves_the_first_as_it_is(self) -> None:
+        if "second_model" in self.limits:
+            with pytest.raises(Exception, match="model"):
+                self.run(1, strategy_programs.train_two, {})
+            return
+        both = self.run(2, strategy_programs.train_two, {})
+        assert both[0] == both[1]
+        if "repeats" not in self.limits:
+            assert both[0][0] == self.run(2, strategy_programs.train_model, {})[0]
+
+    # --- steps that are not like the others ---------------------------------------------------------------------------
+
+    def test_what_no_rows_give_does_not_count(self) -> None:
+        for found in self._run_or_skip(2, strategy_programs.average_with_a_filler, "It averages no gradients."):
+            np.testing.assert_allclose(found, strategy_programs.FILLED, rtol=2e-2)
+
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_a_step_that_does_not_count_changes_nothing(self, size: int) -> None:
+        for before, after in self._run_or_skip(size, strategy_programs.step_with_a_filler, "It takes no steps."):
+            assert before == after
+
+    def test_only_the_chosen_parameters_change(self) -> None:
+        reason = "It takes no steps."
+        for before, between, after in self._run_or_skip(1, strategy_programs.choose_some, reason):
+            assert [old == new for old, new in zip(before, between, strict=True)] == [True, False]
+            assert [old == new for old, new in zip(between, after, strict=True)] == [False, False]
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("failing", [0, 1])
+    def test_an_error_in_one_rank_ends_all_and_is_told(self, failing: int) -> None:
+        with pytest.raises(Exception, match="on purpose"):
+            self.run(2, strategy_programs.fail_in_one, {"failing": failing})
+        assert len(self.run(2, strategy_programs.train_model, {})) == 2, "the next run is not disturbed"
+
+    def test_a_rank_that_does_nothing_is_closed(self) -> None:
+        assert self.run(2, strategy_programs.do_nothing, {}) == [None, None]
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    def run(self, size: int, function: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> list[Any]:
+        """Run a program of `hocket.testing.strategy_programs` in so many ranks; return what each returned."""
+        trainer = data_parallel_trainer.DataParallelTrainer(
+            hosting.add_strategy(
+                strategy_programs.GatherResults(function), self.strategy, strategy_programs.use_strategy
+            ),
+            train_loop_config=config,
+            backend_config=WorldConfig(timeout_s=30.0),
+            scaling_config=configs.ScalingConfig(num_workers=size, resources_per_worker={"CPU": 0.25}),
+            run_config=configs.RunConfig(storage_path=str(self._folder)),
+        )
+        found: list[Any] = trainer.fit().return_value
+        return found
+
+    def _run_or_skip(self, size: int, function: Callable[[dict[str, Any]], Any], reason: str) -> list[Any]:
+        found = self.run(size, function, {})
+        if found[0] is None:
+            pytest.skip(reason)
+        return found

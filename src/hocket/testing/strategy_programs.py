@@ -1,0 +1,286 @@
+"""What the ranks do that `hocket.testing.strategy_contract` tests: a framework of linear models, as small as can be."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, final
+
+import numpy as np
+
+from hocket import ps
+from hocket.train import strategies
+from hocket.train.rank import world
+from hocket.train.strategies import Array, HostModel, Ranks, Strategy, StrategyRuntime
+
+FEATURES: Final = 4
+COUNT: Final = FEATURES + 1
+"""How many numbers a model has."""
+
+STEPS: Final = 7
+BATCH: Final = 8
+RATE: Final = 0.05
+
+FILLED: Final = [0.5, -0.25, 4.0, 1.0, -2.0]
+"""Gradients of one rank, where the other has no rows. bfloat16 can hold them."""
+
+_here = threading.local()
+
+
+@contextlib.contextmanager
+def use_strategy(strategy: Strategy) -> Iterator[None]:
+    """Open a strategy in the calling rank for the duration of a block."""
+    joined = world.get_world("testing")
+    opened = strategy.open(Ranks(joined.rank, joined.size, joined if joined.size > 1 else None))
+    assert isinstance(opened, StrategyRuntime), f"open() must return a StrategyRuntime, but returned {opened!r}"
+    _here.runtime = opened
+    try:
+        yield
+    finally:
+        _here.runtime = None
+        opened.close()
+
+
+@final
+class GatherResults:
+    """A program that returns what all ranks return.
+
+    Args:
+        function: What it is in one rank.
+    """
+
+    def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, config: dict[str, Any]) -> list[Any]:
+        """Run it."""
+        found = self._function(config)
+        return world.get_world("testing").all_gather_object(found)
+
+
+@final
+class Model(HostModel):
+    """Parameters, and plain stochastic gradient descent.
+
+    Args:
+        arrays: The parameters.
+    """
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self.arrays = [array.copy() for array in arrays]
+        self.count = 0
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The parameters' shapes."""
+        return [array.shape for array in self.arrays]
+
+    def read(self) -> list[Array]:
+        """Return copies of the parameters."""
+        return [array.copy() for array in self.arrays]
+
+    def write(self, arrays: Sequence[Array]) -> None:
+        """Set the parameters."""
+        for mine, given in zip(self.arrays, arrays, strict=True):
+            assert mine.shape == given.shape
+            mine[...] = given
+
+    def list_rules(self) -> list[tuple[str, ps.Optimizer]]:
+        """Return each parameter's name, and what a server does."""
+        return [(f"parameter{number}", ps.SGD(lr=1.0)) for number in range(len(self.arrays))]
+
+    @property
+    def steps_taken(self) -> int:
+        """How many steps were taken."""
+        return self.count
+
+    def show(self) -> bytes:
+        """Return the parameters' bits."""
+        return b"".join(array.tobytes() for array in self.arrays)
+
+
+@final
+class Training:
+    """A model and its strategy in the calling rank, as a framework drives them.
+
+    Args:
+        model: What to train, from rank 0's parameters.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.world = world.get_world("testing")
+        self.runtime: StrategyRuntime = _here.runtime.open_next()
+        if not self.runtime.has_begun:
+            flat = model.read_flat()
+            self.world.broadcast(flat)
+            model.write_flat(flat)
+        self.runtime.begin(model)
+
+    def step(self, gradients: Sequence[Array], rows: float, numbers: Sequence[int] | None = None) -> None:
+        """Take a step.
+
+        Args:
+            gradients: Of all parameters.
+            rows: Of how many rows they are the mean.
+            numbers: Which parameters have some. Default: all.
+        """
+        numbers = range(len(gradients)) if numbers is None else numbers
+        mine = [self.model.arrays[number] for number in numbers]
+        flat = strategies.flatten_gradients([gradients[number] for number in numbers])
+        dtype = flat.dtype
+        if self.runtime.takes_steps:
+            self.runtime.choose(numbers)
+            self.runtime.take_step(flat, RATE, counts=rows > 0)
+        elif self.runtime.averages_gradients:
+            self.runtime.average(flat, rows)
+        assert flat.dtype == dtype
+        for array, part in zip(mine, strategies.unflatten(flat[:-1], [one.shape for one in mine]), strict=True):
+            array[...] = part if self.runtime.takes_steps else array - array.dtype.type(RATE) * part
+        self.model.count += 1
+        self.runtime.after_steps(self.model, 1)
+
+
+def build_model(dtype: str = "float32", seed: int = 0) -> Model:
+    """Return a linear model that has learned nothing."""
+    return Model([np.full((FEATURES, 1), 0.1 * seed, dtype), np.zeros(1, dtype)])
+
+
+@functools.cache
+def make_rows(step: int, rank: int) -> tuple[Array, Array]:
+    """Return a rank's rows of a step, and their labels."""
+    rows = np.random.default_rng(1000 * step + rank).normal(size=(BATCH, FEATURES))
+    return rows, rows @ np.arange(1.0, FEATURES + 1)[:, None] + 0.5
+
+
+def compute_gradients(model: Model, step: int, rank: int) -> list[Array]:
+    """Return the gradients of the mean squared error."""
+    rows, labels = (array.astype(model.arrays[0].dtype) for array in make_rows(step, rank))
+    kernel, bias = model.arrays
+    errors = rows @ kernel + bias - labels
+    return [2 * rows.T @ errors / len(rows), 2 * errors.mean(0)]
+
+
+def compute_loss(shown: bytes | None) -> float:
+    """Return the loss of a model's bits, on rows that no rank has seen; of None, that of one that has learned nothing."""
+    flat = np.frombuffer(shown, np.float32) if shown is not None else strategies.flatten(build_model().arrays)
+    rows, labels = make_rows(STEPS + 1, 0)
+    return float(np.square(rows @ flat[:FEATURES, None] + flat[FEATURES] - labels).mean())
+
+
+def train_plainly() -> bytes:
+    """Return what one rank gets without a strategy."""
+    model = build_model()
+    for step in range(STEPS):
+        for array, part in zip(model.arrays, compute_gradients(model, step, 0), strict=True):
+            array[...] = array - array.dtype.type(RATE) * part
+    return model.show()
+
+
+# --- programs --------------------------------------------------------------------------------------------------------
+
+
+def train_model(config: dict[str, Any]) -> bytes:
+    """Train a model; return its bits."""
+    rank = world.get_world("testing").rank
+    model = build_model(config.get("dtype", "float32"))
+    model.write_flat(model.read_flat() + config.get("spread", 0.0) * rank)
+    mine = Training(model)
+    for step in range(STEPS):
+        if step in config.get("epochs", ()):
+            mine.runtime.begin_epoch(model)
+        mine.step(compute_gradients(model, step, rank), BATCH)
+    mine.runtime.synchronize(model)
+    return model.show()
+
+
+def synchronize_again(config: dict[str, Any]) -> tuple[bytes, bytes]:
+    """Synchronize twice; return the bits of each time."""
+    rank = world.get_world("testing").rank
+    mine = Training(build_model())
+    for step in range(STEPS):
+        mine.step(compute_gradients(mine.model, step, rank), BATCH)
+    mine.runtime.synchronize(mine.model)
+    once = mine.model.show()
+    mine.runtime.synchronize(mine.model)
+    return once, mine.model.show()
+
+
+def train_nothing(config: dict[str, Any]) -> bytes:
+    """Train a model without parameters."""
+    mine = Training(Model([]))
+    for _ in range(STEPS):
+        mine.step([], BATCH)
+    mine.runtime.synchronize(mine.model)
+    return mine.model.show()
+
+
+def train_two(config: dict[str, Any]) -> tuple[bytes, bytes]:
+    """Train two models by turns; return the bits of both."""
+    rank = world.get_world("testing").rank
+    both = [Training(build_model()), Training(build_model(seed=1))]
+    for step in range(STEPS):
+        for mine in both:
+            mine.step(compute_gradients(mine.model, step, rank), BATCH)
+    for mine in both:
+        mine.runtime.synchronize(mine.model)
+    return both[0].model.show(), both[1].model.show()
+
+
+def average_with_a_filler(config: dict[str, Any]) -> list[float] | None:
+    """Average gradients of which rank 1 has none that count."""
+    mine = Training(build_model())
+    if mine.runtime.takes_steps or not mine.runtime.averages_gradients:
+        return None
+    filler = mine.world.rank == 1
+    flat = np.array([np.nan] * (COUNT + 1) if filler else [*FILLED, 0.0], np.float32)
+    mine.runtime.average(flat, 0 if filler else BATCH)
+    return [float(value) for value in flat[:-1]]
+
+
+def step_with_a_filler(config: dict[str, Any]) -> tuple[bytes, bytes] | None:
+    """Take steps that count, then one of which no rank's gradients count; return the parameters before and after."""
+    mine = Training(build_model())
+    if not mine.runtime.takes_steps:
+        return None
+    rank = mine.world.rank
+    for step in range(2):
+        mine.step(compute_gradients(mine.model, step, rank), BATCH)
+    mine.runtime.synchronize(mine.model)
+    before = mine.model.show()
+    mine.step([np.full_like(array, np.nan) for array in mine.model.arrays], 0)
+    mine.runtime.synchronize(mine.model)
+    return before, mine.model.show()
+
+
+def choose_some(config: dict[str, Any]) -> list[list[bytes]] | None:
+    """Step the second parameter alone, then both; return the bits of each before and after."""
+    mine = Training(build_model())
+    if not mine.runtime.takes_steps:
+        return None
+    found = [[array.tobytes() for array in mine.model.arrays]]
+    for step, numbers in enumerate(([1], [0, 1])):
+        mine.step(compute_gradients(mine.model, step, 0), BATCH, numbers)
+        found.append([array.tobytes() for array in mine.model.arrays])
+    mine.runtime.synchronize(mine.model)
+    return found
+
+
+def fail_in_one(config: dict[str, Any]) -> bytes:
+    """Train; one rank fails in the middle."""
+    rank = world.get_world("testing").rank
+    mine = Training(build_model())
+    for step in range(STEPS):
+        if step == 2 and rank == config["failing"]:
+            raise KeyError("on purpose")
+        mine.step(compute_gradients(mine.model, step, rank), BATCH)
+    mine.runtime.synchronize(mine.model)
+    mine.world.barrier()
+    return mine.model.show()
+
+
+def do_nothing(config: dict[str, Any]) -> None:
+    """Prepare nothing."""
