@@ -186,9 +186,7 @@ class TestTorchOnHocket(InProcesses):
 
     backend = "hocket"
     limits: ClassVar = {
-        "bits": "It has SUM, PRODUCT, MIN, MAX and MEAN.",
         "complex_products": "torch multiplies no complex numbers of several ranks.",
-        "checked_input": "It takes what torch takes.",
     }
 
     def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:

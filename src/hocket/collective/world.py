@@ -90,14 +90,14 @@ class World:
             TypeError: A mean of whole numbers, or bits of others.
             CollectiveError: A rank has died, did not come in time, or calls something else.
         """
-        flat = _flatten(array)
+        flat = flatten(array)
         if not self._is_apart:
             if self._local is not None:
                 self._local.all_reduce(flat, op)
             else:
-                _check_op(flat, op)
+                check_op(flat, op)
             return
-        _check_op(flat, op)
+        check_op(flat, op)
         self._reduce_apart(flat, op, _describe("all_reduce", flat.nbytes, flat.dtype, op))
 
     def _reduce_apart(self, flat: Array, op: ReduceOp, call: str) -> None:
@@ -126,7 +126,7 @@ class World:
         """
         if not 0 <= root < self.size:
             raise ValueError(f"root must be one of the {self.size} ranks from 0, but received {root!r}.")
-        flat = _flatten(array)
+        flat = flatten(array)
         data = flat.view(np.uint8)
         home = next(host for host in self._hosts if root in host)
         if self._local is not None and self.rank in home:
@@ -226,7 +226,13 @@ class World:
         return [target[:count].tobytes() for target, count in zip(targets, counts, strict=True)]
 
 
-def _flatten(array: Array) -> Array:
+def flatten(array: Array) -> Array:
+    """Return an array that a collective can change in place, as a row.
+
+    Raises:
+        TypeError: It is no array, or one of objects.
+        ValueError: It cannot be written, or is not contiguous.
+    """
     if not isinstance(array, np.ndarray):
         raise TypeError(
             f"A collective takes a numpy array, which it changes in place, but received {type(array).__name__}. Write numpy.asarray(...) first."
@@ -250,7 +256,12 @@ def _describe(kind: str, num_bytes: int, dtype: np.dtype[Any], detail: int) -> s
     return f"{kind}({num_bytes:,} bytes of {peer_monitor.shorten(str(dtype))}, {how})"
 
 
-def _check_op(flat: Array, op: ReduceOp) -> None:
+def check_op(flat: Array, op: ReduceOp) -> None:
+    """Refuse what an operation has no meaning for.
+
+    Raises:
+        TypeError: A mean of whole numbers, or bits of floats.
+    """
     if op is ReduceOp.MEAN and not NUMPY.is_inexact(flat.dtype):
         raise TypeError(f"op=MEAN needs floats, but received {flat.dtype}. Use SUM.")
     if op in arithmetic.BITWISE and NUMPY.is_inexact(flat.dtype):

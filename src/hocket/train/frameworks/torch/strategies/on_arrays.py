@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from hocket import ps
+from hocket.collective import world
 from hocket.collective.arithmetic import ReduceOp
 from hocket.train import strategies
 from hocket.train.frameworks.torch.strategies import averaging, local_sgd, served_optimizers, strategy, tables
@@ -21,6 +22,9 @@ _OPS = {
     ReduceOp.PRODUCT: dist.ReduceOp.PRODUCT,
     ReduceOp.MIN: dist.ReduceOp.MIN,
     ReduceOp.MAX: dist.ReduceOp.MAX,
+    ReduceOp.BAND: dist.ReduceOp.BAND,
+    ReduceOp.BOR: dist.ReduceOp.BOR,
+    ReduceOp.BXOR: dist.ReduceOp.BXOR,
 }
 
 
@@ -34,12 +38,16 @@ class GroupCollectives:
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM) -> None:
         """Put the sum of all ranks' arrays, or what `op` makes of them, into each."""
+        world.check_op(world.flatten(array), op)
         tensor = _as_tensor(array)
         dist.all_reduce(tensor, dist.ReduceOp.SUM if op is ReduceOp.MEAN else _OPS[op])
         _put_back(array, tensor / self.size if op is ReduceOp.MEAN else tensor)
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         """Put the root's array into that of each rank."""
+        world.flatten(array)
+        if not 0 <= root < self.size:
+            raise ValueError(f"root must be one of the {self.size} ranks from 0, but received {root!r}.")
         tensor = _as_tensor(array)
         dist.broadcast(tensor, root)
         _put_back(array, tensor)
