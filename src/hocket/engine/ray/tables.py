@@ -194,9 +194,8 @@ def _ask(kind: str, _: Failures) -> Iterator[Row]:
     from ray.util import state  # slow to import
 
     try:
-        if not internal_kv._internal_kv_get(
-            "dashboard", namespace="dashboard"
-        ):  # else Ray asks at the usual port, whoever listens there
+        # A Ray without a dashboard has an address of one too, the usual port, and would ask whoever listens there.
+        if not internal_kv._internal_kv_get("webui:url", namespace="dashboard"):
             raise ConnectionError("there is no dashboard")
         found = getattr(state, f"list_{kind}")(
             address=ray.get_runtime_context().gcs_address, detail=True, limit=_MOST_ROWS, raise_on_missing_output=False
