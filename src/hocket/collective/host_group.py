@@ -329,9 +329,8 @@ class HostGroup:
 
         def add(part: Any, slots: Sequence[Any], count: int) -> None:
             theirs = slots[other][:count]
-            if (
-                is_first
-            ):  # in both ranks: products of complex numbers, zeros and NaNs have other bits the other way round
+            # Rank 0's come first in both: products of complex numbers, zeros and NaNs have other bits the other way round.
+            if is_first:
                 combine(part, theirs, out=part)
             else:
                 combine(theirs, part, out=part)
