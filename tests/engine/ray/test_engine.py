@@ -218,7 +218,10 @@ def test_a_program_that_does_not_shut_down_ends_quietly(run_driver: Any) -> None
 
 
 def test_every_limit_is_asked_for_by_a_test() -> None:
-    folders = [Path(testing.__file__).parent, Path(__file__).parents[2]]
+    folders = [
+        Path(testing.__file__).with_name("suites"),
+        Path(__file__).parents[2],
+    ]  # other judges ask of other things
     texts = [path.read_text() for folder in folders for path in folder.rglob("*.py")]
     asked = {
         name
@@ -242,7 +245,10 @@ def test_tasks_are_listed_without_a_dashboard(ray_session: hocket.SessionContext
 
 
 def test_what_only_the_dashboard_knows_is_asked_for_by_name(ray_session: hocket.SessionContext) -> None:
-    with pytest.raises(exceptions.HocketError, match=r"workers cannot be listed \(ConnectionError: there is no dashboard\).*include_dashboard=True"):
+    with pytest.raises(
+        exceptions.HocketError,
+        match=r"workers cannot be listed \(ConnectionError: there is no dashboard\).*include_dashboard=True",
+    ):
         state.list_workers()
 
 

@@ -49,7 +49,7 @@ class RayEngine(objects.ObjectAccess):
             "idle_deaths": "A worker that dies while it has nothing to do can cost the next task on it a try.",
             "cancel_before_creation": "A call that is cancelled before its actor is built takes those behind it along: Ray waits for it for 30 s, and "
             "then fails them.",
-            "immediate_kill": "kill() asks Ray to end an actor: calls that are sent right after it may still be answered.",
+            "immediate_kill": "kill() asks Ray to end an actor, and remove_placement_group() those in it: calls that are sent right after may still be answered.",
             "deadlock_search": "Tasks that wait for each other in a circle wait for ever, or until a time-out.",
             "long_chains": "The error of a task that heads a chain of hundreds of dependent tasks takes long to arrive: Ray writes the text of all "
             "before it into each.",

@@ -50,8 +50,18 @@ class ResourceContract:
         assert placement.get_placement_group("both") == group
         placement.remove_placement_group(group)
         with pytest.raises(exceptions.ActorDiedError, match=r"[Pp]lacement group .*removed"):
-            api.get(counter.add.remote())
+            programs.wait_until(lambda: api.get(counter.add.remote()) < 0)
         programs.wait_until(lambda: api.available_resources().get("CPU") == programs.CPUS)
+
+    @pytest.mark.needs("immediate_kill")
+    def test_actors_of_a_removed_placement_group_answer_no_more(self) -> None:
+        group = placement.placement_group([{"CPU": 1}])
+        strategy = placement.PlacementGroupSchedulingStrategy(group)
+        counter = api.remote(num_cpus=1, scheduling_strategy=strategy)(programs.Counter).remote()
+        assert api.get(counter.add.remote()) == 1
+        placement.remove_placement_group(group)
+        with pytest.raises(exceptions.ActorDiedError, match=r"[Pp]lacement group .*removed"):
+            api.get(counter.add.remote())
 
     def test_placement_groups_wait_for_each_other(self) -> None:
         first = placement.placement_group([{"CPU": 2}])
