@@ -194,7 +194,7 @@ def _ask(kind: str, _: Failures) -> Iterator[Row]:
     from ray.util import state  # slow to import
 
     try:
-        # A Ray without a dashboard has an address of one too, the usual port, and would ask whoever listens there.
+        # A Ray without a dashboard has the address of one too, the usual port, where another server may listen.
         if not internal_kv._internal_kv_get("webui:url", namespace="dashboard"):
             raise ConnectionError("there is no dashboard")
         found = getattr(state, f"list_{kind}")(

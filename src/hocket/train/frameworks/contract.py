@@ -67,7 +67,7 @@ class Framework(abc.ABC, Generic[S]):
         return {}
 
     def build_config(self) -> backend.BackendConfig:
-        """Return the settings with which the driver joins ranks. Default: by collectives on host arrays, without modules."""
+        """Return the settings with which the driver joins ranks. Default: collectives on host arrays, no modules."""
         return joining.WorldConfig()
 
     @abc.abstractmethod

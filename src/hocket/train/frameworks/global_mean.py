@@ -27,7 +27,7 @@ class GlobalMean:
 
         Args:
             values: Numbers or bools: an array or a tensor of the framework, of any device and type.
-            weights: The loader's: 0 for what shall not count. All count if there are none.
+            weights: The loader's: 0 for a row that does not count. Default: all rows count.
 
         Raises:
             TypeError: It is no array, or is only being traced.

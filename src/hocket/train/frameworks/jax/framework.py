@@ -48,7 +48,7 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
         return jax_strategies.open_exchange(strategy, strategies.Ranks(session.info.rank, session.info.world_size))
 
     def leave(self) -> None:
-        """Leave the others' collectives, so that a rank that still waits for this one is told and does not hang."""
+        """Leave the others' collectives: a rank that still waits for this one gets an error and does not hang."""
         host_calls.wait_for_steps()
         world.get_world("jax.JaxTrainer").close()
 
