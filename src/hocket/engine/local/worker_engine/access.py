@@ -9,7 +9,7 @@ from typing import Any
 
 from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
-from hocket.engine.local import messages, payloads
+from hocket.engine.local import journal, messages, payloads
 from hocket.engine.local.worker_engine import state, submission
 from hocket.kernel import ids
 
@@ -54,7 +54,11 @@ class ObjectAccess(submission.Submission):
     ) -> contract.ObjectRef[Any]:
         if faults.plan is not None:
             faults.plan.reach("worker.in_put")
-        self.channel.post_short((messages.PUT, object_id, self.send_payload(payload), contained))
+        message = (messages.PUT, object_id, self.send_payload(payload), contained)
+        if payload[0] == payloads.INLINE and len(payload[1]) <= journal.LATER_BYTES and not contained:
+            self.channel.post_later(message)
+        else:
+            self.channel.post_short(message)
         return self._own(object_id)
 
     def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:

@@ -266,7 +266,7 @@ class WorkerEngineState(contract.Engine):
         return first
 
     def _drain_dropped(self) -> None:
-        post = self.channel.post_short
+        post = self.channel.post_later
         while self._unmapped:
             post((messages.UNMAP, self._unmapped.popleft()))
         dropped = self.reactor.bell.usual

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, Final, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import experimental
 
 from hocket import ps
 from hocket.collective.world import World
@@ -21,8 +21,6 @@ from hocket.train.frameworks.jax import strategies as jax_strategies
 from hocket.train.rank import worker_session, world
 
 _DETERMINISTIC: Final = "--xla_gpu_deterministic_ops=true"
-
-_numbers = itertools.count()
 
 
 @final
@@ -65,9 +63,7 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
                 "jitted function, and use them outside."
             )
         if not isinstance(values, jax.Array | np.ndarray):
-            raise TypeError(
-                f"{caller} takes an array with a value for each row, but received {values!r}. Write jnp.array(values)."
-            )
+            raise TypeError(f"{caller} takes an array, but received {values!r}. Write jnp.array(values).")
         array = np.asarray(values)
         return array.astype(np.float32) if array.dtype.kind == "V" else array
 
@@ -75,10 +71,15 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
         return jnp.asarray(array)
 
     def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[Any]:
-        leaves = [trees.Leaf(str(number), array.shape, str(array.dtype)) for number, array in enumerate(arrays)]
-        name = f"hocket.train.jax.cross.{next(_numbers)}"
-        host_calls.add_visitor(name, lambda named: change([array for _, array in named]))
-        return host_calls.visit(arrays, leaves, "cross", name)
+        def visit(*given: Any) -> list[strategies.Array]:
+            on_host = [np.array(array) for array in given]
+            change([array.reshape(-1) for array in on_host])
+            return on_host
+
+        sent = [jnp.asarray(array, host_calls.widen(array.dtype)) for array in arrays]
+        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in sent]
+        found = experimental.io_callback(visit, shapes, *sent, ordered=True)
+        return [new.astype(array.dtype) for new, array in zip(found, arrays, strict=True)]
 
     def list_weights(self, model: Any) -> list[tuple[str, strategies.Array]]:
         leaves, values, _ = trees.list_leaves(model, "list_weights")

@@ -43,9 +43,7 @@ class TorchFramework(contract.Framework[rank_state.RankState]):
 
     def to_host(self, values: Any, caller: str) -> strategies.Array:
         if not isinstance(values, torch.Tensor):
-            raise TypeError(
-                f"{caller} takes a tensor with a value for each row, but received {values!r}. Write torch.tensor(values)."
-            )
+            raise TypeError(f"{caller} takes a tensor, but received {values!r}. Write torch.tensor(values).")
         values = values.detach().cpu()
         array: strategies.Array = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
         return array
