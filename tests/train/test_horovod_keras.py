@@ -27,10 +27,11 @@ pytestmark = [
 ]
 
 
-def fit(function: Any, path: Path, num_workers: int) -> Any:
+def fit(function: Any, path: Path, num_workers: int, config: dict[str, Any] | None = None) -> Any:
     return (
         KerasTrainer(
             function,
+            train_loop_config=config,
             scaling_config=train.ScalingConfig(num_workers=num_workers),
             run_config=train.RunConfig(storage_path=str(path)),
         )
@@ -78,7 +79,7 @@ def test_two_ranks_are_one_with_all_rows(tmp_path: Path) -> None:
         np.testing.assert_allclose(mine, alone, atol=1e-5)
 
 
-def train_with_callbacks() -> Any:
+def train_with_callbacks(config: dict[str, Any]) -> Any:
     """The shape of Horovod's own examples for Keras."""
     hvd.init()
     rng = np.random.default_rng(hvd.rank())
@@ -105,15 +106,16 @@ def train_with_callbacks() -> Any:
         ),
     ]
     if hvd.rank() == 0:
-        callbacks.append(hvd.callbacks.BestModelCheckpoint("best.keras", monitor="loss"))
+        callbacks.append(hvd.callbacks.BestModelCheckpoint(config["best"], monitor="loss"))
     history = model.fit(x, x.sum(1), batch_size=16, epochs=5, verbose=0, callbacks=callbacks)
     return rates, history.history["lr"], hvd.allgather_object([one.tolist() for one in model.get_weights()])
 
 
 @pytest.mark.usefixtures("session")
-def test_callbacks_of_horovod_set_the_rate_as_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    rates, logged, weights = fit(train_with_callbacks, tmp_path, 2)
+def test_callbacks_of_horovod_set_the_rate_as_it_does(tmp_path: Path) -> None:
+    best = tmp_path / "best.keras"
+    rates, logged, weights = fit(train_with_callbacks, tmp_path, 2, {"best": str(best)})
+    assert best.exists()
     warm = [0.2 * 0.5 * (min(1.0, (batch / 4 + 0.25) / 2) + 1) for batch in range(8)]  # from half of it to all
     assert rates == pytest.approx([*warm, *[0.1] * 4, *[2e-4] * 4, *[2e-5] * 4], rel=1e-5)
     assert logged == pytest.approx([warm[3], warm[7], 0.1, 2e-4, 2e-5], rel=1e-5)

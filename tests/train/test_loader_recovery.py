@@ -199,7 +199,7 @@ def evaluate(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("num_workers", [0, 2, 3, 5])
 def test_an_evaluation_does_not_show_how_many_ranks_shared_it(tmp_path: Path, num_workers: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    values = torch.randn(200, generator=generator, dtype=torch.float64).mul(10).exp().tolist()
+    values = torch.randn(60, generator=generator, dtype=torch.float64).mul(10).exp().tolist()
     metrics = fit(evaluate, tmp_path, num_workers, {"values": values}).metrics
     assert metrics is not None
     tripled = [value * 3 for value in values]
