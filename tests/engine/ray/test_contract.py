@@ -26,3 +26,4 @@ def _started_ray() -> Iterator[None]:
 class TestRay(ProcessEngineContract):
     engine = "ray"
     cleans_up = False
+    race_rounds = 1
