@@ -691,17 +691,21 @@ def test_a_killed_rank_is_the_cause_of_what_others_raise_when_they_lose_it() -> 
     assert "Rank 0: exited with code 1, just before that was seen.\nSIGKILL comes from outside" in text
 
 
-def test_a_rank_that_somebody_killed_is_not_said_to_be_ended_by_us(launch: Launch) -> None:
+def test_a_rank_that_somebody_killed_is_not_said_to_be_ended_by_us(launch: Launch, tmp_path: Path) -> None:
     source = f"""
-        import os, signal, sys, time
+        import os, pathlib, signal, sys, time
 
         def end(*_):
             time.sleep({report.RACE_SECONDS} + 0.5)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        signal.signal(signal.SIGTERM, end)
+        is_ready = pathlib.Path({str(tmp_path / "ready")!r})
         if os.environ["RANK"] == "0":
+            while not is_ready.exists():
+                time.sleep(0.01)
             sys.exit(3)
+        signal.signal(signal.SIGTERM, end)
+        is_ready.touch()
         while True:
             time.sleep(0.01)
     """
