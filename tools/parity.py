@@ -90,6 +90,7 @@ FEATURES = {
     "train.test_no_shared_folder": "Checkpoints without a shared folder",
     "train.test_parcels": "Files between ranks and driver",
     "train.test_places": "Ranks on several machines",
+    "train.test_rendezvous": "Where ranks of PyTorch meet",
     "train.test_cluster": "A cluster that loses nodes",
     "train.test_progress_display": "The progress display",
     "train.test_progress_model": "What the progress display knows",
