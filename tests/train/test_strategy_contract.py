@@ -171,9 +171,66 @@ class SharesMomentum(CountsFillers):
         flat[:] = self._sum
 
 
+class CountsRanks(CountsFillers):
+    def average(self, flat: strategies.Array, rows: float) -> None:
+        flat[-1] = 1
+        flat *= rows > 0
+        self._world.all_reduce(flat)
+        flat /= flat[-1]
+
+
+class KeepsTheirMemory(WrongRuntime):
+    def average(self, flat: strategies.Array, rows: float) -> None:
+        if isinstance(self._sum, np.ndarray):
+            flat += 0.5 * self._sum
+        self._world.all_reduce(flat)
+        flat /= self._world.size
+        self._sum = flat
+
+
+class TakesThoseOfRank0(WrongRuntime):
+    averages_gradients = False
+
+    def synchronize(self, model: strategies.HostModel) -> None:
+        flat = model.read_flat()
+        self._world.broadcast(flat)
+        model.write_flat(flat)
+
+
+class BeginsWithNothing(WrongRuntime):
+    averages_gradients = False
+
+    def synchronize(self, model: strategies.HostModel) -> None:
+        flat = model.read_flat()
+        center = self._sum + np.zeros_like(flat)
+        self._sum = center + 0.5 * (flat - center)
+        self._world.all_reduce(self._sum)
+        self._sum /= self._world.size
+        model.write_flat(self._sum)
+
+
+class MeetsTooEarly(WrongRuntime):
+    def __init__(self, ranks: strategies.Ranks) -> None:
+        super().__init__(ranks)
+        self._world.barrier()
+
+
+def test_collectives_before_training_are_refused(tmp_path: Path) -> None:
+    judge: Any = type("Judge", (StrategyContract,), {"strategy": Wrong(MeetsTooEarly), "_folder": tmp_path})()
+    with (
+        hocket.init(engine="inprocess", num_cpus=2),
+        pytest.raises(AssertionError, match=r"open\(\) must not use collectives yet, but used 'barrier'"),
+    ):
+        judge.test_a_rank_that_does_nothing_is_closed()
+
+
 @pytest.mark.parametrize(
     ("runtime", "test", "args"),
     [
+        (CountsRanks, "test_gradients_count_by_their_rows", []),
+        (KeepsTheirMemory, "test_ranks_train_and_are_equal_after_they_synchronize", [2]),
+        (TakesThoseOfRank0, "test_the_rows_of_each_rank_count", []),
+        (BeginsWithNothing, "test_without_a_step_a_model_stays_as_it_is", [1]),
         (WrongRuntime, "test_ranks_train_and_are_equal_after_they_synchronize", [2]),
         (WrongRuntime, "test_ranks_begin_with_what_rank_0_has", []),
         (CountsFillers, "test_what_no_rows_give_does_not_count", []),
