@@ -82,6 +82,55 @@ class TestParameterServerInProcesses(TestParameterServer):
     limits: ClassVar = {**TestParameterServer.limits, "repeats": "Ranks push when they are ready."}
 
 
+@dataclasses.dataclass(frozen=True)
+class SendLargest(strategies.Strategy):
+    """Only the largest numbers travel; the rest is kept, and added to the next step's (Stich, Cordonnier and Jaggi, 2018)."""
+
+    count: int
+    loses: float = 0.0
+    """Which part of the average is lost where a rank has no rows: a mistake."""
+
+    def open(self, ranks: strategies.Ranks) -> strategies.StrategyRuntime:
+        return SendLargestRuntime(self, ranks)
+
+
+class SendLargestRuntime(strategies.StrategyRuntime):
+    def __init__(self, settings: SendLargest, ranks: strategies.Ranks) -> None:
+        self._settings = settings
+        self._ranks = ranks
+        self._kept: Any = 0.0
+
+    def open_next(self) -> strategies.StrategyRuntime:
+        return SendLargestRuntime(self._settings, self._ranks)
+
+    def average(self, flat: strategies.Array, rows: float) -> None:
+        sent = np.zeros_like(flat)
+        if rows:
+            whole = self._kept + flat[:-1]
+            largest = np.argsort(-np.abs(whole), kind="stable")[: self._settings.count]
+            sent[largest], sent[-1] = whole[largest] * whole.dtype.type(rows), rows
+            self._kept = whole
+            self._kept[largest] = 0
+        self._ranks.world.all_reduce(sent)
+        flat[:] = sent / max(1, sent[-1])
+        if not rows:
+            flat *= 1 - self._settings.loses
+
+
+class TestSendLargest(StrategyContract):
+    strategy = SendLargest(2)
+    limits: ClassVar = {"whole_gradients": "What does not travel is added to the next step's gradients."}
+
+
+def test_gradients_in_parts_must_not_count_fillers_either(tmp_path: Path) -> None:
+    judge: Any = type("Judge", (TestSendLargest,), {"strategy": SendLargest(2, loses=0.5), "_folder": tmp_path})()
+    with (
+        hocket.init(engine="inprocess", num_cpus=2),
+        pytest.raises(AssertionError),
+    ):
+        judge.test_what_no_rows_give_does_not_count()
+
+
 @dataclasses.dataclass
 class Wrong(strategies.Strategy):
     """Can be changed, and makes a runtime with a mistake."""
@@ -122,9 +171,66 @@ class SharesMomentum(CountsFillers):
         flat[:] = self._sum
 
 
+class CountsRanks(CountsFillers):
+    def average(self, flat: strategies.Array, rows: float) -> None:
+        flat[-1] = 1
+        flat *= rows > 0
+        self._world.all_reduce(flat)
+        flat /= flat[-1]
+
+
+class KeepsTheirMemory(WrongRuntime):
+    def average(self, flat: strategies.Array, rows: float) -> None:
+        if isinstance(self._sum, np.ndarray):
+            flat += 0.5 * self._sum
+        self._world.all_reduce(flat)
+        flat /= self._world.size
+        self._sum = flat
+
+
+class TakesThoseOfRank0(WrongRuntime):
+    averages_gradients = False
+
+    def synchronize(self, model: strategies.HostModel) -> None:
+        flat = model.read_flat()
+        self._world.broadcast(flat)
+        model.write_flat(flat)
+
+
+class BeginsWithNothing(WrongRuntime):
+    averages_gradients = False
+
+    def synchronize(self, model: strategies.HostModel) -> None:
+        flat = model.read_flat()
+        center = self._sum + np.zeros_like(flat)
+        self._sum = center + 0.5 * (flat - center)
+        self._world.all_reduce(self._sum)
+        self._sum /= self._world.size
+        model.write_flat(self._sum)
+
+
+class MeetsTooEarly(WrongRuntime):
+    def __init__(self, ranks: strategies.Ranks) -> None:
+        super().__init__(ranks)
+        self._world.barrier()
+
+
+def test_collectives_before_training_are_refused(tmp_path: Path) -> None:
+    judge: Any = type("Judge", (StrategyContract,), {"strategy": Wrong(MeetsTooEarly), "_folder": tmp_path})()
+    with (
+        hocket.init(engine="inprocess", num_cpus=2),
+        pytest.raises(AssertionError, match=r"open\(\) must not use collectives yet, but used 'barrier'"),
+    ):
+        judge.test_a_rank_that_does_nothing_is_closed()
+
+
 @pytest.mark.parametrize(
     ("runtime", "test", "args"),
     [
+        (CountsRanks, "test_gradients_count_by_their_rows", []),
+        (KeepsTheirMemory, "test_ranks_train_and_are_equal_after_they_synchronize", [2]),
+        (TakesThoseOfRank0, "test_the_rows_of_each_rank_count", []),
+        (BeginsWithNothing, "test_without_a_step_a_model_stays_as_it_is", [1]),
         (WrongRuntime, "test_ranks_train_and_are_equal_after_they_synchronize", [2]),
         (WrongRuntime, "test_ranks_begin_with_what_rank_0_has", []),
         (CountsFillers, "test_what_no_rows_give_does_not_count", []),

@@ -10,10 +10,12 @@ ranks take turns in one process; with ``engine = "local"`` they are processes.
 
 Abilities that `StrategyContract.limits` may name, each with a sentence that says why it is lacking:
 
-================= ===================================================================================================
-``repeats``       two runs give the same bits
-``second_model``  several models train beside each other; without it the second is refused
-================= ===================================================================================================
+=================== =================================================================================================
+``repeats``         two runs give the same bits
+``second_model``    several models train beside each other; without it the second is refused
+``whole_gradients`` each average is that of the whole gradients; without it a part of them may come with later steps, as
+                    where only the largest travel and the rest is kept for the next step
+=================== =================================================================================================
 """
 
 from __future__ import annotations
@@ -90,6 +92,18 @@ class StrategyContract(limits.DeclaresLimits):
         assert all(one == found[0] for one in found), "the ranks' parameters differ after synchronize()"
         assert strategy_programs.compute_loss(found[0]) < strategy_programs.compute_loss(None)
 
+    def test_the_rows_of_each_rank_count(self) -> None:
+        first, *others = (
+            self.run(2, strategy_programs.train_model, {"rows_of": rows})[0] for rows in ([0, 1], [2, 1], [0, 2])
+        )
+        assert others[0] != first, "the rows of rank 0 change nothing"
+        assert others[1] != first, "the rows of rank 1 change nothing"
+
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_without_a_step_a_model_stays_as_it_is(self, size: int) -> None:
+        given = strategy_programs.build_model(seed=1).show()
+        assert self.run(size, strategy_programs.train_model, {"seed": 1, "steps": 0}) == [given] * size
+
     def test_to_synchronize_again_changes_nothing(self) -> None:
         found = self.run(2, strategy_programs.synchronize_again, {})
         assert all(again == once == found[0][0] for once, again in found)
@@ -136,8 +150,16 @@ class StrategyContract(limits.DeclaresLimits):
     # --- steps that are not like the others ---------------------------------------------------------------------------
 
     def test_what_no_rows_give_does_not_count(self) -> None:
+        expected = strategy_programs.FILLED
+        if "whole_gradients" in self.limits:
+            (expected,) = self._run_or_skip(1, strategy_programs.average_with_a_filler, "It averages no gradients.")
         for found in self._run_or_skip(2, strategy_programs.average_with_a_filler, "It averages no gradients."):
-            np.testing.assert_allclose(found, strategy_programs.FILLED, rtol=2e-2)
+            np.testing.assert_allclose(found, expected, rtol=2e-2)
+
+    @pytest.mark.needs("whole_gradients")
+    def test_gradients_count_by_their_rows(self) -> None:
+        for found in self._run_or_skip(2, strategy_programs.average_unequal_rows, "It averages no gradients."):
+            np.testing.assert_allclose(found, [-number / 2 for number in strategy_programs.FILLED], rtol=2e-2)
 
     @pytest.mark.parametrize("size", [1, 2])
     def test_a_step_that_does_not_count_changes_nothing(self, size: int) -> None:

@@ -33,14 +33,33 @@ _here = threading.local()
 def use_strategy(strategy: Strategy) -> Iterator[None]:
     """Open a strategy in the calling rank for the duration of a block."""
     joined = world.get_world("testing")
-    opened = strategy.open(Ranks(joined.rank, joined.size, joined if joined.size > 1 else None))
+    later: Any = _NotYet(joined)
+    opened = strategy.open(Ranks(joined.rank, joined.size, later if joined.size > 1 else None))
     assert isinstance(opened, StrategyRuntime), f"open() must return a StrategyRuntime, but returned {opened!r}"
+    later.is_open = True
     _here.runtime = opened
     try:
         yield
     finally:
         _here.runtime = None
         opened.close()
+
+
+@final
+class _NotYet:
+    """The ranks' collectives, which a strategy may keep before it may use them.
+
+    Args:
+        joined: The collectives.
+    """
+
+    def __init__(self, joined: strategies.Collectives) -> None:
+        self._joined = joined
+        self.is_open = False
+
+    def __getattr__(self, name: str) -> Any:
+        assert self.is_open or name in ("rank", "size"), f"open() must not use collectives yet, but used {name!r}"
+        return getattr(self._joined, name)
 
 
 @final
@@ -140,6 +159,7 @@ class Training:
         assert flat.dtype == dtype
         for array, part in zip(mine, strategies.unflatten(flat[:-1], [one.shape for one in mine]), strict=True):
             array[...] = part if self.runtime.takes_steps else array - array.dtype.type(RATE) * part
+        flat.fill(np.nan)  # it is the framework's, which may use it for the next step: a strategy must not keep it
         self.model.count += 1
         self.runtime.after_steps(self.model, 1)
 
@@ -186,13 +206,13 @@ def train_plainly() -> bytes:
 def train_model(config: dict[str, Any]) -> bytes:
     """Train a model; return its bits."""
     rank = world.get_world("testing").rank
-    model = build_model(config.get("dtype", "float32"))
+    model = build_model(config.get("dtype", "float32"), config.get("seed", 0))
     model.write_flat(model.read_flat() + config.get("spread", 0.0) * rank)
     mine = Training(model)
-    for step in range(STEPS):
+    for step in range(config.get("steps", STEPS)):
         if step in config.get("epochs", ()):
             mine.runtime.begin_epoch(model)
-        mine.step(compute_gradients(model, step, rank), BATCH)
+        mine.step(compute_gradients(model, step, config.get("rows_of", [0, 1, 2])[rank]), BATCH)
     mine.runtime.synchronize(model)
     return model.show()
 
@@ -238,6 +258,17 @@ def average_with_a_filler(config: dict[str, Any]) -> list[float] | None:
     filler = mine.world.rank == 1
     flat = np.array([np.nan] * (COUNT + 1) if filler else [*FILLED, 0.0], np.float32)
     mine.runtime.average(flat, 0 if filler else BATCH)
+    return [float(value) for value in flat[:-1]]
+
+
+def average_unequal_rows(config: dict[str, Any]) -> list[float] | None:
+    """Average gradients, of which those of rank 1 are the mean of three times as many rows."""
+    mine = Training(build_model())
+    if mine.runtime.takes_steps or not mine.runtime.averages_gradients:
+        return None
+    rank = mine.world.rank
+    flat = np.array([*(number * (-1) ** rank for number in FILLED), 0.0], np.float32)
+    mine.runtime.average(flat, BATCH * 3**rank)
     return [float(value) for value in flat[:-1]]
 
 

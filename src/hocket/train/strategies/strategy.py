@@ -183,7 +183,8 @@ class StrategyRuntime:
         """Turn this rank's gradients into those of all, in place. Default: they stay the rank's own.
 
         Args:
-            flat: All of them, and a last element that has no meaning and may be used.
+            flat: All of them, and a last element that has no meaning and may be used. Another step may use the same
+                memory: what is kept for later is a copy.
             rows: Of how many rows they are the mean; 0 if they shall not count.
         """
 
