@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +232,78 @@ def test_acknowledgements_may_overtake_each_other(tmp_path: Path) -> None:
     session.acknowledge(1, older)
     assert session.checkpoint is newer
     session._wait_acknowledged(2)
+
+
+def call_in_forks(config: dict[str, Any]) -> list[str]:
+    """Return what a fork of rank 0 hears of each call that goes to the driver."""
+    from hocket.train import collective
+
+    def report_files() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            train.report({}, train.Checkpoint(folder))
+
+    heard = []
+    calls = (
+        lambda: train.report({}),
+        report_files,
+        collective.barrier,
+        train.get_all_reported_checkpoints,
+        train.get_preemption_info,
+    )
+    for call in calls if train.get_context().get_world_rank() == 0 else ():
+        reader, writer = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                call()
+                text = "returned"
+            except BaseException as error:  # noqa: BLE001 (a child must not go on)
+                text = f"{type(error).__name__}: {error}"
+            os.write(writer, text.encode())
+            os._exit(train.get_context().get_world_rank())  # who it is, it knows
+        os.close(writer)
+        heard.append(os.read(reader, 10_000).decode() if select.select([reader], [], [], 20)[0] else "hangs")
+        os.close(reader)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    train.report({"step": 0})
+    return heard
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+def test_a_fork_of_a_rank_is_refused_and_does_not_wait_for_ever(tmp_path: Path) -> None:
+    result = fit(call_in_forks, tmp_path, config={})
+    assert result.metrics_history == [{"step": 0}]
+    assert result.return_value is not None
+    assert len(result.return_value) == 5
+    for text in result.return_value:
+        assert text.startswith("SessionClosedError: hocket.train.")
+        assert "in a fork of rank 0" in text
+
+
+def return_from_a_fork() -> int:
+    """The child returns, too, while the rank's files are still on their way."""
+    with tempfile.TemporaryDirectory() as folder:
+        if train.get_context().get_world_rank() == 0:
+            Path(folder, "large").write_bytes(bytes(50_000_000))
+        train.report(
+            {},
+            train.Checkpoint(folder),
+            checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC,
+            delete_local_checkpoint_after_upload=False,
+        )
+        if (child := os.fork()) == 0:
+            return 0
+        for _ in range(2000):
+            if os.waitpid(child, os.WNOHANG)[0]:
+                train.get_all_reported_checkpoints()
+                return 1
+            time.sleep(0.01)
+        os.kill(child, signal.SIGKILL)
+        return 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+def test_a_fork_that_returns_does_not_wait_for_what_the_rank_reported(tmp_path: Path) -> None:
+    assert fit(return_from_a_fork, tmp_path).return_value == 1

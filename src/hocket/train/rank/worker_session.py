@@ -7,13 +7,14 @@ training function starts can report too.
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from hocket import texts
+from hocket import exceptions, texts
 from hocket.collective import turns
 from hocket.data import cursor as cursor_module
 from hocket.train import validation
@@ -59,6 +60,7 @@ class WorkerSession:
         checkpoint_cache: cache.CheckpointCache | None = None,
     ) -> None:
         self.info = info
+        self._pid = os.getpid()
         self.classic: ClassicSession | None = None
         """What takes reports and checkpoints instead, in a rank of the trainer of 2022."""
         self._cache = checkpoint_cache
@@ -102,6 +104,7 @@ class WorkerSession:
 
         A report behind one whose files are still being staged waits for its turn, in the thread that stages them.
         """
+        self._refuse_fork("report")
         self.refuse_bystander("report")
         blob = reports.encode_metrics(metrics)
         _check_checkpoint(checkpoint, checkpoint_dir_name)
@@ -165,6 +168,8 @@ class WorkerSession:
         Raises:
             Exception: An upload has failed.
         """
+        if self._is_fork:
+            return  # nobody answers a fork; what was reported is the rank's to wait for
         self._outbox.close()
         self._wait_acknowledged(self._last_saved)
         self._raise_failure()
@@ -217,6 +222,7 @@ class WorkerSession:
         self, mode: reported.CheckpointConsistencyMode, timeout_s: float | None
     ) -> list[reported.ReportedCheckpoint]:
         """Return the run's checkpoints, oldest first."""
+        self._refuse_fork("get_all_reported_checkpoints")
         with self._lock:
             count = self._count
         try:
@@ -227,6 +233,7 @@ class WorkerSession:
 
     def meet(self, call: str, data: object) -> Any:
         """Wait for all ranks to call the same; return what rank 0 brought."""
+        self._refuse_fork(call)
         self.refuse_bystander(call)
         blob = _encode(call, data) if self.info.rank == 0 else None
         with self._lock:
@@ -236,6 +243,7 @@ class WorkerSession:
 
     def hand_over(self, call: str, blob: bytes | None, score: float | None) -> bool:
         """Give something to the driver of 2022, and wait until it is dealt with; return whether the driver wants no more."""
+        self._refuse_fork(call)
         is_enough: bool = self._ask(questions.HandOver(call, blob, score), 0)
         return is_enough
 
@@ -246,6 +254,22 @@ class WorkerSession:
     def _ask(self, about: questions.About, report_count: int, timeout_s: float | None = None) -> Any:
         self._raise_failure()
         return self._inquiry.ask(about, report_count, timeout_s)
+
+    @property
+    def _is_fork(self) -> bool:
+        return os.getpid() != self._pid
+
+    def _refuse_fork(self, call: str) -> None:
+        """Raise in a process that the training function forked: its reports and questions have nobody to go to, and locks may be held for ever.
+
+        Raises:
+            SessionClosedError: This is one.
+        """
+        if self._is_fork:
+            raise exceptions.SessionClosedError(
+                f"hocket.train.{call}() was called in a fork of rank {self.info.rank}, and only the rank itself (pid {self._pid}) can reach the others. "
+                "Call it there, and bring what the fork computes back through a pipe or a file."
+            )
 
     def refuse_bystander(self, call: str) -> None:
         """Raise in a rank that does not take part in what the ranks do together.
