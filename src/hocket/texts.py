@@ -57,7 +57,7 @@ def safe_repr(value: object, most: int = 1_000) -> str:
     return _convert(value, repr, "__repr__", most)
 
 
-def _convert(value: object, function: Callable[[Any], str], name: str, most: int) -> str:
+def _convert(value: object, function: Callable[[object], str], name: str, most: int) -> str:
     try:
         return shorten(str.__str__(function(value)), most)
     except BaseException as error:  # noqa: BLE001 (a user's method may raise anything)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -243,6 +242,6 @@ def _close() -> str:
     return ""
 
 
-def _expect(found: Any, wanted: Any) -> None:
+def _expect(found: object, wanted: object) -> None:
     if found != wanted:
         raise RuntimeError(f"{wanted!r} was expected, and {found!r} came")

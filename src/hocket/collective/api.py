@@ -150,7 +150,7 @@ def create_collective_group(
     )
 
 
-def _join_from_outside(_: Any, world_size: int, rank: int, backend: str, group_name: str) -> None:
+def _join_from_outside(_: object, world_size: int, rank: int, backend: str, group_name: str) -> None:
     init_collective_group(world_size, rank, backend, group_name)
 
 
@@ -198,7 +198,7 @@ def get_collective_group_size(group_name: str = DEFAULT) -> int:
     return _groups[group_name][0].size if group_name in _groups else -1
 
 
-def allreduce(tensor: Any, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
+def allreduce(tensor: object, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
     """Put the sum of all ranks' tensors, or what `op` makes of them, into each.
 
     Sums are made in the order of the ranks, so they have the same bits in all of them and in each run.
@@ -218,7 +218,7 @@ def allreduce(tensor: Any, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SU
         group.all_reduce(_as_array(tensor), ReduceOp(op))
 
 
-def reduce(tensor: Any, dst_rank: int = 0, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
+def reduce(tensor: object, dst_rank: int = 0, group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM) -> None:
     """Put the sum of all ranks' tensors, or what `op` makes of them, into that of one rank. The others keep theirs.
 
     Raises:
@@ -230,7 +230,7 @@ def reduce(tensor: Any, dst_rank: int = 0, group_name: str = DEFAULT, op: Reduce
         group.reduce(_as_array(tensor), dst_rank, ReduceOp(op))
 
 
-def broadcast(tensor: Any, src_rank: int = 0, group_name: str = DEFAULT) -> None:
+def broadcast(tensor: object, src_rank: int = 0, group_name: str = DEFAULT) -> None:
     """Put one rank's tensor into that of each.
 
     Raises:
@@ -285,7 +285,7 @@ def reducescatter(
     group.reduce_scatter(_as_array(tensor), arrays, ReduceOp(op))
 
 
-def send(tensor: Any, dst_rank: int, group_name: str = DEFAULT) -> None:
+def send(tensor: object, dst_rank: int, group_name: str = DEFAULT) -> None:
     """Send a tensor to one rank, which must call `recv`. Returns when it is on its way.
 
     Raises:
@@ -296,7 +296,7 @@ def send(tensor: Any, dst_rank: int, group_name: str = DEFAULT) -> None:
     group.finish(group.messages.send(_as_array(tensor).view(np.uint8), dst_rank, 0), dst_rank)
 
 
-def recv(tensor: Any, src_rank: int, group_name: str = DEFAULT) -> None:
+def recv(tensor: object, src_rank: int, group_name: str = DEFAULT) -> None:
     """Receive what one rank sends into a tensor of the same size.
 
     Raises:
@@ -333,7 +333,7 @@ def _check_rank(name: str, rank: int, group: host_group.HostGroup) -> None:
         raise ValueError(f"{name} must be one of 0 to {group.size - 1}, but received {rank!r}.")
 
 
-def _as_arrays(name: str, tensors: Sequence[Any], like: Any, group: host_group.HostGroup) -> list[Any]:
+def _as_arrays(name: str, tensors: Sequence[object], like: object, group: host_group.HostGroup) -> list[Any]:
     if len(tensors) != group.size:
         raise ValueError(f"{name} must have one tensor for each of {group.size} ranks, but received {len(tensors)}.")
     arrays, one = [_as_array(tensor) for tensor in tensors], _as_array(like)
@@ -345,7 +345,7 @@ def _as_arrays(name: str, tensors: Sequence[Any], like: Any, group: host_group.H
     return arrays
 
 
-def _as_array(tensor: Any) -> Any:
+def _as_array(tensor: object) -> Any:
     """Return a flat array that looks into a tensor."""
     array = np.asarray(tensor)
     if not array.flags.c_contiguous or not array.flags.writeable or array.dtype.hasobject:

@@ -228,7 +228,7 @@ class HostGroup:
         self._rounds.announce(peer_monitor.pack(kind, op, root, dtype or str(array.dtype)), size * len(array))
         return views, segment.CHUNK_BYTES // size
 
-    def _build_views(self, calc: Arithmetic, dtype: Any, count: int) -> list[list[Any]]:
+    def _build_views(self, calc: Arithmetic, dtype: object, count: int) -> list[list[Any]]:
         memory = self._rounds.memory.view()
         return [
             [calc.view(memory, dtype, count, segment.find_slot(self.size, turn, rank)) for rank in range(self.size)]
@@ -281,9 +281,9 @@ class HostGroup:
         self,
         length: int,
         step: int,
-        views: list[list[Any]],
-        give: Callable[[Any, int, int], None],
-        take: Callable[[Sequence[Any], int, int], None],
+        views: list[list[object]],
+        give: Callable[[object, int, int], None],
+        take: Callable[[Sequence[object], int, int], None],
     ) -> None:
         """The same for what is not as long in the slot as outside."""
         rounds = self._rounds
@@ -313,7 +313,7 @@ class HostGroup:
             calc.copy(part, slots[0][:length])
 
     def _add_up(
-        self, parts: Sequence[Any], out: Any, combine: Callable[..., object], op: ReduceOp, calc: Arithmetic
+        self, parts: Sequence[object], out: object, combine: Callable[..., object], op: ReduceOp, calc: Arithmetic
     ) -> None:
         combine(parts[0], parts[1], out=out)
         for part in parts[2:]:
@@ -327,7 +327,7 @@ class HostGroup:
         is_mean, is_first = op == ReduceOp.MEAN, self.rank == 0
         other = 1 - self.rank
 
-        def add(part: Any, slots: Sequence[Any], count: int) -> None:
+        def add(part: object, slots: Sequence[Any], count: int) -> None:
             theirs = slots[other][:count]
             # Rank 0's come first in both: products of complex numbers, zeros and NaNs have other bits the other way round.
             if is_first:

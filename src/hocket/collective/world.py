@@ -141,7 +141,7 @@ class World:
         if self.rank not in home:
             self._spread(flat)
 
-    def all_gather_object(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: object) -> list[Any]:
         """Return what each rank gave, by rank.
 
         Args:
@@ -282,7 +282,7 @@ class HostAllGatherActor:
         self._size = size
         self._rounds: dict[int, tuple[dict[int, Any], dict[int, str], asyncio.Event]] = {}
 
-    async def gather(self, turn: int, host: int, call: str, value: Any) -> list[Any] | UnequalCalls:
+    async def gather(self, turn: int, host: int, call: str, value: object) -> list[Any] | UnequalCalls:
         """Say what this machine's ranks call in a turn, and give their value; return those of all."""
         values, calls, is_full = self._rounds.setdefault(turn, ({}, {}, asyncio.Event()))
         values[host], calls[host] = value, call
@@ -310,7 +310,7 @@ def through_actor(handle: actor.ActorHandle, host: int, timeout_s: float) -> Hos
     """
     turn = 0
 
-    def gather(call: str, value: Any) -> list[Any] | UnequalCalls:
+    def gather(call: str, value: object) -> list[Any] | UnequalCalls:
         nonlocal turn
         turn += 1
         try:

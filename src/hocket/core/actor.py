@@ -25,7 +25,7 @@ _NAME_SECONDS = 0.001
 """How long to wait before looking again for an actor that somebody else is just creating. A guess."""
 
 
-def method(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def method(**given: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a method of an actor class its defaults.
 
     Args:
@@ -50,7 +50,7 @@ def method(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         raise ValueError("@hocket.method needs at least one keyword, such as @hocket.method(num_returns=2).")
     options.validate(given, options.METHOD_OPTIONS, "@hocket.method")
 
-    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+    def mark(function: Callable[..., object]) -> Callable[..., Any]:
         setattr(function, _METHOD_OPTIONS, given)
         return function
 
@@ -137,7 +137,7 @@ class ActorClass:
                 time.sleep(_NAME_SECONDS)
 
     def _create(
-        self, engine: contract.Engine, args: tuple[Any, ...], kwargs: dict[str, Any], record: records.ActorOptions
+        self, engine: contract.Engine, args: tuple[object, ...], kwargs: dict[str, object], record: records.ActorOptions
     ) -> ActorHandle:
         self._signature.check(args, kwargs)
         if self._exported is None:
@@ -153,7 +153,7 @@ class ActorClass:
         other._exported = self._exported
         return other
 
-    def bind(self, *args: Any, **kwargs: Any) -> dag.ClassNode:
+    def bind(self, *args: object, **kwargs: object) -> dag.ClassNode:
         """Return a node of a graph that creates this actor when the graph is executed (see `hocket.core.dag`).
 
         Raises:
@@ -163,7 +163,9 @@ class ActorClass:
         self._signature.check(args, kwargs)
         return dag.ClassNode(self, args, kwargs, self._given)
 
-    def _remote(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **given: Any) -> ActorHandle:
+    def _remote(
+        self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: object
+    ) -> ActorHandle:
         return self.options(**given).remote(*args, **(kwargs or {}))
 
     def __getattr__(self, name: str) -> Any:
@@ -172,11 +174,11 @@ class ActorClass:
             raise AttributeError(name)
         return getattr(self._cls, name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         name = self._cls.__name__
         raise TypeError(f"Actors cannot be instantiated directly. Instead of {name}() write {name}.remote().")
 
-    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
         raise ActorClassInheritanceException(
             f"Inheriting from the actor class `{self._cls.__name__}` is not supported. Inherit from the plain class, and put "
             "@hocket.remote on the subclass only."
@@ -186,7 +188,7 @@ class ActorClass:
         return _rebuild_class, (self._cls, self._given)
 
 
-def _rebuild_class(cls: type, given: dict[str, Any]) -> ActorClass:
+def _rebuild_class(cls: type, given: dict[str, object]) -> ActorClass:
     """Return an actor class that has travelled.
 
     The class may be still without its methods, which may refer to this very object.
@@ -275,7 +277,7 @@ class ActorMethod:
         name: str,
         actor: records.ActorOptions,
         method: records.MethodOptions,
-        given: Mapping[str, Any] = MappingProxyType({}),
+        given: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         self._ref = ref
         self._cls = cls
@@ -316,7 +318,7 @@ class ActorMethod:
         returns = self._options.num_returns
         return refs[0] if returns == 1 else generators.wrap(refs, returns)
 
-    def bind(self, *args: Any, **kwargs: Any) -> dag.ClassMethodNode | tuple[dag.DAGNode, ...]:
+    def bind(self, *args: object, **kwargs: object) -> dag.ClassMethodNode | tuple[dag.DAGNode, ...]:
         """Return a node of a graph that calls this method when the graph is executed; with ``num_returns`` above 1 one for
         each return.
         """
@@ -329,10 +331,10 @@ class ActorMethod:
         options.validate(given, options.METHOD_OPTIONS, f"method `{self._options.name}`")
         return ActorMethod(self._ref, self._cls, self._name, self._actor, self._method, given)
 
-    def _remote(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **given: Any) -> Any:
+    def _remote(self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: object) -> Any:
         return self.options(**given).remote(*args, **(kwargs or {}))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         raise TypeError(
             f"Actor methods cannot be called directly. Instead of actor.{self._name}(...) write actor.{self._name}.remote(...)."
         )

@@ -211,7 +211,7 @@ def wait(
 _REFERENCES_ONLY = frozenset({contract.ObjectRef})
 
 
-def _wait_for_generators(given: list[Any], num_returns: int, timeout: float | None) -> tuple[list[Any], list[Any]]:
+def _wait_for_generators(given: list[object], num_returns: int, timeout: float | None) -> tuple[list[Any], list[Any]]:
     heads = [one.head if isinstance(one, generators.ObjectRefGenerator) else one for one in given]
     ready = set(wait(heads, num_returns=num_returns, timeout=timeout)[0])
     pairs = list(zip(given, heads, strict=True))
@@ -219,7 +219,7 @@ def _wait_for_generators(given: list[Any], num_returns: int, timeout: float | No
 
 
 def cancel(
-    ref: contract.ObjectRef[Any] | generators.ObjectRefGenerator, *, force: bool = False, recursive: bool = True
+    ref: contract.ObjectRef[object] | generators.ObjectRefGenerator, *, force: bool = False, recursive: bool = True
 ) -> None:
     """Stop the task that makes an object. `get` of it then raises `TaskCancelledError`.
 

@@ -36,7 +36,7 @@ def open_engine(
     )
 
 
-def open_ray(**request: Any) -> contract.Engine:
+def open_ray(**request: object) -> contract.Engine:
     """Open the engine that stands on Ray.
 
     Loaded by name, on use: it needs Ray, and importing that takes longer than all of ours.

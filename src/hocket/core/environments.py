@@ -45,7 +45,7 @@ class RuntimeEnv(dict[str, Any]):
         env_vars: Mapping[str, str] | None = None,
         working_dir: str | os.PathLike[str] | None = None,
         py_modules: list[Any] | None = None,
-        **others: Any,
+        **others: object,
     ) -> None:
         parts = {"env_vars": env_vars, "working_dir": working_dir, "py_modules": py_modules, **others}
         super().__init__({name: part for name, part in parts.items() if part is not None})
@@ -54,7 +54,7 @@ class RuntimeEnv(dict[str, Any]):
             raise ValueError(problem)
 
 
-def check_environment(name: str, value: Mapping[str, Any]) -> str | None:
+def check_environment(name: str, value: Mapping[str, object]) -> str | None:
     """Return what is wrong with a runtime environment on every engine, or None."""
     for key, part in value.items():
         if key in _CLUSTER_ONLY:
@@ -90,7 +90,7 @@ def _describe_foreign_folder(what: str, part: str) -> str:
     return f"{what} must be a folder on this machine, and {part!r} is none. Give the path of an existing folder."
 
 
-def _check_variables(what: str, value: Any) -> str | None:
+def _check_variables(what: str, value: object) -> str | None:
     if not isinstance(value, Mapping):
         return f"{what} must be a dict from name to text such as {{'DEBUG': '1'}}, but received {value!r}."
     for name, text in value.items():
@@ -99,7 +99,7 @@ def _check_variables(what: str, value: Any) -> str | None:
     return None
 
 
-def _check_folder(what: str, value: Any) -> str | None:
+def _check_folder(what: str, value: object) -> str | None:
     if not isinstance(value, str | os.PathLike):
         return f"{what} must be the path of a folder, but received {value!r}."
     if "://" in str(value):  # Ray fetches it
@@ -109,7 +109,7 @@ def _check_folder(what: str, value: Any) -> str | None:
     return None
 
 
-def _check_modules(what: str, value: Any) -> str | None:
+def _check_modules(what: str, value: object) -> str | None:
     if not isinstance(value, list | tuple):
         return f"{what} must be a list of folders or modules, but received {value!r}."
     for part in value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 from hocket import exceptions, texts
@@ -31,7 +31,7 @@ class ObjectRefGenerator:
         >>> hocket.shutdown()
     """
 
-    def __init__(self, stream: contract.ObjectRef[Any]) -> None:
+    def __init__(self, stream: contract.ObjectRef[object]) -> None:
         self._engine = stream._engine
         self._stream = stream
         self._index = 0
@@ -137,7 +137,7 @@ class DynamicObjectRefGenerator:
     If it raised, the last reference raises in `get`.
     """
 
-    def __init__(self, refs: list[contract.ObjectRef[Any]]) -> None:
+    def __init__(self, refs: Sequence[contract.ObjectRef[object]]) -> None:
         self._refs = refs
 
     def __iter__(self) -> Iterator[contract.ObjectRef[Any]]:
@@ -169,14 +169,16 @@ def collect(function: Any, *, is_retried: bool) -> Any:
     return run
 
 
-def call_and_collect(actor: Any, method: str, label: str, is_retried: bool, /, *args: Any, **kwargs: Any) -> Any:
+def call_and_collect(
+    actor: object, method: str, label: str, is_retried: bool, /, *args: object, **kwargs: object
+) -> Any:
     """Do the same with a method of an actor, which runs this on itself. On an event loop it is to be awaited."""
     found = methods.get_method(actor, method)(*args, **kwargs)
     put_all = _put_all_async if hasattr(found, "__aiter__") else _put_all
     return put_all(found, label, is_retried=is_retried)
 
 
-def _put_all(found: Iterable[Any], name: str, *, is_retried: bool) -> DynamicObjectRefGenerator:
+def _put_all(found: Iterable[object], name: str, *, is_retried: bool) -> DynamicObjectRefGenerator:
     engine = contract.get_current_engine()
     refs: list[contract.ObjectRef[Any]] = []
     try:
@@ -189,7 +191,7 @@ def _put_all(found: Iterable[Any], name: str, *, is_retried: bool) -> DynamicObj
     return DynamicObjectRefGenerator(refs)
 
 
-async def _put_all_async(found: AsyncIterable[Any], name: str, *, is_retried: bool) -> DynamicObjectRefGenerator:
+async def _put_all_async(found: AsyncIterable[object], name: str, *, is_retried: bool) -> DynamicObjectRefGenerator:
     engine = contract.get_current_engine()
     refs: list[contract.ObjectRef[Any]] = []
     try:
@@ -206,7 +208,7 @@ def _put_error(engine: contract.Engine, name: str, error: Exception) -> contract
     return engine.put_error(exceptions.TaskError(name, texts.format_error(error), exceptions.get_cause(error)))
 
 
-def wrap(refs: list[contract.ObjectRef[Any]], num_returns: int) -> Any:
+def wrap(refs: Sequence[contract.ObjectRef[object]], num_returns: int) -> Any:
     """Return what ``.remote()`` returns: one reference, a list of them, a generator, or None."""
     if num_returns == 1:
         return refs[0]

@@ -17,7 +17,7 @@ _SELECTOR = rf"!?(?:{_WORD}|in\(\s*{_WORD}(?:\s*,\s*{_WORD})*\s*\))"
 _RULE = "1 to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 
 
-def explain_key(key: Any) -> str | None:
+def explain_key(key: object) -> str | None:
     """Return what is wrong with the name of a label, such as ``disk`` or ``example.com/disk``; None if nothing is."""
     if not isinstance(key, str):
         return f"The name of a label must be text, but received {key!r}."
@@ -34,7 +34,7 @@ def explain_key(key: Any) -> str | None:
     )
 
 
-def explain_value(key: str, value: Any) -> str | None:
+def explain_value(key: str, value: object) -> str | None:
     """Return what is wrong with the value of a label; None if nothing is. It may be empty."""
     if not isinstance(value, str):
         return f"The value of label {key!r} must be text, but received {value!r}. Write {str(value)!r}."
@@ -43,7 +43,7 @@ def explain_value(key: str, value: Any) -> str | None:
     return None
 
 
-def explain_selector(name: str, selector: Mapping[Any, Any]) -> str | None:
+def explain_selector(name: str, selector: Mapping[Any, object]) -> str | None:
     """Return what is wrong with a selector; None if nothing is.
 
     Args:
@@ -66,7 +66,7 @@ def explain_selector(name: str, selector: Mapping[Any, Any]) -> str | None:
     return None
 
 
-def check_labels(labels: Mapping[Any, Any]) -> None:
+def check_labels(labels: Mapping[Any, object]) -> None:
     """Raise if these cannot be the labels of a node.
 
     Raises:

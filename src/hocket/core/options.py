@@ -47,7 +47,7 @@ _limit = _rule(lambda value: value >= 1 or value == -1, "be -1 (without limit), 
 _check_lifetime = _rule(lambda value: value in ("detached", "non_detached"), "be 'detached', 'non_detached' or None")
 
 
-def _check_returns(name: str, value: Any) -> str | None:
+def _check_returns(name: str, value: object) -> str | None:
     if isinstance(value, str):
         if value not in ("streaming", "dynamic"):
             return f"The keyword {name!r} must be a number, 'streaming' or 'dynamic', but received {value!r}."
@@ -55,7 +55,7 @@ def _check_returns(name: str, value: Any) -> str | None:
     return _at_least_zero(name, value)
 
 
-def _check_resources(name: str, value: Mapping[str, Any]) -> str | None:
+def _check_resources(name: str, value: Mapping[str, object]) -> str | None:
     for key, amount in value.items():
         if key in ("CPU", "GPU"):
             return f"Use the 'num_{key.lower()}s' keyword instead of {key!r} in 'resources': num_{key.lower()}s={amount!r}."
@@ -90,7 +90,7 @@ def _check_exceptions(name: str, value: Any) -> str | None:
     return None
 
 
-def _check_groups(name: str, value: Any) -> str | None:
+def _check_groups(name: str, value: object) -> str | None:
     groups = list_groups(value)
     for group, size in groups:
         if not isinstance(group, str) or not group:
@@ -107,7 +107,7 @@ def list_groups(given: Any) -> list[tuple[Any, Any]]:
     return [(group.get("name"), group.get("max_concurrency")) for group in given or ()]
 
 
-def _check_tensor_transport(name: str, value: Any) -> str | None:
+def _check_tensor_transport(name: str, value: object) -> str | None:
     return f"The keyword {name!r} is not supported: values travel through shared memory. Leave it out."
 
 
@@ -182,7 +182,7 @@ ASYNC_CONCURRENCY = 1000
 """How many calls of an asynchronous actor run at once, unless it says otherwise. Ray's number."""
 
 
-def validate(given: Mapping[str, Any], known: Mapping[str, Option], what: str) -> None:
+def validate(given: Mapping[str, object], known: Mapping[str, Option], what: str) -> None:
     """Check the keywords of a decorator or of `.options`.
 
     Raises:
@@ -210,7 +210,7 @@ def validate(given: Mapping[str, Any], known: Mapping[str, Option], what: str) -
     placement.check_conflicts(given, what)
 
 
-def refuse_decorator_only(given: Mapping[str, Any], what: str) -> None:
+def refuse_decorator_only(given: Mapping[str, object], what: str) -> None:
     """Raise if `.options()` is given what only the decorator takes."""
     for name in given:
         if name in DECORATOR_ONLY:
@@ -223,7 +223,7 @@ def refuse_decorator_only(given: Mapping[str, Any], what: str) -> None:
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
-def _make_plain(value: Any) -> Any:
+def _make_plain(value: object) -> Any:
     """Return the same with text and numbers of the plain kinds: members of an enumeration, or NumPy's, do not stand in messages."""
     if isinstance(value, bool):
         return value
@@ -240,12 +240,12 @@ def _make_plain(value: Any) -> Any:
 _TO_PLAIN: dict[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
 
 
-def is_generator(function: Any) -> bool:
+def is_generator(function: object) -> bool:
     """Tell whether calling it gives a generator."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _count_returns(given: Any, function: Any, name: str) -> int:
+def _count_returns(given: Any, function: object, name: str) -> int:
     """Return the number of returns: a generator streams unless it says otherwise."""
     if given is None:
         return records.STREAMING if is_generator(function) else 1
@@ -258,7 +258,7 @@ def _count_returns(given: Any, function: Any, name: str) -> int:
     return int(given)
 
 
-def _list_exceptions(given: Any) -> bool | tuple[type[BaseException], ...]:
+def _list_exceptions(given: object) -> bool | tuple[type[BaseException], ...]:
     return tuple(given) if isinstance(given, list | tuple) else bool(given)
 
 
@@ -288,7 +288,7 @@ def build_task_options(given: Mapping[str, Any], function: Any) -> records.TaskO
     )
 
 
-def build_method_options(given: Mapping[str, Any], function: Any, name: str) -> records.MethodOptions:
+def build_method_options(given: Mapping[str, Any], function: object, name: str) -> records.MethodOptions:
     """Return the record for what `@method` says."""
     given = _make_plain(dict(given))
     return records.MethodOptions(

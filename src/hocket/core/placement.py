@@ -205,7 +205,7 @@ def check_group(name: str, value: object) -> str | None:
     return None
 
 
-def check_fallback(name: str, value: list[Any]) -> str | None:
+def check_fallback(name: str, value: Sequence[object]) -> str | None:
     """Return what is wrong with a list of fallbacks, or None."""
     for part in value:
         if not isinstance(part, dict) or set(part) != {"label_selector"}:
@@ -218,7 +218,7 @@ def check_fallback(name: str, value: list[Any]) -> str | None:
     return None
 
 
-def check_conflicts(given: Mapping[str, Any], what: str) -> None:
+def check_conflicts(given: Mapping[str, object], what: str) -> None:
     """Raise if the old keyword `placement_group` stands beside the strategy that replaced it; warn of it alone."""
     if given.get("placement_group") is None:
         return
@@ -253,7 +253,7 @@ def find_group(given: Mapping[str, Any]) -> tuple[int, int, bool]:
 # --- nodes ------------------------------------------------------------------------------------------------------------
 
 
-def names_nodes(given: Mapping[str, Any]) -> bool:
+def names_nodes(given: Mapping[str, object]) -> bool:
     """Tell whether the options choose among nodes, so that `check_nodes` is worth its time."""
     strategy = given.get("scheduling_strategy")
     return bool(given.get("label_selector")) or isinstance(
@@ -261,7 +261,7 @@ def names_nodes(given: Mapping[str, Any]) -> bool:
     )
 
 
-def describe_choice(given: Mapping[str, Any]) -> str:
+def describe_choice(given: Mapping[str, object]) -> str:
     """Return which nodes the options choose, in the form that travels (`resources.Shape.nodes`); empty if they do not choose.
 
     JSON with a ``kind``: ``strategy`` (``name``), ``node`` (``node_id``, ``soft``), ``labels`` (``hard`` and ``soft``,
@@ -334,7 +334,7 @@ def placement_group(
     strategy: str | None = "PACK",
     name: str = "",
     lifetime: str | None = None,
-    **ignored: Any,
+    **ignored: object,
 ) -> PlacementGroup:
     """Reserve bundles of resources, all together or not at all.
 

@@ -73,7 +73,7 @@ class RemoteFunction(Generic[P, T]):
             other._exported = self._exported
         return other
 
-    def bind(self, *args: Any, **kwargs: Any) -> dag.FunctionNode:
+    def bind(self, *args: object, **kwargs: object) -> dag.FunctionNode:
         """Return a node of a graph that calls this function when the graph is executed (see `hocket.core.dag`).
 
         Raises:
@@ -82,10 +82,10 @@ class RemoteFunction(Generic[P, T]):
         self._signature.check(args, kwargs)
         return dag.FunctionNode(self, args, kwargs, self._given)
 
-    def _remote(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **given: Any) -> Any:
+    def _remote(self, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None, **given: object) -> Any:
         return self.options(**given).remote(*args, **(kwargs or {}))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         name = self._function.__name__
         raise TypeError(
             f"Remote functions cannot be called directly. Instead of {name}(...) write {name}.remote(...) and hocket.get() of "
@@ -105,7 +105,7 @@ class Signature:
 
     __slots__ = ("_least", "_most", "_name", "_signature")
 
-    def __init__(self, function: Callable[..., Any], name: str, *, skip_first: bool = False) -> None:
+    def __init__(self, function: Callable[..., object], name: str, *, skip_first: bool = False) -> None:
         self._name = name
         try:
             signature: inspect.Signature | None = inspect.signature(function)

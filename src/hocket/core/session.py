@@ -36,7 +36,7 @@ class SessionContext:
         False
     """
 
-    def __init__(self, address_info: dict[str, Any], dashboard_url: str = "") -> None:
+    def __init__(self, address_info: Mapping[str, object], dashboard_url: str = "") -> None:
         self.address_info = address_info
         self.dashboard_url = dashboard_url
         self.python_version = ".".join(map(str, sys.version_info[:3]))
@@ -69,7 +69,7 @@ def init(
     resources: Mapping[str, float] | None = None,
     namespace: str | None = None,
     labels: Mapping[str, str] | None = None,
-    runtime_env: Mapping[str, Any] | None = None,
+    runtime_env: Mapping[str, object] | None = None,
     ignore_reinit_error: bool = False,
     engine: str | None = None,
     object_store_memory: float | None = None,
@@ -253,7 +253,7 @@ _IGNORABLE = frozenset(
 )  # fmt: skip
 
 
-def _check_keywords(given: Mapping[str, Any]) -> None:
+def _check_keywords(given: Mapping[str, object]) -> None:
     unknown = [name for name in given if name not in _IGNORABLE and not name.startswith("_")]
     if "local_mode" in unknown:
         raise RuntimeError(

@@ -36,7 +36,7 @@ def get_optional() -> Any:
         return None
 
 
-def get_optional_array(values: Sequence[Any] | npt.NDArray[Any]) -> Any:
+def get_optional_array(values: Sequence[object] | npt.NDArray[Any]) -> Any:
     """Return Python objects as an Arrow array; None without Arrow, or if they are of no type that Arrow has."""
     pa = get_optional()
     if pa is None:
@@ -48,7 +48,7 @@ def get_optional_array(values: Sequence[Any] | npt.NDArray[Any]) -> Any:
     return None if pa.types.is_null(found.type) else found
 
 
-def compact(column: Any) -> Any:
+def compact(column: object) -> Any:
     """Return an Arrow array that holds its own values only: a part of a larger one would travel with all of it."""
     return load("A column").concat_arrays([column])
 
@@ -127,7 +127,7 @@ def read_table(table: Any) -> dict[str, Any]:
     return {name: read_column(flatten(table.column(at))) for at, name in enumerate(names)}
 
 
-def build_table(columns: Mapping[str, Any]) -> Any:
+def build_table(columns: Mapping[str, object]) -> Any:
     """Return columns as an Arrow table.
 
     Raises:

@@ -110,7 +110,7 @@ def _shrink(column: columns.Column) -> columns.Column:
     return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else arrow.compact(column)
 
 
-def build(found: Mapping[str, Any], what: str) -> Block:
+def build(found: Mapping[str, object], what: str) -> Block:
     """Return columns as a user gives them as a block.
 
     Args:

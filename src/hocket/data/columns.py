@@ -20,7 +20,7 @@ Column: TypeAlias = Any
 """A numpy array or an Arrow array. Arrow has no types to check against, and may be missing."""
 
 
-def build(values: Any) -> Column:
+def build(values: object) -> Column:
     """Return what a user's function has returned for a column, as a column.
 
     Raises:
@@ -60,7 +60,7 @@ def build_from_values(values: Sequence[Any]) -> Column:
     return _hold(values) if packed is None else packed
 
 
-def _hold(values: Sequence[Any]) -> npt.NDArray[Any]:
+def _hold(values: Sequence[object]) -> npt.NDArray[Any]:
     """Return values as an array of objects, whatever they are: numpy alone would look into lists."""
     found = np.empty(len(values), object)
     for at, value in enumerate(values):

@@ -17,7 +17,7 @@ def _build(block: blocks.Block, num_blocks: int | None) -> dataset.Dataset:
 
 
 def _build_joined(
-    given: Any, is_one: Callable[[Any], bool], words: tuple[str, str, str], num_blocks: int | None
+    given: object, is_one: Callable[[object], bool], words: tuple[str, str, str], num_blocks: int | None
 ) -> dataset.Dataset:
     """Return a data set of a table, or a list of them. The words are the caller, what it takes, and what to write."""
     caller, kind, remedy = words
@@ -93,7 +93,7 @@ def from_numpy(
     return _build(blocks.build(columns, "from_numpy()"), override_num_blocks)
 
 
-def from_pandas(dfs: Any, *, override_num_blocks: int | None = None) -> dataset.Dataset:
+def from_pandas(dfs: object, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of a pandas DataFrame, or a list of them. The index is left behind.
 
     Raises:
@@ -105,7 +105,7 @@ def from_pandas(dfs: Any, *, override_num_blocks: int | None = None) -> dataset.
     )
 
 
-def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> dataset.Dataset:
+def from_arrow(tables: object, *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of an Arrow table, or a list of them.
 
     Raises:
@@ -163,7 +163,7 @@ def read_parquet(paths: str | Sequence[str], *, columns: Sequence[str] | None = 
     return dataset.Dataset(files.plan_parquet(paths, columns))
 
 
-def read_csv(paths: str | Sequence[str], **arrow_csv_args: Any) -> dataset.Dataset:
+def read_csv(paths: str | Sequence[str], **arrow_csv_args: object) -> dataset.Dataset:
     """Return a data set of CSV files with a line of names at the top. Each file is one block.
 
     Args:
@@ -187,7 +187,7 @@ def read_csv(paths: str | Sequence[str], **arrow_csv_args: Any) -> dataset.Datas
     return dataset.Dataset(files.plan_text("read_csv", paths, ("csv", "read_csv"), (".csv",), arrow_csv_args))
 
 
-def read_json(paths: str | Sequence[str], **arrow_json_args: Any) -> dataset.Dataset:
+def read_json(paths: str | Sequence[str], **arrow_json_args: object) -> dataset.Dataset:
     """Return a data set of files with a JSON object in each line. Each file is one block.
 
     Args:

@@ -17,7 +17,7 @@ must let another loop go on as if nothing had happened. So:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, final
+from typing import final
 
 from hocket.data import ledger as ledger_module
 
@@ -138,7 +138,7 @@ class Cursor:
         """Return the ledger's state, and whether its epoch has only just been handed out."""
         return {**self._ledger.state_dict(), _ENDING: self._is_ending}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Have the next loop go on from a state, of any number of ranks: what the epoch still has is cut anew if the batch size is another.
 
         Args:

@@ -163,7 +163,7 @@ def _take_steps(
 
 
 def _make_task(
-    function: Any, name: str, num_cpus: float = 1.0, num_returns: int = 2
+    function: object, name: str, num_cpus: float = 1.0, num_returns: int = 2
 ) -> remote_function.RemoteFunction[..., Any]:
     if api.get_runtime_context().get_actor_id() is not None:
         num_cpus = 0  # the actor keeps its CPUs while it waits, as a training rank does: were there no others, it would wait for ever
@@ -174,7 +174,7 @@ def _make_task(
 
 
 def _submit(
-    task: remote_function.RemoteFunction[..., Any], read: plan.Read, steps: contract.ObjectRef[Any]
+    task: remote_function.RemoteFunction[..., object], read: plan.Read, steps: contract.ObjectRef[object]
 ) -> list[Any]:
     refs: list[Any]
     if isinstance(read, plan.Stored):
@@ -201,7 +201,7 @@ def _rearrange(
 
 
 def _submit_gather(
-    task: remote_function.RemoteFunction[..., Any], parts: Sequence[plan.Stored], rows: plan.Rows
+    task: remote_function.RemoteFunction[..., object], parts: Sequence[plan.Stored], rows: plan.Rows
 ) -> list[Any]:
     """Have a block made of rows of any of the parts."""
     first, last = 0, len(parts)
@@ -216,7 +216,7 @@ def _submit_gather(
 
 
 def _submit_exchange(
-    task: remote_function.RemoteFunction[..., Any],
+    task: remote_function.RemoteFunction[..., object],
     name: str,
     parts: list[plan.Stored],
     wanted: Sequence[plan.Rows],
@@ -275,7 +275,7 @@ def _cut_by_group(
     return [*found, Size(block.num_rows, block.count_bytes())]
 
 
-def _pump(tasks: Iterator[list[Any]], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
+def _pump(tasks: Iterator[list[object]], options: settings.ExecutionOptions) -> Iterator[plan.Stored]:
     """Start tasks as the limits allow, and give what they make, in order.
 
     Args:
@@ -287,7 +287,7 @@ def _pump(tasks: Iterator[list[Any]], options: settings.ExecutionOptions) -> Ite
 
 
 def _run_ahead(
-    tasks: Iterator[list[Any]], options: settings.ExecutionOptions
+    tasks: Iterator[list[object]], options: settings.ExecutionOptions
 ) -> Iterator[tuple[list[contract.ObjectRef[Any]], Size]]:
     """Start tasks as the limits allow, and give what each of them returns, with its size, in order.
 

@@ -122,7 +122,7 @@ def plan_text(
     paths: str | Sequence[str],
     function: tuple[str, str],
     endings: tuple[str, ...],
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
 ) -> list[TextRead]:
     """Return what reads files of text.
 

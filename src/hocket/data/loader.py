@@ -89,7 +89,7 @@ class Positioned:
         """
         return self._get_cursor("state_dict").state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Have the next loop go on where another loader was, with any number of ranks and any batch size.
 
         Args:

@@ -26,8 +26,8 @@ class RowOperations(abc.ABC):
         batch_size: int | None = None,
         batch_format: str | None = "default",
         zero_copy_batch: bool = True,
-        fn_args: Iterable[Any] = (),
-        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_args: Iterable[object] = (),
+        fn_kwargs: Mapping[str, object] | None = None,
         num_cpus: float = 1,
     ) -> Self:
         """Call a function with batches; what it returns are the rows.
@@ -125,7 +125,7 @@ class RowOperations(abc.ABC):
         """
         return self._try("rename_columns", plan.rename_columns, dict(names))
 
-    def add_column(self, col: str, fn: Callable[[Any], Any], *, batch_format: str | None = "pandas") -> Self:
+    def add_column(self, col: str, fn: Callable[[Any], object], *, batch_format: str | None = "pandas") -> Self:
         """Add a column, or replace it: what a function makes of each block.
 
         Args:
@@ -156,10 +156,10 @@ class RowOperations(abc.ABC):
 def _build_step(
     verb: str,
     apply: Callable[[blocks.Block], blocks.Block],
-    fn: Callable[..., Any],
+    fn: Callable[..., object],
     *,
     keeps_rows: bool = False,
-    num_cpus: Any,
+    num_cpus: object,
 ) -> plan.Step:
     if isinstance(num_cpus, bool) or not isinstance(num_cpus, int | float) or num_cpus < 0:
         raise ValueError(f"num_cpus must be a number from 0, but received {num_cpus!r}. Leave it out for 1.")

@@ -110,7 +110,7 @@ class Step:
     """How many CPUs the task holds that does it."""
 
 
-def name_function(function: Callable[..., Any]) -> str:
+def name_function(function: Callable[..., object]) -> str:
     """Return how a user's function is called in messages."""
     return str(getattr(function, "__qualname__", None) or repr(function)).replace("<locals>.", "")
 
@@ -118,12 +118,12 @@ def name_function(function: Callable[..., Any]) -> str:
 def map_batches(
     block: blocks.Block,
     *,
-    function: Callable[..., Any],
+    function: Callable[..., object],
     batch_size: int | None,
     batch_format: str,
     is_shared: bool,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
 ) -> blocks.Block:
     """Call a user's function with batches of a block."""
     size = batch_size or max(1, block.num_rows)
@@ -139,13 +139,13 @@ def map_batches(
     return blocks.join(made) if len(made) > 1 else made[0] if made else blocks.Block({}, 0)
 
 
-def map_rows(function: Callable[..., Any], block: blocks.Block) -> blocks.Block:
+def map_rows(function: Callable[..., object], block: blocks.Block) -> blocks.Block:
     """Call a user's function with each row."""
     rows = [function(row) for row in block.list_rows()]
     return blocks.build_from_rows(rows, f"What map(`{name_function(function)}`) returns")
 
 
-def flat_map_rows(function: Callable[..., Any], block: blocks.Block) -> blocks.Block:
+def flat_map_rows(function: Callable[..., object], block: blocks.Block) -> blocks.Block:
     """Call a user's function with each row, and take all rows that it returns."""
     what = f"What flat_map(`{name_function(function)}`) returns"
     rows: list[Any] = []
@@ -159,13 +159,13 @@ def flat_map_rows(function: Callable[..., Any], block: blocks.Block) -> blocks.B
     return blocks.build_from_rows(rows, what)
 
 
-def filter_rows(function: Callable[..., Any], block: blocks.Block) -> blocks.Block:
+def filter_rows(function: Callable[..., object], block: blocks.Block) -> blocks.Block:
     """Keep the rows of which a user's function says so."""
     kept = [at for at, row in enumerate(block.list_rows()) if _says_yes(function, row)]
     return block.pick(np.array(kept, np.int64))
 
 
-def _says_yes(function: Callable[..., Any], row: blocks.Row) -> bool:
+def _says_yes(function: Callable[..., object], row: blocks.Row) -> bool:
     answer = function(row)
     if not isinstance(answer, bool | np.bool_):
         raise TypeError(
@@ -204,7 +204,7 @@ def rename_columns(names: Mapping[str, str], block: blocks.Block) -> blocks.Bloc
     return blocks.Block(dict(zip(renamed, block.columns.values(), strict=True)), block.num_rows)
 
 
-def add_column(block: blocks.Block, *, name: str, function: Callable[..., Any], batch_format: str) -> blocks.Block:
+def add_column(block: blocks.Block, *, name: str, function: Callable[..., object], batch_format: str) -> blocks.Block:
     """Add what a user's function makes of a block."""
     if not block.columns:
         return block

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class Restartable(Iterable[T]):
         return self._begin()
 
 
-def check_batch_size(batch_size: Any, *, may_be_none: bool) -> None:
+def check_batch_size(batch_size: object, *, may_be_none: bool) -> None:
     """Raise if it is no size of a batch.
 
     Raises:
@@ -102,7 +102,7 @@ def check_batch_size(batch_size: Any, *, may_be_none: bool) -> None:
         )
 
 
-def check_count(name: str, value: Any, least: int, instead_of_none: str = "") -> None:
+def check_count(name: str, value: object, least: int, instead_of_none: str = "") -> None:
     """Raise if it is no whole number, or less than allowed.
 
     Args:

@@ -125,7 +125,7 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         name: str,
         rank: int,
         world_size: int,
-        start: Mapping[str, Any] | None = None,
+        start: Mapping[str, object] | None = None,
         *,
         use_gpu: bool = False,
         announce: Callable[[Callable[[], Mapping[str, Any]]], object] | None = None,
@@ -174,7 +174,7 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
             return dict(self._start)
         return {**self._cursor.state_dict(), _WINDOW: self._key[2], _WINDOW_SEED: self._key[3]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Have the next loop go on where another shard was, with any number of ranks and any batch size.
 
         Args:

@@ -18,7 +18,7 @@ def load() -> Any:
     return extras.load("jax", "iter_jax_batches()", "JAX", remedy)
 
 
-def build_converter(dtypes: Any) -> Callable[[blocks.Block], dict[str, Any]]:
+def build_converter(dtypes: object) -> Callable[[blocks.Block], dict[str, Any]]:
     """Return what makes arrays of a block that is the caller's alone. They lie where JAX puts them by default."""
     numpy = load().numpy
 

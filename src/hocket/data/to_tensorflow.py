@@ -30,7 +30,7 @@ def build_dataset(
     features: Names,
     labels: Names,
     additional: Names | None,
-    specs: Sequence[Any],
+    specs: Sequence[object],
 ) -> Any:
     """Return a tf.data.Dataset of (features, labels), or (features, labels, additional).
 
@@ -77,7 +77,7 @@ def _list_names(part: Names) -> list[str]:
     return list(part.values()) if isinstance(part, Mapping) else list(part)
 
 
-def _arrange(part: Names, batch: Mapping[str, Any]) -> Any:
+def _arrange(part: Names, batch: Mapping[str, object]) -> Any:
     if isinstance(part, str):
         return batch[part]
     if isinstance(part, Mapping):

@@ -21,7 +21,7 @@ def load() -> Any:
     return extras.load("torch", "iter_torch_batches()", "PyTorch", remedy)
 
 
-def find_device(device: Any, *, use_gpu: bool) -> Any:
+def find_device(device: object, *, use_gpu: bool) -> Any:
     """Return a device as torch has it.
 
     Args:
@@ -44,7 +44,11 @@ def find_device(device: Any, *, use_gpu: bool) -> Any:
 
 
 def build_converter(
-    dtypes: Any, device: Any, collate_fn: Callable[[dict[str, npt.NDArray[Any]]], Any] | None, *, pin_memory: bool
+    dtypes: object,
+    device: object,
+    collate_fn: Callable[[dict[str, npt.NDArray[Any]]], object] | None,
+    *,
+    pin_memory: bool,
 ) -> Callable[[blocks.Block], Any]:
     """Return what makes tensors of a block that is the caller's alone.
 
@@ -67,7 +71,7 @@ def build_converter(
     return lambda block: move(collate_fn(block.to_batch("numpy", is_owned=True)), device)
 
 
-def _build_tensors(block: blocks.Block, dtypes: Any, device: Any, *, pin_memory: bool) -> dict[str, Any]:
+def _build_tensors(block: blocks.Block, dtypes: object, device: object, *, pin_memory: bool) -> dict[str, Any]:
     if isinstance(dtypes, Mapping):
         blocks.check_columns(list(dtypes), list(block.columns))
     found = {}
@@ -77,7 +81,7 @@ def _build_tensors(block: blocks.Block, dtypes: Any, device: Any, *, pin_memory:
     return found
 
 
-def _build_tensor(name: str, array: npt.NDArray[Any], dtype: Any) -> Any:
+def _build_tensor(name: str, array: npt.NDArray[Any], dtype: object) -> Any:
     torch = load()
     columns.check_numbers(name, array, "a tensor", "collate_fn")
     if not array.flags.writeable:
@@ -88,7 +92,7 @@ def _build_tensor(name: str, array: npt.NDArray[Any], dtype: Any) -> Any:
     return tensor if dtype is None else tensor.to(dtype)
 
 
-def move(batch: Any, device: Any) -> Any:
+def move(batch: object, device: object) -> Any:
     """Return what a `collate_fn` has made with every tensor in it on a device."""
     torch = load()
     if isinstance(batch, torch.Tensor):

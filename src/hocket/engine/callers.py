@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 PACKAGE = __file__.removesuffix("engine/callers.py")
 """The folder of our own code, with a slash behind it."""
@@ -32,7 +31,7 @@ def find_stack_level() -> int:
     return level
 
 
-def name_function(function: Any, method: str = "") -> str:
+def name_function(function: object, method: str = "") -> str:
     """Return the name of a function, or of a class's method, as Ray gives it: ``app.Counter.add``.
 
     The program's own module is named like its file.
@@ -45,7 +44,7 @@ def name_function(function: Any, method: str = "") -> str:
     return ".".join([module, getattr(function, "__name__", type(function).__name__), *([method] if method else ())])
 
 
-def describe_function(function: Any) -> str:
+def describe_function(function: object) -> str:
     """Return ``file:line`` of a function's definition; its name if it has no code of its own."""
     code = getattr(function, "__code__", None)
     if code is None:

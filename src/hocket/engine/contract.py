@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # workers have no kernel
 
     from hocket.kernel import records, resources
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 NO_ID = 0
@@ -49,7 +49,7 @@ class Id(str):
         return not self.strip("f")
 
 
-class ObjectRef(Generic[T]):
+class ObjectRef(Generic[T_co]):
     """A handle on an immutable value that the engine holds, or will hold when a task has made it.
 
     Pass it to other tasks, put it into containers, `get` it. When the last handle in all processes is gone, the value
@@ -83,11 +83,11 @@ class ObjectRef(Generic[T]):
         """Return the id of the session."""
         return Id(self._engine.get_context().job_id)
 
-    def future(self) -> futures.Future[T]:
+    def future(self) -> futures.Future[T_co]:
         """Return a `concurrent.futures.Future` of the value. Cancelling it does not cancel the task."""
         from concurrent import futures  # here, because most programs need neither this nor asyncio (24 ms)
 
-        future: futures.Future[T] = futures.Future()
+        future: futures.Future[T_co] = futures.Future()
 
         def settle() -> None:
             if future.set_running_or_notify_cancel():
@@ -96,7 +96,7 @@ class ObjectRef(Generic[T]):
         self._engine.when_done(self, settle)
         return future
 
-    def as_future(self) -> asyncio.Future[T]:
+    def as_future(self) -> asyncio.Future[T_co]:
         """Return an `asyncio.Future` of the value, on the event loop that runs, or else on this thread's, which may be run later.
         Cancelling it does not cancel the task.
         """
@@ -108,7 +108,7 @@ class ObjectRef(Generic[T]):
         except RuntimeError:
             loop = asyncio.get_event_loop()
             loop_thread = 0  # whichever runs it later
-        future: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[T_co] = loop.create_future()
 
         def settle() -> None:
             if not future.done():
@@ -125,7 +125,7 @@ class ObjectRef(Generic[T]):
         self._engine.when_done(self, call_settle)
         return future
 
-    def _settle(self, future: futures.Future[T] | asyncio.Future[T]) -> None:
+    def _settle(self, future: futures.Future[T_co] | asyncio.Future[T_co]) -> None:
         """Give a future the value, which is there, or the error."""
         try:
             value = self._engine.get((self,), None)[0]
@@ -139,7 +139,7 @@ class ObjectRef(Generic[T]):
         else:
             future.set_result(value)
 
-    def __await__(self) -> Generator[Any, None, T]:
+    def __await__(self) -> Generator[Any, None, T_co]:
         return self.as_future().__await__()
 
     def __repr__(self) -> str:
@@ -209,7 +209,7 @@ class RemoteFunction:
         name: str,
         blob: bytes,
         function_id: bytes,
-        captured: tuple[ObjectRef[Any], ...],
+        captured: tuple[ObjectRef[object], ...],
         buffers: tuple[memoryview, ...] = (),
     ) -> None:
         self.value = value
@@ -329,8 +329,8 @@ class Engine(abc.ABC):
     def submit_task(
         self,
         function: RemoteFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.TaskOptions,
     ) -> list[ObjectRef[Any]]:
         """Run ``function(*args, **kwargs)`` somewhere; return at once, with ``options.num_returns`` references.
@@ -344,8 +344,8 @@ class Engine(abc.ABC):
     def create_actor(
         self,
         actor_class: RemoteFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.ActorOptions,
     ) -> ActorInfo:
         """Build an actor somewhere; return at once.
@@ -360,8 +360,8 @@ class Engine(abc.ABC):
         self,
         actor: ObjectRef[None],
         method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.TaskOptions,
     ) -> list[ObjectRef[Any]]:
         """Call a method of an actor; return at once. A dead actor is reported by `get`, not here."""
@@ -401,7 +401,7 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def cancel(self, ref: ObjectRef[Any], *, force: bool, recursive: bool) -> None:
+    def cancel(self, ref: ObjectRef[object], *, force: bool, recursive: bool) -> None:
         """Stop the task that makes the object: unstarted, it never runs; running, it gets a KeyboardInterrupt, or its
         process ends if `force`; finished, nothing happens. `recursive`: also the tasks that it submitted.
         """
@@ -409,7 +409,7 @@ class Engine(abc.ABC):
     # --- values -------------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def put(self, value: Any) -> ObjectRef[Any]:
+    def put(self, value: object) -> ObjectRef[Any]:
         """Store a value.
 
         Raises:
@@ -439,7 +439,7 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def when_done(self, ref: ObjectRef[Any], callback: Callable[[], None]) -> None:
+    def when_done(self, ref: ObjectRef[object], callback: Callable[[], None]) -> None:
         """Call back once the value, or an error, is there, or the session is closed; at once if it is.
 
         The callback runs in any thread, must be quick and must not raise.
@@ -448,21 +448,21 @@ class Engine(abc.ABC):
     # --- generators ---------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def take_item(self, stream: ObjectRef[Any], index: int) -> ObjectRef[Any]:
+    def take_item(self, stream: ObjectRef[object], index: int) -> ObjectRef[Any]:
         """Return the handle on what a generator yields at this place.
 
         `stream` is the reference that `submit_task` or `submit_call` returned for ``num_returns`` of
         `records.STREAMING`. Items are taken in order, each once, and not before the one before it is there.
         """
 
-    def lift_bound(self, stream: ObjectRef[Any]) -> None:  # noqa: B027 (only engines that bound all generators have one)
+    def lift_bound(self, stream: ObjectRef[object]) -> None:  # noqa: B027 (only engines that bound all generators have one)
         """Hear that somebody waits for a generator's end and not for its items: it is not to wait for a reader any more.
 
         What the user says with ``_generator_backpressure_num_objects`` stays.
         """
 
     @abc.abstractmethod
-    def is_end(self, item: ObjectRef[Any], timeout_s: float | None) -> bool | None:
+    def is_end(self, item: ObjectRef[object], timeout_s: float | None) -> bool | None:
         """Wait for an item; tell whether it is the end of the stream instead; None if it is not there in time."""
 
     # --- resources ----------------------------------------------------------------------------------------------------
@@ -507,7 +507,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def list_records(
-        self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
+        self, kind: str, filters: Sequence[tuple[str, str, object]] = (), limit: int | None = None
     ) -> list[dict[str, Any]]:
         """Return what the engine knows of all things of a kind, with Ray's names; see `hocket.engine.inspection`.
 
@@ -561,7 +561,7 @@ class Engine(abc.ABC):
             self.interned[object_id] = weakref.ref(ref)
         return ref
 
-    def remember(self, ref: ObjectRef[Any]) -> ObjectRef[Any]:
+    def remember(self, ref: ObjectRef[object]) -> ObjectRef[Any]:
         """Make a new handle the one that `intern` returns; for objects that are also looked up by name."""
         self.interned[ref._id] = weakref.ref(ref)
         return ref
@@ -574,11 +574,11 @@ class Engine(abc.ABC):
             if ref is None or ref._id == NO_ID:
                 del self.interned[object_id]
 
-    def format_ref(self, ref: ObjectRef[Any]) -> str:
+    def format_ref(self, ref: ObjectRef[object]) -> str:
         """Return the id of a handle as people see it."""
         return f"{ref._id:016x}"
 
-    def reduce_ref(self, ref: ObjectRef[Any]) -> tuple[Any, ...]:
+    def reduce_ref(self, ref: ObjectRef[object]) -> tuple[Any, ...]:
         """Return what `pickle` makes of a handle.
 
         Whoever is encoding a value in this thread learns of it; anybody else (a user's own pickle) pins it.
@@ -595,7 +595,7 @@ class Engine(abc.ABC):
                 return operator.getitem, (REFERENCES, len(found) - 1)
         return rebuild_ref, (ref._id,)
 
-    def pin(self, ref: ObjectRef[Any]) -> None:
+    def pin(self, ref: ObjectRef[object]) -> None:
         """Keep an object until the session ends, because a handle on it went where we cannot follow."""
         self.pinned.append(ref)
 
@@ -603,7 +603,7 @@ class Engine(abc.ABC):
 _current: Engine | None = None
 
 
-def build_closed_error(ref: ObjectRef[Any]) -> exceptions.ObjectLostError:
+def build_closed_error(ref: ObjectRef[object]) -> exceptions.ObjectLostError:
     """Return the error of a handle that has outlived its session."""
     return exceptions.ObjectLostError(
         f"{ref!r} belongs to a session that is closed. Make the value, or the actor, again in the session that is open."

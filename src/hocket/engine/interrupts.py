@@ -181,7 +181,7 @@ class InterruptGuard:
         self.is_pending = bool(self._noted)
         _run(function, number, frame)
 
-    def _note(self, function: Callable[..., Any], number: int) -> None:
+    def _note(self, function: Callable[..., object], number: int) -> None:
         if number not in self._noted:
             self._noted[number] = function
             self._since = time.monotonic()
@@ -219,7 +219,7 @@ class _Handler:
 
     __slots__ = ("function",)
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         self.function = function
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -233,7 +233,7 @@ class _Signals:
     def __getattr__(self, name: str) -> Any:
         return getattr(_signal, name)
 
-    def signal(self, number: int, handler: Any) -> Any:
+    def signal(self, number: int, handler: object) -> Any:
         """Set a handler, wrapped; return the last one, unwrapped."""
         return _unwrap(_signal.signal(number, _Handler(handler) if callable(handler) else handler))
 
@@ -245,11 +245,11 @@ class _Signals:
 _SIGNALS = _Signals()
 
 
-def _unwrap(handler: Any) -> Any:
+def _unwrap(handler: object) -> Any:
     return handler.function if type(handler) is _Handler else handler
 
 
-def _run(function: Callable[..., Any], number: int, frame: FrameType | None) -> None:
+def _run(function: Callable[..., object], number: int, frame: FrameType | None) -> None:
     try:
         function(number, frame)
     except BaseException as error:

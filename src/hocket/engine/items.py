@@ -23,7 +23,7 @@ class Failure(NamedTuple):
     error: Exception
 
 
-def is_to_be_taken(result: Any, num_returns: int, function: Any) -> bool:
+def is_to_be_taken(result: object, num_returns: int, function: object) -> bool:
     """Tell whether the results of a call are the items of the generator that it returned.
 
     Args:
@@ -82,7 +82,7 @@ def _log_surplus(name: str, count: int) -> None:
     )
 
 
-def _complete(taken: list[Any], count: int, name: str, raised: Exception | None) -> Any:
+def _complete(taken: list[object], count: int, name: str, raised: Exception | None) -> Any:
     missing = count - len(taken)
     if raised is not None and not missing:
         _log.warning("The generator `%s` raised after its %d results were there: %r", name, count, raised)

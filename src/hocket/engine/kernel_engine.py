@@ -116,11 +116,11 @@ class KernelEngine(contract.Engine):
         """Return the task that a worker started last, and when, by `time.perf_counter`; zeros where unknown."""
 
     @abc.abstractmethod
-    def _measure(self, payload: tuple[Any, ...]) -> int:
+    def _measure(self, payload: tuple[object, ...]) -> int:
         """Return the bytes of a payload."""
 
     @abc.abstractmethod
-    def _locate(self, payload: tuple[Any, ...]) -> str:
+    def _locate(self, payload: tuple[object, ...]) -> str:
         """Return the source line that made a payload, where known."""
 
     @abc.abstractmethod
@@ -187,7 +187,7 @@ class KernelEngine(contract.Engine):
                 self._read_arrived()
             checks.check_pending(self.kernel, actor._id, caller)
 
-    def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
+    def cancel(self, ref: contract.ObjectRef[object], *, force: bool, recursive: bool) -> None:
         with self.lock:
             if force:
                 checks.check_forcible(self.kernel, ref._id)
@@ -203,7 +203,7 @@ class KernelEngine(contract.Engine):
             self.kernel.put(object_id, self.kernel.encode_error(error), (), DRIVER, failed=True)
             return contract.ObjectRef(object_id, self)
 
-    def take_item(self, stream: contract.ObjectRef[Any], index: int) -> contract.ObjectRef[Any]:
+    def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[Any]:
         with self.lock:
             ref: contract.ObjectRef[Any] = contract.ObjectRef(self.kernel.take_item(stream._id, index), self)
             if self.kernel.instructions:
@@ -275,7 +275,7 @@ class KernelEngine(contract.Engine):
         self.errors.append(record)
 
     def list_records(
-        self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
+        self, kind: str, filters: Sequence[tuple[str, str, object]] = (), limit: int | None = None
     ) -> list[dict[str, Any]]:
         self._read_arrived()
         with self.lock:

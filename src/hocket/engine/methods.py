@@ -17,7 +17,7 @@ def _call_function(actor: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
     return function(actor, *args, **kwargs)
 
 
-def _terminate(actor: Any) -> None:
+def _terminate(actor: object) -> None:
     raise exceptions.ActorExit
 
 
@@ -29,7 +29,7 @@ _OF_ALL: dict[str, Any] = {
 """Methods that every actor has. The names are Ray's."""
 
 
-def get_method(actor: Any, name: str) -> Any:
+def get_method(actor: object, name: str) -> Any:
     """Return what the actor's class calls so, bound to the actor; or one that every actor has.
 
     As in Ray, whose handles know the class and not the object: an attribute of the actor that has the same name does
@@ -46,7 +46,7 @@ def get_method(actor: Any, name: str) -> Any:
     return found.__get__(actor, type(actor)) if hasattr(found, "__get__") else found
 
 
-def construct_on(loop: asyncio.AbstractEventLoop, construct: Callable[[], Any]) -> Any:
+def construct_on(loop: asyncio.AbstractEventLoop, construct: Callable[[], object]) -> Any:
     """Run an actor's constructor on its loop, where it may start tasks that go on afterwards; return the actor."""
     built: list[Any] = []
     errors: list[BaseException] = []

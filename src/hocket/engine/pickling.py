@@ -40,7 +40,7 @@ def load_pickler() -> type[pickle.Pickler]:
     return Pickler
 
 
-def can_travel(value: Any) -> bool:
+def can_travel(value: object) -> bool:
     """Tell whether a value can be encoded."""
     outer = contract.encoding.refs
     contract.encoding.refs = []

@@ -64,7 +64,7 @@ _DEFAULT_ADVICE = "create it inside the function or in an actor's constructor, o
 _SEARCH_DEPTH = 8
 
 
-def explain_safely(explain: Callable[[Any, str, Exception], str], value: Any, what: str, error: Exception) -> str:
+def explain_safely(explain: Callable[[object, str, Exception], str], value: object, what: str, error: Exception) -> str:
     """Return the message for a value that cannot be encoded, also if it lets nobody look into it."""
     try:
         return explain(value, what, error)
@@ -72,12 +72,12 @@ def explain_safely(explain: Callable[[Any, str, Exception], str], value: Any, wh
         return f"Cannot send {what} to another process: {texts.describe(error)}. Remedy: {_DEFAULT_ADVICE}."
 
 
-def get_advice(culprit: Any) -> str:
+def get_advice(culprit: object) -> str:
     """Return what to do about something that cannot travel."""
     return _get_optional_advice(culprit) or _DEFAULT_ADVICE
 
 
-def explain_failure(value: Any, what: str, error: Exception) -> str:
+def explain_failure(value: object, what: str, error: Exception) -> str:
     """Return a message with the path to the part that cannot travel, and what to do instead."""
     return _explain(value, what, what, error)
 
@@ -94,7 +94,7 @@ def explain_arguments(value: Any, what: str, error: Exception) -> str:
     return _explain(value, "a part", what, error)
 
 
-def _explain(value: Any, path: str, what: str, error: Exception) -> str:
+def _explain(value: object, path: str, what: str, error: Exception) -> str:
     path, culprit = _find_culprit(value, path, set(), 0)
     kind = type(culprit)
     advice = get_advice(culprit)
@@ -104,12 +104,12 @@ def _explain(value: Any, path: str, what: str, error: Exception) -> str:
     )
 
 
-def _get_optional_advice(value: Any) -> str | None:
+def _get_optional_advice(value: object) -> str | None:
     names = (f"{parent.__module__}.{parent.__qualname__}" for parent in type(value).__mro__)
     return next((_ADVICE[name] for name in names if name in _ADVICE), None)
 
 
-def _find_culprit(value: Any, path: str, seen: set[int], depth: int) -> tuple[str, Any]:
+def _find_culprit(value: object, path: str, seen: set[int], depth: int) -> tuple[str, Any]:
     """Return the path to, and the value of, the deepest part that fails by itself, or that we have advice for.
 
     The lock inside a thread is nothing that its user has heard of.
@@ -122,7 +122,7 @@ def _find_culprit(value: Any, path: str, seen: set[int], depth: int) -> tuple[st
     return path, value
 
 
-def list_parts(value: Any) -> list[tuple[str, Any]]:
+def list_parts(value: object) -> list[tuple[str, Any]]:
     """Return what a value is made of, each part with the step that leads to it."""
     if isinstance(value, types.MethodType):
         return [(" -> its object", value.__self__), (" -> its function", value.__func__)]

@@ -73,7 +73,7 @@ class Encoded:
 
     __slots__ = ("buffers", "data", "refs")
 
-    def __init__(self, data: bytes, buffers: list[memoryview], refs: list[contract.ObjectRef[Any]]) -> None:
+    def __init__(self, data: bytes, buffers: list[memoryview], refs: list[contract.ObjectRef[object]]) -> None:
         #: The pickle. Empty if it is large: then it is the first of the buffers.
         self.data = data
         #: The memory of large arrays: still the caller's own, to be copied before control returns.
@@ -101,15 +101,15 @@ def is_plain(value: Any) -> bool:
     return False
 
 
-def encode_plain(value: Any) -> bytes:
+def encode_plain(value: object) -> bytes:
     """Encode a value that `is_plain`."""
     return pickle.dumps(value, pickling.PROTOCOL)
 
 
 def encode(
-    value: Any,
+    value: object,
     what: str = "value",
-    explain: Callable[[Any, str, Exception], str] | None = None,
+    explain: Callable[[object, str, Exception], str] | None = None,
     *,
     by_index: bool = False,
 ) -> Encoded:
@@ -143,7 +143,7 @@ def encode(
     return Encoded(b"", [stream.getbuffer(), *buffers], refs)
 
 
-def encode_whole(value: Any, what: str = "value") -> Encoded:
+def encode_whole(value: object, what: str = "value") -> Encoded:
     """Encode a value with all that it holds in the pickle, however large: for what has to fit into one message.
 
     Raises:
@@ -156,9 +156,9 @@ def encode_whole(value: Any, what: str = "value") -> Encoded:
 
 
 def _dump(
-    value: Any,
+    value: object,
     what: str,
-    explain: Callable[[Any, str, Exception], str] | None,
+    explain: Callable[[object, str, Exception], str] | None,
     take_buffer: Callable[[pickle.PickleBuffer], bool] | None,
     *,
     by_index: bool,
@@ -226,7 +226,7 @@ def hold_collector() -> Iterator[None]:
 
 
 def encode_arguments(
-    args: tuple[Any, ...], kwargs: dict[str, Any], what: str
+    args: tuple[Any, ...], kwargs: dict[str, object], what: str
 ) -> tuple[Encoded | None, list[contract.ObjectRef[Any]]]:
     """Encode a call's arguments; return them with the references whose values are to be filled in. `what` is called.
 
@@ -244,7 +244,7 @@ def encode_arguments(
             return Encoded(_encode_slots(len(args)), _NO_BUFFERS, _NO_REFS), list(args)
     top: list[contract.ObjectRef[Any]] = []
 
-    def replace(argument: Any) -> Any:
+    def replace(argument: object) -> Any:
         if type(argument) is contract.ObjectRef:
             contract.check_current(argument)
             top.append(argument)
@@ -268,7 +268,7 @@ def _encode_slots(count: int) -> bytes:
 
 
 def fill_slots(
-    args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Any]
+    args: tuple[object, ...], kwargs: dict[str, object], found: list[object]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Put the values of top-level references where their slots are."""
     args = tuple([found[value.index] if type(value) is Slot else value for value in args])
@@ -276,7 +276,7 @@ def fill_slots(
     return args, kwargs
 
 
-def encode_function(value: Any, name: str) -> contract.RemoteFunction:
+def encode_function(value: object, name: str) -> contract.RemoteFunction:
     """Encode a function or class by value where workers could not import it.
 
     Raises:
@@ -301,7 +301,7 @@ def encode_function(value: Any, name: str) -> contract.RemoteFunction:
     return contract.RemoteFunction(value, name, blob, digest.digest(), tuple(encoded.refs), tuple(encoded.buffers))
 
 
-def _note_large_arrays(value: Any, name: str, arrays: list[memoryview]) -> None:
+def _note_large_arrays(value: object, name: str, arrays: list[memoryview]) -> None:
     import logging
 
     log = logging.getLogger("hocket")
@@ -311,7 +311,7 @@ def _note_large_arrays(value: Any, name: str, arrays: list[memoryview]) -> None:
         log.info("%s takes %s along: %s bytes, stored once in shared memory", name, parts, f"{size:,}")
 
 
-def _judge_large_function(value: Any, name: str, size: int) -> None:
+def _judge_large_function(value: object, name: str, size: int) -> None:
     """Warn of a large pickle of a function, or refuse it: each worker keeps its own copy."""
     parts = ", ".join(_name_large_parts(value))
     where = f" Most of it is in {parts}." if parts else ""
@@ -326,7 +326,7 @@ def _judge_large_function(value: Any, name: str, size: int) -> None:
     )
 
 
-def _name_large_parts(value: Any) -> list[str]:
+def _name_large_parts(value: object) -> list[str]:
     """Return which variables of a function or class hold large data."""
     found = []
     for step, part in unsendable.list_parts(value):
@@ -338,7 +338,7 @@ def _name_large_parts(value: Any) -> list[str]:
     return found
 
 
-def _measure(value: Any) -> int:
+def _measure(value: object) -> int:
     """Return how many bytes a value takes when encoded; 0 if it cannot be."""
     try:
         encoded = encode(value)
@@ -384,7 +384,7 @@ def _encode_alone(error: BaseException) -> tuple[bytes, str]:
 class _Sent:
     """A `TaskError` on its way."""
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, *parts: object) -> None:
         self._parts = parts
 
     def __reduce__(self) -> tuple[object, ...]:

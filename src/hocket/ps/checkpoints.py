@@ -37,7 +37,10 @@ _FORMAT: Final = 1
 
 
 def save(
-    address: links.Address, made: list[records.VariableRecord], path: str | os.PathLike[str], extra: Mapping[str, Any]
+    address: links.Address,
+    made: list[records.VariableRecord],
+    path: str | os.PathLike[str],
+    extra: Mapping[str, object],
 ) -> str:
     """Write a checkpoint; return its path.
 
@@ -278,7 +281,7 @@ def _quote(name: str) -> str:
     return urllib.parse.quote(name, safe="") or "%"
 
 
-def _describe_initializer(initializer: Any) -> dict[str, Any]:
+def _describe_initializer(initializer: object) -> dict[str, Any]:
     return {"kind": type(initializer).__name__, **vars(initializer)}
 
 

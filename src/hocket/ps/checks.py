@@ -59,7 +59,7 @@ def require_count(name: str, value: object, remedy: str, *, least: int = 1) -> i
     raise ValueError(f"{name} must be a whole number from {least}, but received {value!r}. {remedy}")
 
 
-def fit_into(name: str, value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def fit_into(name: str, value: object, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return what a variable or table is given, in its own type, if that keeps what the numbers say.
 
     Raises:

@@ -74,7 +74,7 @@ class RemoteValue:
         """Wait for the value, and return it. TensorFlow's other name for `fetch`."""
         return self.fetch(timeout)
 
-    def _set(self, value: Any, error: BaseException | None) -> list[Closure]:
+    def _set(self, value: object, error: BaseException | None) -> list[Closure]:
         """Called once, with the condition held. Returns the closures that have waited for it."""
         self._value, self._error, self._state = value, error, READY
         dependents, self._dependents = self._dependents, []
@@ -139,7 +139,7 @@ class Closure:
         self.args = map_instances(self.args, RemoteValue, RemoteValue.fetch)
         self.kwargs = map_instances(self.kwargs, RemoteValue, RemoteValue.fetch)
 
-    def finish(self, value: Any, error: BaseException | None) -> list[Closure]:
+    def finish(self, value: object, error: BaseException | None) -> list[Closure]:
         """Set the result, if somebody holds it, and let go of what it needed.
 
         Returns:

@@ -297,7 +297,7 @@ class Cluster:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def parse_cluster(given: Any) -> Cluster:
+def parse_cluster(given: object) -> Cluster:
     """Return the cluster that a strategy is given: one, what `Cluster` takes, or None for what TF_CONFIG says.
 
     Raises:
@@ -314,7 +314,7 @@ def parse_cluster(given: Any) -> Cluster:
     )
 
 
-def _read_foreign(jobs: Any, task: ClusterTask | None) -> tuple[Any, ClusterTask | None]:
+def _read_foreign(jobs: object, task: ClusterTask | None) -> tuple[Any, ClusterTask | None]:
     """Return the tasks as a dict, also those of another cluster, or of TensorFlow's objects; and which this process is."""
     if hasattr(jobs, "cluster_spec"):  # a resolver
         kind, index = getattr(jobs, "task_type", None), getattr(jobs, "task_id", None)
@@ -358,7 +358,7 @@ def _parse_jobs(jobs: object) -> dict[str, dict[int, str | None]]:
     return parsed
 
 
-def _parse_tasks(role: str, tasks: Any) -> dict[int, str | None]:
+def _parse_tasks(role: str, tasks: object) -> dict[int, str | None]:
     if isinstance(tasks, Mapping):
         found = {_parse_index(index): _parse_address(role, address) for index, address in tasks.items()}
         if len(found) < len(tasks):

@@ -65,7 +65,7 @@ class Coordinator:
         >>> hocket.shutdown()
     """
 
-    def __new__(cls, strategy: strategy.ParameterServerStrategy, **settings: Any) -> Coordinator:
+    def __new__(cls, strategy: strategy.ParameterServerStrategy, **settings: object) -> Coordinator:
         _check(strategy)
         known = _known.get(strategy)
         found = known() if known is not None else None
@@ -124,7 +124,7 @@ class Coordinator:
     # -- closures --
 
     def schedule(
-        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, fn: Callable[..., object], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> closures.RemoteValue:
         """Have a worker run a function; return at once.
 
@@ -182,7 +182,7 @@ class Coordinator:
         """
         return self._scheduler.is_done()
 
-    def fetch(self, structure: Any) -> Any:
+    def fetch(self, structure: object) -> Any:
         """Wait for remote values, also in nested lists, tuples and dicts, and put their values in their places.
 
         Other values pass through.
@@ -194,7 +194,7 @@ class Coordinator:
 
     # -- what workers have of their own --
 
-    def create_per_worker_dataset(self, dataset: Callable[..., Any] | Sequence[Any]) -> streams.PerWorkerDataset:
+    def create_per_worker_dataset(self, dataset: Callable[..., object] | Sequence[object]) -> streams.PerWorkerDataset:
         """Make a dataset of which each worker reads its part.
 
         Args:
@@ -217,7 +217,7 @@ class Coordinator:
             "cannot be shared; write lambda context: ..., which each worker calls."
         )
 
-    def per_worker(self, fn: Callable[[], Any]) -> streams.PerWorkerValue:
+    def per_worker(self, fn: Callable[[], object]) -> streams.PerWorkerValue:
         """Make a value in each worker.
 
         Args:
@@ -248,7 +248,7 @@ class Coordinator:
 
     # -- checkpoints --
 
-    def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> str:
+    def save(self, path: str | os.PathLike[str], extra: Mapping[str, object] | None = None) -> str:
         """Wait for all closures; write a checkpoint of all variables, and of where each dataset is. Returns its path.
 
         A program that begins again makes the same variables and the same coordinator, calls `restore`, and then
@@ -356,7 +356,7 @@ _known: weakref.WeakKeyDictionary[strategy.ParameterServerStrategy, weakref.ref[
 )
 
 
-def _check(given: Any) -> None:
+def _check(given: object) -> None:
     if not isinstance(given, strategy.ParameterServerStrategy):
         raise TypeError(
             f"Coordinator takes a ParameterServerStrategy, but received {type(given).__name__}. Write ps.Coordinator(ps.ParameterServerStrategy({{'worker': 2, 'server': 1}}))."
@@ -370,5 +370,5 @@ def _refuse_in_closure(method: str) -> None:
         )
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: object) -> Any:
     return value

@@ -71,7 +71,7 @@ class WorkerProcess:
         self.known[function.number] = None
 
     def open_input(
-        self, number: int, source: contract.ObjectRef[Any], context: streams.InputContext, position: int
+        self, number: int, source: contract.ObjectRef[object], context: streams.InputContext, position: int
     ) -> None:
         """Have it open a dataset, or make a value."""
         self._handle.open_input.remote(number, source, context, position)

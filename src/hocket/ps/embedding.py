@@ -83,7 +83,7 @@ class Lookup:
         """
         return np.take(self.rows, self.places, axis=0, out=out, mode="clip")
 
-    def gradient(self, values: Any) -> IndexedSlices:
+    def gradient(self, values: object) -> IndexedSlices:
         """Return the gradient of the table, from that of `expand`: added up over equal ids.
 
         The ids are not sorted again for it.
@@ -155,18 +155,18 @@ class Embedding(handles.Handle):
     """By server."""
     _FIELDS = ("rows", "dim")
 
-    def __new__(cls, rows: int | None, dim: int, **settings: Any) -> Embedding:
+    def __new__(cls, rows: int | None, dim: int, **settings: object) -> Embedding:
         """Make it on the servers in scope."""
         made: Embedding = scope.get_strategy("ps.Embedding").make_embedding(rows, dim, **settings)
         return made
 
-    def __init__(self, rows: int | None, dim: int, **settings: Any) -> None:
+    def __init__(self, rows: int | None, dim: int, **settings: object) -> None:
         """Do nothing: it is made."""
 
     def __repr__(self) -> str:
         return f"<Embedding {self.name!r} rows={self.rows if self.rows is not None else 'hashed'} dim={self.dim} dtype={self.dtype}>"
 
-    def pull(self, ids: Any) -> Lookup:
+    def pull(self, ids: object) -> Lookup:
         """Return the rows of ids, each once.
 
         Args:
@@ -182,7 +182,7 @@ class Embedding(handles.Handle):
         found = slices.group(asked.reshape(-1))
         return Lookup(found.ids, self.read_rows(found.ids), found.find_places().reshape(asked.shape), found)
 
-    def lookup(self, ids: Any) -> Array:
+    def lookup(self, ids: object) -> Array:
         """Return a row for each id: [..., dim]. See `pull`, which does not repeat rows."""
         return self.pull(ids).expand()
 
@@ -199,7 +199,7 @@ class Embedding(handles.Handle):
                 result[mine] = link.stores[part.server].read_rows(part.number, local)
         return result
 
-    def assign_rows(self, ids: Any, values: Any) -> None:
+    def assign_rows(self, ids: object, values: object) -> None:
         """Set rows; each id once.
 
         Raises:
@@ -208,7 +208,7 @@ class Embedding(handles.Handle):
         """
         self._write("rows_assign", ids, values)
 
-    def add_rows(self, ids: Any, values: Any) -> None:
+    def add_rows(self, ids: object, values: object) -> None:
         """Add to rows; equal ids add up.
 
         Raises:
@@ -277,7 +277,7 @@ class Embedding(handles.Handle):
         values = checks.fit_into(self.name, values, self.dtype)
         return self._build("rows_gradient", ids.astype(np.int64, copy=False), values, scale)
 
-    def _write(self, kind: str, ids: Any, values: Any) -> None:
+    def _write(self, kind: str, ids: object, values: object) -> None:
         foreign.refuse_in_graph(self.name)
         which = self._check(ids).reshape(-1)
         rows = np.broadcast_to(checks.fit_into(self.name, values, self.dtype), (len(which), self.dim))
@@ -307,7 +307,7 @@ class Embedding(handles.Handle):
         places = [np.flatnonzero(owners == shard) for shard in range(count)]
         return [(part, mine, local[mine]) for part, mine in zip(self._parts, places, strict=True)]
 
-    def _check(self, ids: Any) -> Array:
+    def _check(self, ids: object) -> Array:
         given = np.asarray(ids)
         if given.dtype.kind not in "iu":
             raise TypeError(f"Ids of `{self.name}` are whole numbers, but received {given.dtype}.")

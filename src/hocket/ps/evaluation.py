@@ -68,7 +68,7 @@ class SidecarEvaluator:
 
     def __init__(
         self,
-        evaluate: Callable[[snapshots.Snapshot], Any],
+        evaluate: Callable[[snapshots.Snapshot], object],
         source: strategy.BaseStrategy | str | os.PathLike[str],
         *,
         min_pushes: int = 1,

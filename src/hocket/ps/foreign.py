@@ -26,7 +26,7 @@ _REMEDY = (
 
 
 @contextlib.contextmanager
-def adopted(make: Callable[..., Any]) -> Iterator[None]:
+def adopted(make: Callable[..., object]) -> Iterator[None]:
     """Have ``tf.Variable`` in a ``with`` block make a variable on servers, by a strategy's `make_variable`."""
     with contextlib.ExitStack() as stack:
         tensorflow = sys.modules.get("tensorflow")
@@ -39,8 +39,8 @@ def adopted(make: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-def _build_creator(tensorflow: Any, make: Callable[..., Any]) -> Callable[..., Any]:
-    def create(_: Callable[..., Any], **given: Any) -> Any:
+def _build_creator(tensorflow: Any, make: Callable[..., object]) -> Callable[..., Any]:
+    def create(_: Callable[..., object], **given: object) -> Any:
         if _is_from_keras(sys._getframe(1)):
             raise TypeError(
                 f"A Keras layer or model makes its weights in strategy.scope(), where they would stay in this process. {_REMEDY}"
@@ -64,7 +64,7 @@ def _is_from_keras(frame: types.FrameType | None) -> bool:
     return False
 
 
-def _refuse_parameter(module: Any, name: str, parameter: Any) -> None:
+def _refuse_parameter(module: object, name: str, parameter: object) -> None:
     raise TypeError(
         f"{type(module).__name__}.{name}: a PyTorch module makes a parameter in strategy.scope(), where it would stay in this process. {_REMEDY}"
     )
@@ -73,7 +73,7 @@ def _refuse_parameter(module: Any, name: str, parameter: Any) -> None:
 # --- closures ---------------------------------------------------------------------------------------------------------
 
 
-def refuse_captured(fn: Any) -> None:
+def refuse_captured(fn: object) -> None:
     """Raise if a function refers to variables of TensorFlow or Keras, or to layers of Keras.
 
     Raises:
@@ -83,7 +83,7 @@ def refuse_captured(fn: Any) -> None:
     _refuse_among(fn, list_captured(function))
 
 
-def refuse_arguments(fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
+def refuse_arguments(fn: object, args: Iterable[object], kwargs: Mapping[str, object]) -> None:
     """Raise if a closure is given such variables or layers.
 
     Raises:
@@ -92,7 +92,7 @@ def refuse_arguments(fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) ->
     _refuse_among(fn, [*((f"argument {index}", one) for index, one in enumerate(args)), *kwargs.items()])
 
 
-def _refuse_among(fn: Any, found: Iterable[tuple[str, Any]]) -> None:
+def _refuse_among(fn: object, found: Iterable[tuple[str, object]]) -> None:
     kinds = _list_kinds()
     if not kinds:
         return
@@ -119,7 +119,7 @@ def _list_kinds() -> tuple[type, ...]:
     return tuple(found)
 
 
-def list_captured(function: Any) -> list[tuple[str, Any]]:
+def list_captured(function: object) -> list[tuple[str, Any]]:
     """Return what a function refers to beside its arguments, by name."""
     function = getattr(function, "__func__", function)
     if not isinstance(function, types.FunctionType):
@@ -131,7 +131,7 @@ def list_captured(function: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def _flatten(value: Any) -> Iterator[Any]:
+def _flatten(value: object) -> Iterator[Any]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple | set):
@@ -141,7 +141,7 @@ def _flatten(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _refuse(closure: str, name: str, value: Any) -> NoReturn:
+def _refuse(closure: str, name: str, value: object) -> NoReturn:
     raise TypeError(
         f"The closure {closure} takes along `{name}`, a {type(value).__module__.partition('.')[0]} {type(value).__name__}. Each worker would change a copy of its own, and "
         f"none would be on the servers. Make variables under strategy.scope(), with ps.Variable(...) or tf.Variable(...). A model: {_REMEDY[0].lower()}{_REMEDY[1:]}"
@@ -157,12 +157,12 @@ _OFF_THE_GRAPH = (
 )
 
 
-def is_graph(fn: Any) -> bool:
+def is_graph(fn: object) -> bool:
     """Tell whether a function was made by ``tf.function``."""
     return hasattr(fn, "python_function")
 
 
-def list_taken(fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def list_taken(fn: Any, args: Iterable[object], kwargs: Mapping[str, object]) -> list[tuple[str, Any]]:
     """Return what a closure made by ``tf.function`` refers to and is given, by name."""
     given = [*((f"argument {index}", one) for index, one in enumerate(args)), *kwargs.items()]
     return [*list_captured(fn.python_function), *given]

@@ -26,7 +26,7 @@ class Functions:
     def __len__(self) -> int:
         return len(self._known)
 
-    def learn(self, fn: Callable[..., Any]) -> closures.Function:
+    def learn(self, fn: Callable[..., object]) -> closures.Function:
         """Return a function as workers know it: the same for the same function.
 
         What has a state is read anew each time.
@@ -49,14 +49,14 @@ class Functions:
         return function
 
 
-def find_inputs(structure: Any, kinds: Any = streams.PerWorker) -> list[Any]:
+def find_inputs(structure: object, kinds: object = streams.PerWorker) -> list[Any]:
     """Return the per-worker iterators and values, or instances of other classes, in nested lists, tuples and dicts."""
     found: list[Any] = []
     closures.map_instances(structure, kinds, found.append)
     return found
 
 
-def check_call(fn: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+def check_call(fn: object, args: object, kwargs: Mapping[str, object]) -> None:
     """Refuse what cannot be called, would be a copy in each worker, or a constant in the graph of a ``tf.function``.
 
     Raises:

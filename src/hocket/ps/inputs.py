@@ -35,7 +35,7 @@ class Inputs:
         self._restored: list[Any] = []
         """Where the passes of the run before were."""
 
-    def add(self, source: contract.ObjectRef[Any], kept: memory.Memory | None = None) -> tuple[int, object]:
+    def add(self, source: contract.ObjectRef[object], kept: memory.Memory | None = None) -> tuple[int, object]:
         """Note what makes a dataset or a value; return its number, and what ends it when it goes."""
         number = next(self._numbers)
         self.sources[number] = source, kept
@@ -73,7 +73,7 @@ class Inputs:
         return streams.PerWorkerIterator(number, holder)
 
     def begin_deal(
-        self, items: contract.ObjectRef[Sequence[Any]], count: int, handle: actor.ActorHandle
+        self, items: contract.ObjectRef[Sequence[object]], count: int, handle: actor.ActorHandle
     ) -> streams.PerWorkerIterator:
         """Begin a pass over a sequence.
 
@@ -112,7 +112,7 @@ class Inputs:
             for number in self._passes
         ]
 
-    def restore(self, passes: Sequence[Any]) -> None:
+    def restore(self, passes: Sequence[object]) -> None:
         """Have the passes that are begun from now on go on where those of `describe_passes` were."""
         self._restored = list(passes)
 

@@ -213,7 +213,7 @@ def _open_gate(address: Address) -> gate.Gate:
     return remote.build_proxy(gate.Gate, gate.ASKABLE, functools.partial(_ask, address.servers[0].handle.call_gate))
 
 
-def _ask(method: Any, name: str, *args: Any, out: Array | None = None) -> Any:
+def _ask(method: object, name: str, *args: object, out: Array | None = None) -> Any:
     """Call a server; put its answer into `out`, if that is given.
 
     Raises:

@@ -47,7 +47,7 @@ class MemoryOwner:
         self._kept.append(made)
         return made
 
-    def add(self, book: memory.MemoryRef, spec: store.Spec, value: Any) -> None:
+    def add(self, book: memory.MemoryRef, spec: store.Spec, value: object) -> None:
         """Enter a shard, whose memory is made, into a book. A table's value is its first rows, or None."""
         known = self._stores.get(book)
         if known is None:

@@ -113,7 +113,7 @@ class Registry:
         """Return how many bytes each server's variables have, with their slots."""
         return list(self._placer.statistics().num_bytes)
 
-    def make_variable(self, initial_value: Any, settings: VariableSettings) -> records.VariableRecord:
+    def make_variable(self, initial_value: object, settings: VariableSettings) -> records.VariableRecord:
         """Make a variable. See `ParameterServerStrategy.make_variable`."""
         whole, kind = _describe(initial_value, settings.shape, settings.dtype)
         known = self._find(settings.name, exist_ok=settings.exist_ok)
@@ -210,7 +210,7 @@ class Registry:
             )
         self._nbytes += nbytes
 
-    def _add(self, spec: records.Spec, nbytes: int, value: Any) -> records.Spec:
+    def _add(self, spec: records.Spec, nbytes: int, value: object) -> records.Spec:
         """Have memory made for a shard, and enter it into its server's book; return it as it is there."""
         owner = self._owners[spec.server]
         boxes = None
@@ -283,7 +283,7 @@ def _check_same(known: records.VariableRecord, is_same: bool, asked: str) -> rec
 
 
 def _describe(
-    initial_value: Any, shape: Sequence[int] | None, dtype: npt.DTypeLike | None
+    initial_value: object, shape: Sequence[int] | None, dtype: npt.DTypeLike | None
 ) -> tuple[tuple[int, ...], str]:
     if callable(initial_value):
         if shape is None:
@@ -302,7 +302,7 @@ def _describe(
     return array.shape, str(kind)
 
 
-def _make_initial(given: Any, piece: tuple[int, ...], whole: tuple[int, ...], start: int, kind: str) -> Array:
+def _make_initial(given: object, piece: tuple[int, ...], whole: tuple[int, ...], start: int, kind: str) -> Array:
     if not callable(given):
         array = np.asarray(given)
         return array if piece == whole else array[start : start + piece[0]]
@@ -315,7 +315,7 @@ def _make_initial(given: Any, piece: tuple[int, ...], whole: tuple[int, ...], st
     return value.astype(kind, copy=False)
 
 
-def _takes_offset(function: Callable[..., Any]) -> bool:
+def _takes_offset(function: Callable[..., object]) -> bool:
     with contextlib.suppress(TypeError, ValueError):  # some callables do not tell
         return "offset" in inspect.signature(function).parameters
     return False
@@ -339,7 +339,7 @@ def _check_table(rows_count: int | None, dim: int, settings: TableSettings) -> N
         )
 
 
-def _check_first(initial_value: Any, rows_count: int | None, dim: int, kind: str) -> Array | None:
+def _check_first(initial_value: object, rows_count: int | None, dim: int, kind: str) -> Array | None:
     if initial_value is None:
         return None
     first = np.asarray(initial_value)

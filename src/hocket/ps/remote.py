@@ -21,7 +21,7 @@ T = TypeVar("T")
 class RemoteProxy:
     """An object in an actor: each of its methods returns the actor's answer, and so does each of its properties."""
 
-    def __init__(self, cls: type, askable: AbstractSet[str], ask: Callable[..., Any]) -> None:
+    def __init__(self, cls: type, askable: AbstractSet[str], ask: Callable[..., object]) -> None:
         self._cls = cls
         self._askable = askable
         self._ask = ask
@@ -37,7 +37,7 @@ class RemoteProxy:
         return functools.partial(self._ask, name)
 
 
-def build_proxy(cls: type[T], askable: AbstractSet[str], ask: Callable[..., Any]) -> T:
+def build_proxy(cls: type[T], askable: AbstractSet[str], ask: Callable[..., object]) -> T:
     """Return what stands for an object in an actor. It has the object's methods, so it has its type.
 
     Args:
@@ -70,5 +70,5 @@ def ask(method: Any, *args: Any) -> Any:
     return api.get(method.remote(*args))
 
 
-def _ask_actor(handle: actor.ActorHandle, name: str, *args: Any) -> Any:
+def _ask_actor(handle: actor.ActorHandle, name: str, *args: object) -> Any:
     return ask(getattr(handle, name), *args)

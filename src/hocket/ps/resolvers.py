@@ -8,7 +8,7 @@ from hocket.ps import cluster, scope
 
 
 def SimpleClusterResolver(  # noqa: N802 (TensorFlow's name)
-    cluster_spec: Any, task_type: str | None = None, task_id: int | None = None, **ignored: Any
+    cluster_spec: object, task_type: str | None = None, task_id: int | None = None, **ignored: object
 ) -> cluster.Cluster:
     """Return the cluster of a description.
 
@@ -30,7 +30,7 @@ def SimpleClusterResolver(  # noqa: N802 (TensorFlow's name)
     return cluster.Cluster(cluster_spec, task=task)
 
 
-def TFConfigClusterResolver(**ignored: Any) -> cluster.Cluster:  # noqa: N802 (the same)
+def TFConfigClusterResolver(**ignored: object) -> cluster.Cluster:  # noqa: N802 (the same)
     """Return the cluster that the variable ``TF_CONFIG`` describes; see `Cluster.from_tf_config`.
 
     Args:

@@ -90,7 +90,7 @@ class ClosureScheduler:
     # -- the coordinator's side --
 
     def schedule(
-        self, function: closures.Function, args: tuple[Any, ...], kwargs: Mapping[str, Any], drawn: frozenset[int]
+        self, function: closures.Function, args: tuple[object, ...], kwargs: Mapping[str, object], drawn: frozenset[int]
     ) -> closures.RemoteValue:
         """Put a closure into the queue."""
         with self.condition:
@@ -285,7 +285,7 @@ class ClosureScheduler:
         self.last_end = time.monotonic()
         self._ready += closure.finish(None, error)
 
-    def _note_end(self, closure: closures.Closure, value: Any, error: Exception | None) -> None:
+    def _note_end(self, closure: closures.Closure, value: object, error: Exception | None) -> None:
         self._ready += closure.finish(value, error)
         if closure.is_private:
             return

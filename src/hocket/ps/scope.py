@@ -11,7 +11,7 @@ _current: contextvars.ContextVar[Any] = contextvars.ContextVar("hocket.ps.scope"
 
 
 @contextlib.contextmanager
-def entered(strategy: Any) -> Iterator[None]:
+def entered(strategy: object) -> Iterator[None]:
     """Have a strategy make the variables of a ``with`` block."""
     token = _current.set(strategy)
     try:

@@ -32,11 +32,11 @@ class Server:
         """Return its process."""
         return os.getpid()
 
-    def call_store(self, name: str, *args: Any) -> Any:
+    def call_store(self, name: str, *args: object) -> Any:
         """Do with its variables what a caller on another machine cannot."""
         return remote.answer(self._store, store.ASKABLE, name, args)
 
-    def call_gate(self, name: str, *args: Any) -> Any:
+    def call_gate(self, name: str, *args: object) -> Any:
         """Ask the gate, for a worker of another machine."""
         if self._gate is None:
             self._gate = gate.Gate(self._gate_ref, self._timeout_s)

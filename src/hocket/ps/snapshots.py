@@ -39,7 +39,7 @@ class Table:
     count: int | None
     initializer: initializers.Initializer
 
-    def lookup(self, ids: Any) -> Array:
+    def lookup(self, ids: object) -> Array:
         """Return a row for each id: [..., dim].
 
         Raises:

@@ -63,7 +63,7 @@ class BaseStrategy(abc.ABC):
 
     def make_variable(
         self,
-        initial_value: Any,
+        initial_value: object,
         *,
         name: str | None = None,
         shape: Sequence[int] | None = None,
@@ -112,7 +112,7 @@ class BaseStrategy(abc.ABC):
         name: str | None = None,
         dtype: npt.DTypeLike = "float32",
         initializer: initializers.Initializer | None = None,
-        initial_value: Any = None,
+        initial_value: object = None,
         optimizer: optimizers.Optimizer | None = None,
         capacity: int | None = None,
         eviction: records.Eviction | None = None,
@@ -255,7 +255,7 @@ class ParameterServerStrategy(BaseStrategy):
 
     def __init__(
         self,
-        cluster: cluster_module.Cluster | Mapping[str, Any] | None = None,
+        cluster: cluster_module.Cluster | Mapping[str, object] | None = None,
         *,
         optimizer: optimizers.Optimizer | None = None,
         partitioner: partitioners.PartitionFunction | None = None,
@@ -327,7 +327,7 @@ class ParameterServerStrategy(BaseStrategy):
 
     # -- checkpoints --
 
-    def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> str:
+    def save(self, path: str | os.PathLike[str], extra: Mapping[str, object] | None = None) -> str:
         """Write a checkpoint of all variables with their optimizers' slots; return its path.
 
         See `hocket.ps.checkpoints`.
@@ -448,7 +448,7 @@ def build(address: links.Address, record: records.VariableRecord) -> Any:
     return handles.build(cls, address, record)
 
 
-def _build(gradient: Any, target: Any, scale: float) -> dict[int, list[records.Operation]] | None:
+def _build(gradient: object, target: object, scale: float) -> dict[int, list[records.Operation]] | None:
     """Return what a gradient does on each server; None if the push is to be skipped."""
     if isinstance(target, embedding.Embedding):
         if not isinstance(gradient, embedding.IndexedSlices):

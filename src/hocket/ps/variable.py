@@ -69,7 +69,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         value = self.read_value()
         return value if dtype is None else value.astype(dtype)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: object, method: str, *inputs: object, **kwargs: Any) -> Any:
         for out in kwargs.get("out") or ():
             if isinstance(out, BaseVariable):
                 raise TypeError(
@@ -84,7 +84,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
     def __iter__(self) -> Iterator[Any]:
         return iter(self.read_value())
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+    def __setitem__(self, index: object, value: object) -> NoReturn:
         raise TypeError(
             f"`{self.name}` is a variable on a server, and is not assigned to by parts. Use {self.name}.scatter_update(rows, values), or assign(value) for the whole."
         )
@@ -105,7 +105,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
 
     __hash__ = object.__hash__
 
-    def sparse_read(self, indices: Any) -> Array:
+    def sparse_read(self, indices: object) -> Array:
         """Return rows by number. Only they move.
 
         Raises:
@@ -124,7 +124,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
 
     # -- writing --
 
-    def assign(self, value: Any) -> Any:
+    def assign(self, value: object) -> Any:
         """Set the value; return the variable.
 
         Raises:
@@ -132,7 +132,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         """
         return self._update("assign", value)
 
-    def assign_add(self, delta: Any) -> Any:
+    def assign_add(self, delta: object) -> Any:
         """Add to the value, at once for all of a shard; return the variable.
 
         Raises:
@@ -140,7 +140,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         """
         return self._update("add", delta)
 
-    def assign_sub(self, delta: Any) -> Any:
+    def assign_sub(self, delta: object) -> Any:
         """Subtract from the value; return the variable.
 
         Raises:
@@ -148,35 +148,35 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         """
         return self._update("add", np.negative(checks.fit_into(self.name, delta, self.dtype)))
 
-    def scatter_update(self, indices: Any, updates: Any) -> Any:
+    def scatter_update(self, indices: object, updates: object) -> Any:
         """Set rows by number; return the variable."""
         return self._scatter("update", indices, updates)
 
-    def scatter_add(self, indices: Any, updates: Any) -> Any:
+    def scatter_add(self, indices: object, updates: object) -> Any:
         """Add to rows by number; a row named twice counts twice. Return the variable."""
         return self._scatter("add", indices, updates)
 
-    def scatter_sub(self, indices: Any, updates: Any) -> Any:
+    def scatter_sub(self, indices: object, updates: object) -> Any:
         """Subtract from rows by number; return the variable."""
         return self._scatter("sub", indices, updates)
 
-    def scatter_mul(self, indices: Any, updates: Any) -> Any:
+    def scatter_mul(self, indices: object, updates: object) -> Any:
         """Multiply rows by number; return the variable."""
         return self._scatter("mul", indices, updates)
 
-    def scatter_div(self, indices: Any, updates: Any) -> Any:
+    def scatter_div(self, indices: object, updates: object) -> Any:
         """Divide rows by number; return the variable."""
         return self._scatter("div", indices, updates)
 
-    def scatter_min(self, indices: Any, updates: Any) -> Any:
+    def scatter_min(self, indices: object, updates: object) -> Any:
         """Take the smaller of each element, in rows by number; return the variable."""
         return self._scatter("min", indices, updates)
 
-    def scatter_max(self, indices: Any, updates: Any) -> Any:
+    def scatter_max(self, indices: object, updates: object) -> Any:
         """Take the larger of each element, in rows by number; return the variable."""
         return self._scatter("max", indices, updates)
 
-    def build_operations(self, gradient: Any, scale: float = 1.0) -> dict[int, list[records.Operation]] | None:
+    def build_operations(self, gradient: object, scale: float = 1.0) -> dict[int, list[records.Operation]] | None:
         """Return what a gradient does on each server; None if it is not finite, and the push is to be skipped.
 
         Args:
@@ -208,7 +208,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
             found.setdefault(part.server, []).append(records.Operation(part.number, "gradient", piece, None, scale))
         return found
 
-    def _update(self, kind: str, value: Any) -> Any:
+    def _update(self, kind: str, value: object) -> Any:
         foreign.refuse_in_graph(self.name)
         link = links.open_link(self._address)
         given = np.asarray(value)
@@ -227,7 +227,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
             link.update(here, part.server, [records.Operation(part.number, kind, np.ascontiguousarray(whole[rows]))])
         return self
 
-    def _scatter(self, kind: str, indices: Any, updates: Any) -> Any:
+    def _scatter(self, kind: str, indices: object, updates: object) -> Any:
         foreign.refuse_in_graph(self.name)
         link = links.open_link(self._address)
         ids = self._check_ids(indices)
@@ -243,7 +243,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
                 )
         return self
 
-    def _check_ids(self, indices: Any) -> Array:
+    def _check_ids(self, indices: object) -> Array:
         ids = np.asarray(indices)
         if ids.dtype.kind not in "iu":
             raise TypeError(f"Rows of `{self.name}` are named by whole numbers, but received {ids.dtype}.")
@@ -282,11 +282,11 @@ class Variable(BaseVariable):
         >>> hocket.shutdown()
     """
 
-    def __new__(cls, initial_value: Any, **settings: Any) -> Any:  # a ShardedVariable is not one
+    def __new__(cls, initial_value: object, **settings: object) -> Any:  # a ShardedVariable is not one
         """Make it on the servers in scope."""
         return scope.get_strategy("ps.Variable").make_variable(initial_value, **settings)
 
-    def __init__(self, initial_value: Any, **settings: Any) -> None:
+    def __init__(self, initial_value: object, **settings: object) -> None:
         """Do nothing: it is made."""
 
 
@@ -309,5 +309,5 @@ def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
         return False
 
 
-def _read(given: Any) -> Any:
+def _read(given: object) -> Any:
     return given.read_value() if isinstance(given, BaseVariable) else given

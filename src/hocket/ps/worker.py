@@ -106,7 +106,7 @@ class Worker:
         """Return who it is."""
         return Description(os.getpid(), segment.identify_host(), self._probe)
 
-    def learn(self, number: int, function: Callable[..., Any]) -> None:
+    def learn(self, number: int, function: Callable[..., object]) -> None:
         """Know a function by number."""
         self._functions[number] = function
 
@@ -170,7 +170,7 @@ class Worker:
         finally:
             here.leave()
 
-    def _fill(self, structure: Any) -> Any:
+    def _fill(self, structure: object) -> Any:
         """Put this worker's own in the place of per-worker values."""
         return closures.map_instances(structure, streams.PerWorkerValue, lambda one: one.value)
 
@@ -182,7 +182,7 @@ def _find_out_of_data(error: BaseException) -> streams.OutOfData | None:
     return found if is_it else None  # type: ignore[return-value]  # mypy does not look at classes
 
 
-def _prepare(function: Callable[..., Any], value: Any) -> Any:
+def _prepare(function: Callable[..., object], value: object) -> Any:
     """Return a result as it can travel with others, without one that cannot taking them along.
 
     Raises:
@@ -206,7 +206,7 @@ def _is_simple(value: Any) -> bool:
     return type(value) in values.PLAIN_TYPES or (isinstance(value, np.generic) and not isinstance(value, np.void))
 
 
-def read_value(value: Any) -> Any:
+def read_value(value: object) -> Any:
     """Return a result that has travelled.
 
     Raises:
@@ -218,11 +218,11 @@ def read_value(value: Any) -> Any:
     return value
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _name(function: Callable[..., object]) -> str:
     return str(getattr(function, "__qualname__", repr(function)))
 
 
-def _encode(function: Callable[..., Any], error: BaseException) -> bytes:
+def _encode(function: Callable[..., object], error: BaseException) -> bytes:
     return values.encode_error(exceptions.TaskError(_name(function), texts.format_error(error), error))
 
 

@@ -351,7 +351,7 @@ def cut_short(folders: Sequence[Path], number: int, fault: Callable[[], None]) -
     below = tuple(str(folder) for folder in folders)
     count = 0
 
-    def look(event: str, args: tuple[Any, ...]) -> None:
+    def look(event: str, args: tuple[object, ...]) -> None:
         nonlocal count
         if not (event in ("open", "os.listdir", "os.scandir") or event.startswith(("os.r", "os.mk", "os.link"))):
             return

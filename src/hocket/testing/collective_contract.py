@@ -225,7 +225,7 @@ class CollectiveContract(limits.DeclaresLimits):
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
-    def _run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    def _run(self, size: int, function: Callable[..., object], *args: object) -> list[Any]:
         """Run a function that is to return in all ranks."""
         found = self.run(size, function, *args)
         assert len(found) == size

@@ -301,7 +301,7 @@ def call_one(group: Collectives, names: Sequence[str]) -> tuple[Exception | None
     return catch(CALLS[names[group.rank]], group), catch(CALLS["barrier"], group)
 
 
-def catch(call: Callable[[Any], object], group: Collectives) -> Exception | None:
+def catch(call: Callable[[object], object], group: Collectives) -> Exception | None:
     """Return what a call raises."""
     try:
         call(group)

@@ -49,7 +49,7 @@ class Specimen(abc.ABC):
         return self.get_framework().build_config()
 
     @abc.abstractmethod
-    def build_model(self, key: Any) -> Any:
+    def build_model(self, key: object) -> Any:
         """Return a model whose kernel is drawn at random.
 
         Args:
@@ -58,7 +58,7 @@ class Specimen(abc.ABC):
 
     @abc.abstractmethod
     def train(
-        self, model: Any, rows: strategies.Array, labels: strategies.Array, steps: int, *, on_servers: bool
+        self, model: object, rows: strategies.Array, labels: strategies.Array, steps: int, *, on_servers: bool
     ) -> Any:
         """Train as a user does, with what the adapter has for it: stochastic gradient descent with `LR`.
 
@@ -74,10 +74,10 @@ class Specimen(abc.ABC):
         """
 
     @abc.abstractmethod
-    def list_optimizers(self, model: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    def list_optimizers(self, model: object) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """Return an optimizer that servers can apply, and one that they cannot, each with a parameter that it steps."""
 
-    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def compile(self, function: Callable[..., object]) -> Callable[..., Any]:
         """Return a function of arrays, compiled as the framework compiles steps. Default: as it is."""
         return function
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, Final, Self
 
 import psutil
 
@@ -183,7 +183,7 @@ def _is_taken(prefix: str) -> bool:
     )
 
 
-def _ip(*arguments: Any) -> None:
+def _ip(*arguments: object) -> None:
     done = subprocess.run(["ip", *map(str, arguments)], capture_output=True, text=True, check=False)  # noqa: S607 (wherever it is)
     if done.returncode:
         raise OSError(f"`ip {' '.join(map(str, arguments))}` failed: {done.stderr.strip()}")

@@ -199,7 +199,7 @@ class StrategyContract(limits.DeclaresLimits):
         found: list[Any] = trainer.fit().return_value
         return found
 
-    def _run_or_skip(self, size: int, function: Callable[[dict[str, Any]], Any], reason: str) -> list[Any]:
+    def _run_or_skip(self, size: int, function: Callable[[dict[str, object]], object], reason: str) -> list[Any]:
         found = self.run(size, function, {})
         if found[0] is None:
             pytest.skip(reason)

@@ -70,11 +70,11 @@ class GatherResults:
         function: What it is in one rank.
     """
 
-    def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
+    def __init__(self, function: Callable[[dict[str, object]], object]) -> None:
         self._function = function
         functools.update_wrapper(self, function)
 
-    def __call__(self, config: dict[str, Any]) -> list[Any]:
+    def __call__(self, config: dict[str, object]) -> list[Any]:
         """Run it."""
         found = self._function(config)
         return world.get_world("testing").all_gather_object(found)
@@ -217,7 +217,7 @@ def train_model(config: dict[str, Any]) -> bytes:
     return model.show()
 
 
-def synchronize_again(config: dict[str, Any]) -> tuple[bytes, bytes]:
+def synchronize_again(config: dict[str, object]) -> tuple[bytes, bytes]:
     """Synchronize twice; return the bits of each time."""
     rank = world.get_world("testing").rank
     mine = Training(build_model())
@@ -229,7 +229,7 @@ def synchronize_again(config: dict[str, Any]) -> tuple[bytes, bytes]:
     return once, mine.model.show()
 
 
-def train_nothing(config: dict[str, Any]) -> bytes:
+def train_nothing(config: dict[str, object]) -> bytes:
     """Train a model without parameters."""
     mine = Training(Model([]))
     for _ in range(STEPS):
@@ -238,7 +238,7 @@ def train_nothing(config: dict[str, Any]) -> bytes:
     return mine.model.show()
 
 
-def train_two(config: dict[str, Any]) -> tuple[bytes, bytes]:
+def train_two(config: dict[str, object]) -> tuple[bytes, bytes]:
     """Train two models by turns; return the bits of both."""
     rank = world.get_world("testing").rank
     both = [Training(build_model()), Training(build_model(seed=1))]
@@ -250,7 +250,7 @@ def train_two(config: dict[str, Any]) -> tuple[bytes, bytes]:
     return both[0].model.show(), both[1].model.show()
 
 
-def average_with_a_filler(config: dict[str, Any]) -> list[float] | None:
+def average_with_a_filler(config: dict[str, object]) -> list[float] | None:
     """Average gradients of which rank 1 has none that count."""
     mine = Training(build_model())
     if mine.runtime.takes_steps or not mine.runtime.averages_gradients:
@@ -261,7 +261,7 @@ def average_with_a_filler(config: dict[str, Any]) -> list[float] | None:
     return [float(value) for value in flat[:-1]]
 
 
-def average_unequal_rows(config: dict[str, Any]) -> list[float] | None:
+def average_unequal_rows(config: dict[str, object]) -> list[float] | None:
     """Average gradients, of which those of rank 1 are the mean of three times as many rows."""
     mine = Training(build_model())
     if mine.runtime.takes_steps or not mine.runtime.averages_gradients:
@@ -272,7 +272,7 @@ def average_unequal_rows(config: dict[str, Any]) -> list[float] | None:
     return [float(value) for value in flat[:-1]]
 
 
-def step_with_a_filler(config: dict[str, Any]) -> tuple[bytes, bytes] | None:
+def step_with_a_filler(config: dict[str, object]) -> tuple[bytes, bytes] | None:
     """Take steps that count, then one of which no rank's gradients count; return the parameters before and after."""
     mine = Training(build_model())
     if not mine.runtime.takes_steps:
@@ -287,7 +287,7 @@ def step_with_a_filler(config: dict[str, Any]) -> tuple[bytes, bytes] | None:
     return before, mine.model.show()
 
 
-def choose_some(config: dict[str, Any]) -> list[list[bytes]] | None:
+def choose_some(config: dict[str, object]) -> list[list[bytes]] | None:
     """Step the second parameter alone, then both; return the bits of each before and after."""
     mine = Training(build_model())
     if not mine.runtime.takes_steps:
@@ -300,7 +300,7 @@ def choose_some(config: dict[str, Any]) -> list[list[bytes]] | None:
     return found
 
 
-def fail_in_one(config: dict[str, Any]) -> bytes:
+def fail_in_one(config: dict[str, object]) -> bytes:
     """Train; one rank fails in the middle."""
     rank = world.get_world("testing").rank
     mine = Training(build_model())
@@ -313,5 +313,5 @@ def fail_in_one(config: dict[str, Any]) -> bytes:
     return mine.model.show()
 
 
-def do_nothing(config: dict[str, Any]) -> None:
+def do_nothing(config: dict[str, object]) -> None:
     """Prepare nothing."""

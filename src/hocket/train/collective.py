@@ -32,7 +32,7 @@ def barrier() -> None:
     worker_session.get_session("collective.barrier").meet("barrier", None)
 
 
-def broadcast_from_rank_zero(data: Any) -> Any:
+def broadcast_from_rank_zero(data: object) -> Any:
     """Return what rank 0 gave, in every rank, when all have called it.
 
     Args:

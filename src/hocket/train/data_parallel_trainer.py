@@ -62,7 +62,7 @@ class DataParallelTrainer:
 
     def __init__(
         self,
-        train_loop_per_worker: Callable[..., Any],
+        train_loop_per_worker: Callable[..., object],
         *,
         train_loop_config: dict[str, Any] | None = None,
         backend_config: backend.BackendConfig | None = None,
@@ -160,7 +160,7 @@ class DataParallelTrainer:
         return result_module.build(manager, book.history, run_storage, returned, statistics)
 
     @classmethod
-    def restore(cls, *_: Any, **__: Any) -> NoReturn:
+    def restore(cls, *_: object, **__: object) -> NoReturn:
         """Not here, as in Ray: a run goes on if `fit` is called with its name and storage path.
 
         Raises:
@@ -169,7 +169,7 @@ class DataParallelTrainer:
         refusals.refuse("DataParallelTrainer", "restore", cls.__name__)
 
     @classmethod
-    def can_restore(cls, *_: Any, **__: Any) -> NoReturn:
+    def can_restore(cls, *_: object, **__: object) -> NoReturn:
         """Not here, as in Ray; see `restore`.
 
         Raises:
@@ -183,7 +183,7 @@ def _build_name() -> str:
     return f"hocket_train_run-{now:%Y-%m-%d_%H-%M-%S}-{os.urandom(3).hex()}"
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _name(function: Callable[..., object]) -> str:
     return f"`{getattr(function, '__name__', repr(function))}`"
 
 

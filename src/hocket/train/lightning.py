@@ -90,7 +90,7 @@ class RayTrainReportCallback(pl.Callback):  # type: ignore[misc]  # the same
     CHECKPOINT_NAME: Final = "checkpoint.ckpt"
     """The file in the checkpoint's folder, for ``trainer.fit(ckpt_path=...)``."""
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Any, pl_module: object) -> None:
         """Called by Lightning, in all ranks."""
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         metrics.update(epoch=trainer.current_epoch, step=trainer.global_step)

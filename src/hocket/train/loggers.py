@@ -37,13 +37,13 @@ class _Logger(user_callback.UserCallback, abc.ABC):
         """Return what `_close` closes."""
 
     @abc.abstractmethod
-    def _add(self, metrics: list[dict[str, Any]]) -> None:
+    def _add(self, metrics: list[dict[str, object]]) -> None:
         """Write a report, of which there are `_count` with it."""
 
     def _close(self, opened: Any, error: BaseException | None) -> None:
         opened.close()
 
-    def _find_step(self, metrics: Mapping[str, Any]) -> int:
+    def _find_step(self, metrics: Mapping[str, object]) -> int:
         step = values.list_numbers(metrics).get(self._step_key)
         return self._count if step is None else int(step)
 
@@ -74,7 +74,7 @@ class _TableLogger(_Logger):
         self._path = _check_path(path)
         self._has_all_ranks = all_ranks
 
-    def _add(self, metrics: list[dict[str, Any]]) -> None:
+    def _add(self, metrics: list[dict[str, object]]) -> None:
         now = round(time.time(), 3)
         for rank, values_of_rank in enumerate(metrics if self._has_all_ranks else metrics[:1]):
             self._opened.add({"_report": self._count, "_time": now, "_rank": rank, **values_of_rank})
@@ -175,7 +175,7 @@ class TensorBoardLogger(_Logger):
     def _open(self, run_context: user_callback.TrainRunContext) -> Any:
         return tensorboard.open_writer(self._writer_class, self._folder or run_context.path / "tensorboard")
 
-    def _add(self, metrics: list[dict[str, Any]]) -> None:
+    def _add(self, metrics: list[dict[str, object]]) -> None:
         step = self._find_step(metrics[0])
         for key, number in values.list_numbers(metrics[0]).items():
             self._opened.add_scalar(key, number, global_step=step)
@@ -212,7 +212,7 @@ class MLflowLogger(_Logger):
         *,
         experiment_name: str | None = None,
         experiment_id: str | None = None,
-        tags: Mapping[str, Any] | None = None,
+        tags: Mapping[str, object] | None = None,
         step_key: str | None = None,
     ) -> None:
         if experiment_name is not None and experiment_id is not None:
@@ -239,7 +239,7 @@ class MLflowLogger(_Logger):
             parameters=config if isinstance(config, Mapping) else {},
         )
 
-    def _add(self, metrics: list[dict[str, Any]]) -> None:
+    def _add(self, metrics: list[dict[str, object]]) -> None:
         self._opened.log(metrics[0], self._find_step(metrics[0]))
 
     def _close(self, opened: mlflow.MLflowRun, error: BaseException | None) -> None:

@@ -97,7 +97,7 @@ def check(owner: str, **given: object) -> None:
             refuse(owner, name, repr(value))
 
 
-def check_fields(record: Any) -> None:
+def check_fields(record: object) -> None:
     """Raise if a record has a refused field that differs from its default."""
     owner = type(record).__name__
     for name in TABLE[owner]:
@@ -109,7 +109,7 @@ def check_fields(record: Any) -> None:
 def build_method(owner: str, name: str) -> Callable[[Any], NoReturn]:
     """Return a method that raises the error of the table."""
 
-    def method(self: Any) -> NoReturn:
+    def method(self: object) -> NoReturn:
         refuse(owner, name)
 
     method.__name__, method.__qualname__ = name, f"{owner}.{name}"

@@ -148,7 +148,7 @@ def build(
     manager: checkpoint_manager.CheckpointManager,
     history: list[dict[str, Any]],
     run_storage: storage.Storage,
-    returned: Any,
+    returned: object,
     statistics: dict[str, Any] | None = None,
 ) -> Result:
     """Return the result of a run.

@@ -16,7 +16,7 @@ from hocket.train.tracking import plain
 class ValidationFn(Protocol):
     """A function that validates a checkpoint. It runs in a process of its own, beside the ranks."""
 
-    def __call__(self, checkpoint: checkpoint_module.Checkpoint, **kwargs: Any) -> dict[str, Any]:
+    def __call__(self, checkpoint: checkpoint_module.Checkpoint, **kwargs: object) -> dict[str, Any]:
         """Return metrics, which are added to those of the checkpoint's report."""
 
 
@@ -140,7 +140,7 @@ class ValidationConfig:
 
 
 def _validate(
-    fn: Callable[..., dict[str, Any]], checkpoint: checkpoint_module.Checkpoint, fn_kwargs: dict[str, Any]
+    fn: Callable[..., dict[str, object]], checkpoint: checkpoint_module.Checkpoint, fn_kwargs: dict[str, object]
 ) -> dict[str, Any]:
     metrics: Any = fn(checkpoint, **fn_kwargs)
     if not isinstance(metrics, dict):

@@ -32,7 +32,7 @@ class ActorGroupMethod:
         """Call the method of every actor; return what each call returns, in the order of the actors."""
         return [getattr(one.actor, self._name).remote(*args, **kwargs) for one in self._actors]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         raise TypeError(
             f"Methods of a group cannot be called directly. Instead of group.{self._name}(...) write group.{self._name}.remote(...)."
         )
@@ -76,8 +76,8 @@ class ActorGroup:
         num_cpus_per_actor: float = 1,
         num_gpus_per_actor: float = 0,
         resources_per_actor: Mapping[str, float] | None = None,
-        init_args: Sequence[Any] | None = None,
-        init_kwargs: Mapping[str, Any] | None = None,
+        init_args: Sequence[object] | None = None,
+        init_kwargs: Mapping[str, object] | None = None,
     ) -> None:
         if num_actors <= 0:
             raise ValueError(f"num_actors must be greater than 0, but received {num_actors!r}. Write num_actors=1.")

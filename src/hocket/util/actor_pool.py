@@ -61,7 +61,7 @@ class ActorPool:
         #: Whether a result has been fetched before one that was submitted earlier and is still unfetched.
         self._is_disordered = False
 
-    def map(self, fn: Callable[[core_actor.ActorHandle, V], Any], values: Iterable[V]) -> Iterator[Any]:
+    def map(self, fn: Callable[[core_actor.ActorHandle, V], object], values: Iterable[V]) -> Iterator[Any]:
         """Call for each value; return an iterator over the results, in the order of the values.
 
         The calls are submitted at once. What was pending before is dropped.
@@ -73,23 +73,23 @@ class ActorPool:
         self._submit_all(fn, values)
         return self._iterate(self.get_next)
 
-    def map_unordered(self, fn: Callable[[core_actor.ActorHandle, V], Any], values: Iterable[V]) -> Iterator[Any]:
+    def map_unordered(self, fn: Callable[[core_actor.ActorHandle, V], object], values: Iterable[V]) -> Iterator[Any]:
         """Like `map`, with the results in the order in which they come."""
         self._submit_all(fn, values)
         return self._iterate(self.get_next_unordered)
 
-    def _submit_all(self, fn: Callable[[core_actor.ActorHandle, V], Any], values: Iterable[V]) -> None:
+    def _submit_all(self, fn: Callable[[core_actor.ActorHandle, V], object], values: Iterable[V]) -> None:
         self._unsubmitted.clear()
         for number in list(self._calls):
             self._finish(number)
         for value in values:
             self.submit(fn, value)
 
-    def _iterate(self, get: Callable[[], Any]) -> Iterator[Any]:
+    def _iterate(self, get: Callable[[], object]) -> Iterator[Any]:
         while self.has_next():
             yield get()
 
-    def submit(self, fn: Callable[[core_actor.ActorHandle, V], Any], value: V) -> None:
+    def submit(self, fn: Callable[[core_actor.ActorHandle, V], object], value: V) -> None:
         """Call ``fn(actor, value)`` with a free actor; now if there is one, else when one becomes free.
 
         Raises:

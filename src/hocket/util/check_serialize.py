@@ -28,7 +28,7 @@ class FailureTuple:
 
 
 def inspect_serializability(
-    base_obj: Any, name: str | None = None, depth: int = 3, print_file: TextIO | None = None
+    base_obj: object, name: str | None = None, depth: int = 3, print_file: TextIO | None = None
 ) -> tuple[bool, set[FailureTuple]]:
     """Find out which parts of a value or function keep it from travelling, and print them.
 

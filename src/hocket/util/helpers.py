@@ -19,7 +19,7 @@ class Remote(Protocol):
 
 
 def as_completed(
-    refs: Sequence[contract.ObjectRef[Any]], *, chunk_size: int = 10, yield_obj_refs: bool = False
+    refs: Sequence[contract.ObjectRef[object]], *, chunk_size: int = 10, yield_obj_refs: bool = False
 ) -> Iterator[Any]:
     """Yield the values of references, each as soon as it is there.
 
@@ -44,7 +44,9 @@ def as_completed(
     return _yield_completed(list(refs), chunk_size, yields_refs=yield_obj_refs)
 
 
-def _yield_completed(unfinished: list[contract.ObjectRef[Any]], chunk_size: int, *, yields_refs: bool) -> Iterator[Any]:
+def _yield_completed(
+    unfinished: list[contract.ObjectRef[object]], chunk_size: int, *, yields_refs: bool
+) -> Iterator[Any]:
     while unfinished:
         ready, unfinished = _take_finished(unfinished, chunk_size)
         while ready:
@@ -54,7 +56,7 @@ def _yield_completed(unfinished: list[contract.ObjectRef[Any]], chunk_size: int,
 
 
 def _take_finished(
-    refs: list[contract.ObjectRef[Any]], most: int
+    refs: list[contract.ObjectRef[object]], most: int
 ) -> tuple[list[contract.ObjectRef[Any]], list[contract.ObjectRef[Any]]]:
     """Wait for one, and take those with it that are there by then."""
     ready, rest = api.wait(refs, num_returns=1)
@@ -66,7 +68,7 @@ def _take_finished(
 
 def map_unordered(
     fn: Remote,
-    items: Iterable[Any],
+    items: Iterable[object],
     *,
     backpressure_size: int | None = 100,
     chunk_size: int = 10,
@@ -108,7 +110,7 @@ def map_unordered(
 
 
 def _yield_mapped(
-    fn: Remote, items: Iterator[Any], most: int | None, chunk_size: int, *, yields_refs: bool
+    fn: Remote, items: Iterator[object], most: int | None, chunk_size: int, *, yields_refs: bool
 ) -> Iterator[Any]:
     unfinished = [fn.remote(item) for item in itertools.islice(items, most)]
     while unfinished:

@@ -48,7 +48,7 @@ class Outcome:
 
     __slots__ = ("error", "value")
 
-    def __init__(self, value: Any, error: BaseException | None) -> None:
+    def __init__(self, value: object, error: BaseException | None) -> None:
         self.value = value
         self.error = error
 
@@ -70,7 +70,7 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
         self,
         nesting_level: int | None = None,
         inner_max_num_threads: int | None = None,
-        ray_remote_args: Mapping[str, Any] | None = None,
+        ray_remote_args: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads)
         self._remote_args = dict(ray_remote_args or {})
@@ -96,7 +96,7 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
         self.parallel = parallel
         return n_jobs
 
-    def submit(self, func: Callable[[], Any], callback: Callable[[Any], object] | None = None) -> Any:
+    def submit(self, func: Callable[[], object], callback: Callable[[Any], object] | None = None) -> Any:
         """Run one batch; `callback` is told the outcome."""
         assert self._pool is not None
         tell = callback or (lambda outcome: None)
@@ -128,7 +128,7 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
             self.configure(n_jobs=self.parallel.n_jobs, parallel=self.parallel)
 
 
-def _run_batch(batch: Callable[[], Any]) -> Any:
+def _run_batch(batch: Callable[[], object]) -> Any:
     return batch()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 from hocket.core import actor as core_actor
@@ -40,7 +40,7 @@ class QueueActor:
     def __init__(self, maxsize: int) -> None:
         self._items: asyncio.Queue[Any] = asyncio.Queue(maxsize)
 
-    async def put(self, item: Any, timeout: float | None) -> bool:
+    async def put(self, item: object, timeout: float | None) -> bool:
         """Add an item when there is room."""
         if not self._items.full():  # also with a timeout of 0, for which wait_for would not look
             self._items.put_nowait(item)
@@ -60,7 +60,7 @@ class QueueActor:
         except TimeoutError:
             return False, None
 
-    async def put_nowait(self, items: list[Any]) -> tuple[bool, int]:
+    async def put_nowait(self, items: Sequence[object]) -> tuple[bool, int]:
         """Add all items or none; tell also how many there were before."""
         size = self._items.qsize()
         if self._items.maxsize > 0 and size + len(items) > self._items.maxsize:
@@ -111,7 +111,7 @@ class Queue:
         >>> hocket.shutdown()
     """
 
-    def __init__(self, maxsize: int = 0, actor_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, maxsize: int = 0, actor_options: Mapping[str, object] | None = None) -> None:
         if isinstance(maxsize, bool) or not isinstance(maxsize, int):
             raise TypeError(f"maxsize must be an int, but received {maxsize!r}. Leave it out for no limit.")
         self.maxsize = maxsize
@@ -141,7 +141,7 @@ class Queue:
 
     # --- putting --------------------------------------------------------------------------------------------------------
 
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
         """Add an item.
 
         Args:
@@ -158,14 +158,14 @@ class Queue:
         elif not _wait(self._put(item, timeout)):
             raise _build_full(timeout)
 
-    async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    async def put_async(self, item: object, block: bool = True, timeout: float | None = None) -> None:
         """Like `put`, for coroutines."""
         if not block:
             _check_put(await self._get_actor().put_nowait.remote([item]), 1, self.maxsize)
         elif not await self._put(item, timeout):
             raise _build_full(timeout)
 
-    def put_nowait(self, item: Any) -> None:
+    def put_nowait(self, item: object) -> None:
         """Add an item, if there is room.
 
         Raises:
@@ -173,7 +173,7 @@ class Queue:
         """
         self.put_nowait_batch([item])
 
-    def put_nowait_batch(self, items: Iterable[Any]) -> None:
+    def put_nowait_batch(self, items: Iterable[object]) -> None:
         """Add items, all or none.
 
         Raises:
@@ -187,7 +187,7 @@ class Queue:
         given = list(items)
         _check_put(api.get(self._get_actor().put_nowait.remote(given)), len(given), self.maxsize)
 
-    def _put(self, item: Any, timeout: float | None) -> Any:
+    def _put(self, item: object, timeout: float | None) -> Any:
         _check_timeout(timeout)
         return self._get_actor().put.remote(item, timeout)
 

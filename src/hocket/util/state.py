@@ -352,7 +352,7 @@ def _build_get(noun: str, record_type: type[S]) -> _GetRecord[S]:
     return _named(get_record, f"get_{noun}", record_type | None, doc)
 
 
-def _named(function: F, name: str, returns: Any, doc: str) -> F:
+def _named(function: F, name: str, returns: object, doc: str) -> F:
     function.__name__ = function.__qualname__ = name
     function.__annotations__["return"] = returns
     function.__doc__ = doc
@@ -396,7 +396,7 @@ def get_objects(id: str, address: str | None = None, timeout: float = 30) -> lis
     return _list("objects", ObjectState, [("object_id", "=", id)], DEFAULT_LIMIT, True, address)
 
 
-def list_logs(*args: Any, **kwargs: Any) -> list[str]:
+def list_logs(*args: object, **kwargs: object) -> list[str]:
     """Raise: no log files are kept.
 
     Raises:
@@ -405,7 +405,7 @@ def list_logs(*args: Any, **kwargs: Any) -> list[str]:
     raise NotImplementedError(_NO_LOGS)
 
 
-def get_log(*args: Any, **kwargs: Any) -> str:
+def get_log(*args: object, **kwargs: object) -> str:
     """Raise: no log files are kept.
 
     Raises:

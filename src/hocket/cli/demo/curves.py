@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 
-def save_curves(history: list[dict[str, Any]], path: Path) -> None:
+def save_curves(history: list[dict[str, object]], path: Path) -> None:
     """Draw loss and accuracy over the epochs, and save them as a PNG."""
     # Loaded here because the ranks, which import this package, draw nothing. No `pyplot`: it would look for a display.
     from matplotlib import figure

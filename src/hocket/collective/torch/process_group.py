@@ -37,7 +37,7 @@ class ProcessGroup(dist.ProcessGroup):
         timeout: How long an operation may wait for a rank.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: dt.timedelta) -> None:
+    def __init__(self, store: object, rank: int, size: int, timeout: dt.timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # what Python subclasses call
         self._rank = rank
         self._size = size
@@ -87,7 +87,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     # --- reductions ---------------------------------------------------------------------------------------------------
 
-    def allreduce(self, given: list[torch.Tensor], opts: Any = None) -> dist.Work:
+    def allreduce(self, given: list[torch.Tensor], opts: object = None) -> dist.Work:
         op = tensors.find_op(opts)
         for tensor in given:
             if tensor.layout is torch.sparse_coo:
@@ -99,7 +99,7 @@ class ProcessGroup(dist.ProcessGroup):
                 tensors.divide_whole(tensor, self._size)
         return works.Done(given)
 
-    def allreduce_coalesced(self, given: list[torch.Tensor], opts: Any = None) -> dist.Work:
+    def allreduce_coalesced(self, given: list[torch.Tensor], opts: object = None) -> dist.Work:
         return self.allreduce(given, opts)
 
     def _all_reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
@@ -126,26 +126,26 @@ class ProcessGroup(dist.ProcessGroup):
         return works.Done(given)
 
     def reduce_scatter(
-        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: object = None
     ) -> dist.Work:
         for output, parts in zip(outputs, inputs, strict=True):
             self._reduce_scatter(output, parts, opts)
         return works.Done(outputs)
 
     def reduce_scatter_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
     ) -> dist.Work:
         for output, whole in zip(outputs, inputs, strict=True):
             self._reduce_scatter(output, whole.contiguous().view(-1).chunk(self._size), opts)
         return works.Done(outputs)
 
-    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> dist.Work:
+    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: object = None) -> dist.Work:
         return self.reduce_scatter_single_coalesced([output], [whole], opts)
 
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]  # their names before torch 2.13
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]  # the same
 
-    def _reduce_scatter(self, output: torch.Tensor, parts: Sequence[torch.Tensor], opts: Any) -> None:
+    def _reduce_scatter(self, output: torch.Tensor, parts: Sequence[torch.Tensor], opts: object) -> None:
         if any(part.numel() != output.numel() for part in parts):
             raise ValueError(
                 f"reduce_scatter needs parts of the output's size, {output.numel()}, but received {[part.numel() for part in parts]}. Pad them."
@@ -178,7 +178,9 @@ class ProcessGroup(dist.ProcessGroup):
                 tensor.copy_(whole)
         return works.Done(given)
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: object = None
+    ) -> dist.Work:
         if self._is_apart:
             return self._hosts.world.allgather(outputs, inputs)  # type: ignore[no-any-return]
         for targets, tensor in zip(outputs, inputs, strict=True):
@@ -187,7 +189,7 @@ class ProcessGroup(dist.ProcessGroup):
         return works.Done([tensor for targets in outputs for tensor in targets])
 
     def all_gather_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
     ) -> dist.Work:
         for output, tensor in zip(outputs, inputs, strict=True):
             if output.is_contiguous():
@@ -198,14 +200,14 @@ class ProcessGroup(dist.ProcessGroup):
                 output.copy_(whole)
         return works.Done(outputs)
 
-    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: object = None) -> dist.Work:
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
     _allgather_base = all_gather_single  # type: ignore[assignment]  # their names before torch 2.13
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]  # the same
 
     def allgather_coalesced(
-        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: object = None
     ) -> dist.Work:
         for number, tensor in enumerate(inputs):
             self.allgather([[targets[number] for targets in outputs]], [tensor])
@@ -228,7 +230,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._local.scatter(target, sources, opts.rootRank, str(outputs[0].dtype))
         return works.Done(outputs)
 
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None) -> dist.Work:
         sizes = {tensor.numel() * tensor.element_size() for tensor in (*outputs, *inputs)}
         if self._is_apart or len(sizes) > 1:
             self._exchange_messages(outputs, inputs)
@@ -244,7 +246,7 @@ class ProcessGroup(dist.ProcessGroup):
         tensor: torch.Tensor,
         output_sizes: list[int],
         input_sizes: list[int],
-        opts: Any = None,
+        opts: object = None,
     ) -> dist.Work:
         for which, given, sizes in (("output", output, output_sizes), ("input", tensor, input_sizes)):
             if not sizes and len(given) % self._size:
@@ -271,7 +273,7 @@ class ProcessGroup(dist.ProcessGroup):
         for work in works:
             work.wait()
 
-    def barrier(self, opts: Any = None) -> dist.Work:
+    def barrier(self, opts: object = None) -> dist.Work:
         if self._is_apart:
             self._hosts.all_reduce(np.zeros(1, np.uint8), ReduceOp.SUM, arithmetic.NUMPY)
         else:

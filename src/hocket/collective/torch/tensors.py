@@ -116,11 +116,11 @@ def flatten(tensor: torch.Tensor) -> tuple[Any, Arithmetic]:
     return tensor, TORCH
 
 
-def as_tensor(flat: Any) -> torch.Tensor:
+def as_tensor(flat: object) -> torch.Tensor:
     return flat if isinstance(flat, torch.Tensor) else torch.from_numpy(flat)
 
 
-def put_back(tensor: torch.Tensor, flat: Any) -> None:
+def put_back(tensor: torch.Tensor, flat: object) -> None:
     """Copy the numbers into the tensor, if they are not there yet."""
     whole = as_tensor(flat)
     if whole.data_ptr() != tensor.data_ptr():

@@ -15,7 +15,7 @@ from hocket.kernel import records
 class ObjectAccess(submission.Submission):
     """Puts and gets."""
 
-    def put(self, value: Any) -> contract.ObjectRef[Any]:
+    def put(self, value: object) -> contract.ObjectRef[Any]:
         with self.lock:
             self._check_open()
             self._drain_dropped()
@@ -104,7 +104,7 @@ class ObjectAccess(submission.Submission):
                 raise exceptions.DeadlockError(f"Only {num_ready - left} of {num_ready} objects can ever be there.")
             return there
 
-    def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
+    def when_done(self, ref: contract.ObjectRef[object], callback: Callable[[], None]) -> None:
         with self.lock:
             record = self.kernel.objects.get(ref._id)
             if record is not None and record.value is None and self.end is None:
@@ -125,7 +125,7 @@ class ObjectAccess(submission.Submission):
         else:  # in a task, whose thread has the engine's lock until it ends: nobody else could
             self._turn_until(lambda: record.value is not None, None)
 
-    def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
+    def is_end(self, item: contract.ObjectRef[object], timeout_s: float | None) -> bool | None:
         with self.lock:
             record = self.kernel.objects[item._id]
             if record.value is None and timeout_s != 0:

@@ -34,7 +34,7 @@ class Loop:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._waiting: deque[tuple[int, Coroutine[Any, Any, None]]] = deque()
 
-    def build(self, construct: Callable[[], Any]) -> Any:
+    def build(self, construct: Callable[[], object]) -> Any:
         """Run the actor's constructor on the loop; return the actor."""
         import asyncio
 
@@ -49,7 +49,7 @@ class Loop:
         finally:
             asyncio._set_running_loop(outer)
 
-    def start(self, task_id: int, coroutine: Coroutine[Any, Any, None]) -> None:
+    def start(self, task_id: int, coroutine: Coroutine[object, object, None]) -> None:
         """Start a call, or let it wait for its turn."""
         if len(self._running) >= self._size:
             self._waiting.append((task_id, coroutine))
@@ -111,7 +111,7 @@ class Loop:
         finally:
             asyncio._set_running_loop(outer)
 
-    def complete(self, awaitable: Any) -> None:
+    def complete(self, awaitable: object) -> None:
         """Run something to its end."""
         methods.complete_on(self._loop, awaitable)
 

@@ -90,12 +90,12 @@ class Execution(base.InProcessState):
         finally:
             self._starts.pop(task.id, None)
 
-    def _yield_item(self, worker: WorkerRecord, task: TaskRecord, index: int, item: Any) -> None:
+    def _yield_item(self, worker: WorkerRecord, task: TaskRecord, index: int, item: object) -> None:
         payload, contained = payloads.encode(item, f"item {index} of `{task.options.name}`")
         self.kernel.yield_item(worker, task.id, index, payload, contained)
         self.carry_out()
 
-    def _finish(self, worker: WorkerRecord, task: TaskRecord, result: Any, started: float) -> None:
+    def _finish(self, worker: WorkerRecord, task: TaskRecord, result: object, started: float) -> None:
         """Store what a task returned; what cannot travel is its error."""
         try:
             results = self._split(task, result)
@@ -117,7 +117,7 @@ class Execution(base.InProcessState):
                 self._note(task, failure)
             self.kernel.finish(worker, task.id, time.perf_counter() - started, encoded, started)
 
-    def _iterate(self, result: Any) -> Iterator[Any]:
+    def _iterate(self, result: object) -> Iterator[Any]:
         """Yield what a generator of the user's yields."""
         found = iter(items.iterate(result))
         while True:
@@ -151,7 +151,7 @@ class Execution(base.InProcessState):
             self._loops[worker.id] = loop
         return None
 
-    def _take_items(self, worker: WorkerRecord, task: TaskRecord, function: Any, result: Any) -> Any:
+    def _take_items(self, worker: WorkerRecord, task: TaskRecord, function: object, result: Any) -> Any:
         """Return the results of a call whose generator is to give so many; a coroutine that does on an event loop."""
         count, name = task.options.num_returns, task.options.name
         if not items.is_to_be_taken(result, count, function):

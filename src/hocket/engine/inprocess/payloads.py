@@ -10,7 +10,7 @@ Payload = tuple[Any, ...]
 """``(is_error, data, buffers)``"""
 
 
-def encode(value: Any, what: str = "value") -> tuple[Payload, tuple[int, ...]]:
+def encode(value: object, what: str = "value") -> tuple[Payload, tuple[int, ...]]:
     """Return a value's payload, and the ids of the references inside it."""
     encoded = values.encode(value, what, by_index=True)
     return build(encoded), tuple([ref._id for ref in encoded.refs])

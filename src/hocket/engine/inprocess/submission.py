@@ -21,8 +21,8 @@ class Submission(carrier.Carrier):
     def submit_task(
         self,
         function: contract.RemoteFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
         with self.lock:
@@ -34,8 +34,8 @@ class Submission(carrier.Carrier):
     def create_actor(
         self,
         actor_class: contract.RemoteFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.ActorOptions,
     ) -> contract.ActorInfo:
         with self.lock:
@@ -53,8 +53,8 @@ class Submission(carrier.Carrier):
         self,
         actor: contract.ObjectRef[None],
         method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
         with self.lock:
@@ -76,7 +76,7 @@ class Submission(carrier.Carrier):
         return record
 
     def _encode_call(
-        self, function: records.FunctionRecord | None, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
+        self, function: records.FunctionRecord | None, args: tuple[object, ...], kwargs: dict[str, object], what: str
     ) -> tuple[int, records.FunctionRecord | None, payloads.Payload | None, tuple[int, ...], tuple[int, ...]]:
         encoded, top = values.encode_arguments(args, kwargs, what)
         dependencies = tuple([ref._id for ref in top])

@@ -68,7 +68,7 @@ class StateView(Facts):
             found = (row for row in found if all(matches(row, one) for one in filters))
         return list(itertools.islice(found, limit))
 
-    def build_snapshot(self, statistics: Mapping[str, Any]) -> Row:
+    def build_snapshot(self, statistics: Mapping[str, object]) -> Row:
         """Return, as plain data, what `hocket status` shows of the session. Large sessions are cut, and say so."""
         pool = self.kernel.pool
         actors = self.list_records("actors", [("state", "!=", "DEAD")], SHOWN_ROWS)

@@ -37,7 +37,7 @@ def install(terminal: str | None, lock_fd: int, get_title: Callable[[], str]) ->
         get_title: Says what is running.
     """
 
-    def stop_here(*args: Any, **kwargs: Any) -> Any:
+    def stop_here(*args: object, **kwargs: object) -> Any:
         if os.environ.get("PYTHONBREAKPOINT") not in (None, "", "pdb.set_trace"):
             return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100 (the user's own choice of a debugger)
         title = get_title()

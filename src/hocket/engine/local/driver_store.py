@@ -81,7 +81,7 @@ class ObjectTable(store.Store):
         tell: Appends a message to what a worker is to get; False if it is dead. Called with the lock held.
     """
 
-    def __init__(self, lock: threading.RLock, tell: Callable[[int, tuple[Any, ...]], bool]) -> None:
+    def __init__(self, lock: threading.RLock, tell: Callable[[int, tuple[object, ...]], bool]) -> None:
         super().__init__(lock)
         self.entries: dict[int, Entry] = {}
         #: Objects whose mapping in this process is gone; a finalizer may append at any moment.
@@ -207,7 +207,7 @@ class DriverStore(ObjectTable):
         *,
         limit: int,
         folder: str,
-        tell: Callable[[int, tuple[Any, ...]], bool],
+        tell: Callable[[int, tuple[object, ...]], bool],
         send: Callable[[], None],
         wait: Callable[[Callable[[], bool], float], bool],
     ) -> None:

@@ -59,10 +59,10 @@ class Owner(Protocol):
     def note_start(self, work: Any, running: worker_engine.Running) -> None:
         """Write down what runs now."""
 
-    def send_result(self, work: Any, result: Any, started: float) -> None:
+    def send_result(self, work: Any, result: object, started: float) -> None:
         """Put the result in the outbox."""
 
-    def send_item(self, work: Any, index: int, item: Any) -> int:
+    def send_item(self, work: Any, index: int, item: object) -> int:
         """Send one item of a generator; return how many bytes it takes."""
 
     def open_flow(self, work: Any) -> flow.Flow:
@@ -116,7 +116,7 @@ class Loop:
         threading.Thread(target=loop.run_forever, name=f"hocket-{name}", daemon=True).start()
         return Lane(self, loop, size)
 
-    def build(self, construct: Callable[[], Any]) -> Any:
+    def build(self, construct: Callable[[], object]) -> Any:
         """Run the actor's constructor on the loop; return the actor."""
         return methods.construct_on(self._loop, construct)
 
@@ -133,7 +133,7 @@ class Loop:
         self._owner.finish()
         return self._code
 
-    def complete(self, awaitable: Any) -> None:
+    def complete(self, awaitable: object) -> None:
         """Run something to its end after `run` is over."""
         methods.complete_on(self._loop, awaitable)
 
@@ -289,7 +289,7 @@ class Loop:
                 error = _build_cancelled(work)
             self._owner.report(work, error)
 
-    async def _take_items(self, work: Work, method: Any, result: Any) -> Any:
+    async def _take_items(self, work: Work, method: object, result: object) -> Any:
         """Go through the generator that a method may have returned; return the call's result."""
         if work.num_returns < 0:
             await self._send_items(work, result)
@@ -318,7 +318,7 @@ class Loop:
             self._owner.close_flow(work)
 
 
-def _is_to_be_awaited(result: Any) -> bool:
+def _is_to_be_awaited(result: object) -> bool:
     """Tell whether a method has returned what its result is to come from.
 
     A reference that it returned is the result.
@@ -346,7 +346,7 @@ class Lane:
         #: What a call begins with, whatever the call that made room for it has set.
         self._context = contextvars.copy_context()
 
-    def add(self, work: Any) -> None:
+    def add(self, work: object) -> None:
         """Start a call, or let it wait for its turn. Runs in the lane's own thread."""
         if self._waiting or len(self._running) >= self._size:
             self._waiting.append(work)
@@ -400,7 +400,7 @@ class Lane:
             self._parent.report_cancelled(work)
 
 
-async def _take_turns(found: Iterable[Any]) -> AsyncIterator[Any]:
+async def _take_turns(found: Iterable[object]) -> AsyncIterator[Any]:
     """Go through an ordinary generator on the loop without keeping the loop from everything else."""
     import asyncio
 
@@ -415,7 +415,7 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) 
         loop.call_soon_threadsafe(callback)
 
 
-def _pass_over_exit(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _pass_over_exit(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     """Say nothing of a task in the background that ended its actor: nobody was to fetch its exception."""
     if not isinstance(context.get("exception"), exceptions.ActorExit):
         loop.default_exception_handler(context)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, final
+from typing import final
 
 from hocket.engine import contract
 from hocket.engine.local import payloads
@@ -33,7 +33,11 @@ class Kept:
     __slots__ = ("function_id", "payload", "refs", "unused")
 
     def __init__(
-        self, function_id: bytes, payload: payloads.Payload, refs: list[contract.ObjectRef[Any]], unused: deque[bytes]
+        self,
+        function_id: bytes,
+        payload: payloads.Payload,
+        refs: list[contract.ObjectRef[object]],
+        unused: deque[bytes],
     ) -> None:
         self.function_id = function_id
         #: The code.
@@ -70,7 +74,9 @@ class Functions:
             self._table[function_id] = record
         return record
 
-    def add(self, function_id: bytes, payload: payloads.Payload, refs: list[contract.ObjectRef[Any]]) -> FunctionRecord:
+    def add(
+        self, function_id: bytes, payload: payloads.Payload, refs: list[contract.ObjectRef[object]]
+    ) -> FunctionRecord:
         """Register a function that is not known."""
         record = self._table[function_id] = self._alive[function_id] = FunctionRecord(function_id, payload[1])
         record.keeps = Kept(function_id, payload, refs, self.unused)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hocket import texts
 from hocket.kernel import resources
@@ -51,7 +50,7 @@ def set_gpus(gpu_ids: Sequence[resources.GpuId]) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpu_ids))
 
 
-def add_hint(error: BaseException, extra: Mapping[str, Any]) -> None:
+def add_hint(error: BaseException, extra: Mapping[str, object]) -> None:
     """Say what to set, on an error that comes of having asked for no GPU."""
     if "CUDA" in texts.safe_text(error) and not extra.get("gpu_ids") and os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         BaseException.add_note(

@@ -41,7 +41,7 @@ class TerminalPdb(pdb.Pdb):
             self.let_go()
             raise
 
-    def user_return(self, frame: FrameType, return_value: Any) -> None:
+    def user_return(self, frame: FrameType, return_value: object) -> None:
         """Stop at a return; after that of the task's own function there is nothing of the user's to step into."""
         super().user_return(frame, return_value)
         if frame.f_back is None or frame.f_back.f_code.co_filename.startswith(_PACKAGE):

@@ -60,6 +60,6 @@ def uninstall() -> None:
     tables[:] = _list_others(tables)
 
 
-def _list_others(tables: list[Any]) -> list[Any]:
+def _list_others(tables: list[object]) -> list[Any]:
     ours = (pickling.reducers, outside.refusing, _table)
     return [table for table in tables if all(table is not one for one in ours)]

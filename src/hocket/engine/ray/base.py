@@ -84,18 +84,18 @@ class RayState(contract.Engine):
         if connection is None or connection.is_attached:
             self._earlier = frozenset([*listing.list_objects(), *listing.list_living_actors()])
 
-    def wrap(self, native: Any) -> contract.ObjectRef[Any]:
+    def wrap(self, native: object) -> contract.ObjectRef[Any]:
         """Return our handle for one of Ray's that is new to this process."""
         ref: contract.ObjectRef[Any] = contract.ObjectRef(natives.identify(native), self)
         ref._native = native
         return ref
 
-    def wrap_known(self, native: Any) -> contract.ObjectRef[Any]:
+    def wrap_known(self, native: object) -> contract.ObjectRef[Any]:
         """Return this process's handle for one of Ray's that came in a message."""
         ref = self.wrap(native)
         return self._handles.setdefault(ref._id, ref)
 
-    def reduce_ref(self, ref: contract.ObjectRef[Any]) -> tuple[Any, ...]:
+    def reduce_ref(self, ref: contract.ObjectRef[object]) -> tuple[Any, ...]:
         if self._is_closed:
             raise contract.build_closed_error(ref)
         self._handles.setdefault(ref._id, ref)
@@ -104,7 +104,7 @@ class RayState(contract.Engine):
             return operator.getitem, (contract.REFERENCES, len(contract.encoding.refs) - 1)
         return natives.reduce_native(ref._native, self._rebuilder)
 
-    def format_ref(self, ref: contract.ObjectRef[Any]) -> str:
+    def format_ref(self, ref: contract.ObjectRef[object]) -> str:
         return natives.format_id(ref._native)
 
     def intern(self, object_id: int) -> contract.ObjectRef[Any]:
@@ -116,7 +116,7 @@ class RayState(contract.Engine):
             known = self.wrap_known(group)
         return known
 
-    def remember(self, ref: contract.ObjectRef[Any]) -> contract.ObjectRef[Any]:
+    def remember(self, ref: contract.ObjectRef[object]) -> contract.ObjectRef[Any]:
         return self._handles.setdefault(ref._id, ref)
 
     def adopt(self, object_id: int) -> None:

@@ -148,7 +148,7 @@ class RayEngine(objects.ObjectAccess):
         return notes.list_failures(self.session_id)
 
     def list_records(
-        self, kind: str, filters: Sequence[tuple[str, str, Any]] = (), limit: int | None = None
+        self, kind: str, filters: Sequence[tuple[str, str, object]] = (), limit: int | None = None
     ) -> list[dict[str, Any]]:
         return outside.ask(tables.list_records, kind, filters, limit, notes.list_failures(self.session_id))
 
@@ -213,7 +213,7 @@ class _Rebuilder:
     def __init__(self, home: tuple[str, str]) -> None:
         self._home = home
 
-    def __call__(self, native: Any) -> contract.ObjectRef[Any]:
+    def __call__(self, native: object) -> contract.ObjectRef[Any]:
         engine = contract.get_optional_current_engine()
         if engine is None or not engine.is_closable:
             open_in_worker(*self._home)

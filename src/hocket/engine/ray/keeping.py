@@ -38,7 +38,7 @@ class KeptArguments:
         self._search_at = 0
         self._lock = threading.Lock()
 
-    def keep(self, native: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep(self, native: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Keep the references among an actor's arguments until it is dead."""
         found = [arg for arg in (*args, *kwargs.values()) if natives.is_object(arg)]
         if not found:
@@ -53,7 +53,7 @@ class KeptArguments:
                     self._kept.pop(actor_id, None)
                 self._search_at = 2 * len(self._kept)
 
-    def forget(self, native: Any) -> None:
+    def forget(self, native: object) -> None:
         """Let go of the arguments of an actor that will not be restarted."""
         with self._lock:
             self._kept.pop(natives.format_id(native), None)
@@ -64,12 +64,12 @@ class KeptArguments:
             self._kept.clear()
 
 
-def put_large(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def put_large(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Put references in the place of values that Ray would put into its store, where nobody could keep them."""
     return tuple(map(_put_if_large, args)), {name: _put_if_large(arg) for name, arg in kwargs.items()}
 
 
-def _put_if_large(arg: Any) -> Any:
+def _put_if_large(arg: object) -> Any:
     if type(arg) in _PLAIN or natives.is_object(arg) or not _is_large(arg):
         return arg
     return ray.put(arg)

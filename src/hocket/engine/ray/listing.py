@@ -140,7 +140,7 @@ def check_bundles(bundles: Sequence[resources.Demand], strategy: str) -> None:
         )
 
 
-def _add_up(amounts: Iterable[Mapping[str, Any]]) -> Counter[str]:
+def _add_up(amounts: Iterable[Mapping[str, object]]) -> Counter[str]:
     total: Counter[str] = Counter()
     for one in amounts:
         total.update(one)
@@ -173,12 +173,12 @@ def find_group(group_id: int) -> Any:
 # --- actors -----------------------------------------------------------------------------------------------------------
 
 
-def publish_actor(native: Any, options: records.ActorOptions) -> None:
+def publish_actor(native: object, options: records.ActorOptions) -> None:
     """Tell all processes the options of an actor that can be found by name."""
     internal_kv._internal_kv_put(_get_key(native), ray.cloudpickle.dumps(options), namespace=_KV_NAMESPACE)
 
 
-def look_up_actor(native: Any, name: str, namespace: str) -> records.ActorOptions:
+def look_up_actor(native: object, name: str, namespace: str) -> records.ActorOptions:
     """Return an actor's options; those that Ray's handle tells of, if it is none of ours."""
     blob = internal_kv._internal_kv_get(_get_key(native), namespace=_KV_NAMESPACE)
     if blob is not None:
@@ -201,7 +201,7 @@ def _describe_handle(native: Any) -> tuple[str, list[str]]:
     return str(native._ray_actor_creation_function_descriptor.class_name), list(native._ray_method_signatures)
 
 
-def _get_key(native: Any) -> bytes:
+def _get_key(native: object) -> bytes:
     return f"actor:{natives.format_id(native)}".encode()
 
 

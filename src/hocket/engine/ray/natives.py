@@ -33,12 +33,12 @@ class Head:
         self.is_end: bool | None = None
 
 
-def is_group(native: Any) -> bool:
+def is_group(native: object) -> bool:
     """Tell whether it is a placement group."""
     return isinstance(native, PlacementGroup)
 
 
-def is_object(value: Any) -> bool:
+def is_object(value: object) -> bool:
     """Tell whether it is one of Ray's references on an object."""
     return type(value) in _OBJECTS
 
@@ -56,14 +56,14 @@ def format_id(native: Any) -> str:
     return str(native.completed().hex())
 
 
-def identify(native: Any) -> int:
+def identify(native: object) -> int:
     """Return the id of a native handle as the number that we use."""
     if isinstance(native, ray.ObjectRef):
         return int.from_bytes(native.binary(), "big")
     return int(format_id(native), 16)
 
 
-def get_native(ref: contract.ObjectRef[Any]) -> Any:
+def get_native(ref: contract.ObjectRef[object]) -> Any:
     """Return Ray's handle of what our reference stands for.
 
     Raises:
@@ -74,7 +74,7 @@ def get_native(ref: contract.ObjectRef[Any]) -> Any:
     return ref._native
 
 
-def get_awaitable(ref: contract.ObjectRef[Any]) -> Any:
+def get_awaitable(ref: contract.ObjectRef[object]) -> Any:
     """Return Ray's object reference for what our reference stands for."""
     native = get_native(ref)
     if isinstance(native, ray.ObjectRef):
@@ -88,7 +88,7 @@ def get_awaitable(ref: contract.ObjectRef[Any]) -> Any:
     return native.completed()
 
 
-def list_awaitables(refs: Sequence[contract.ObjectRef[Any]]) -> list[Any]:
+def list_awaitables(refs: Sequence[contract.ObjectRef[object]]) -> list[Any]:
     """Return Ray's object references for ours."""
     natives = [get_native(ref) for ref in refs]
     if _OBJECTS.issuperset(map(type, natives)):
@@ -100,7 +100,7 @@ _OBJECTS = frozenset({ray.ObjectRef, outside.ObjectRef})
 _ACTORS = (ray.actor.ActorHandle, outside.ActorHandle)
 
 
-def hide_groups(refs: Sequence[contract.ObjectRef[Any]], found: list[Any]) -> list[Any]:
+def hide_groups(refs: Sequence[contract.ObjectRef[object]], found: list[object]) -> list[Any]:
     """Put None in the place of what Ray gives for a placement group that is reserved."""
     for place, ref in enumerate(refs):
         if type(found[place]) is PlacementGroup and is_group(ref._native):
@@ -108,7 +108,7 @@ def hide_groups(refs: Sequence[contract.ObjectRef[Any]], found: list[Any]) -> li
     return found
 
 
-def replace_references(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def replace_references(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Put Ray's references in the place of ours, where Ray resolves them: those that are arguments themselves."""
     if contract.ObjectRef in map(type, args):
         args = tuple([get_awaitable(arg) if type(arg) is contract.ObjectRef else arg for arg in args])
@@ -117,7 +117,7 @@ def replace_references(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[t
     return args, kwargs
 
 
-def reduce_native(native: Any, rebuild: Callable[[Any], contract.ObjectRef[Any]]) -> tuple[Any, ...]:
+def reduce_native(native: object, rebuild: Callable[[object], contract.ObjectRef[object]]) -> tuple[Any, ...]:
     """Return what `pickle` makes of a handle: Ray's, which Ray counts on its way. In a pickle that Ray does not make nobody can count it, and
     it is kept for the rest of the session.
 
@@ -142,5 +142,5 @@ def _is_in_rays_pickle() -> bool:
     return bool(context.is_in_band_serialization())
 
 
-def _load(rebuild: Callable[[Any], contract.ObjectRef[Any]], blob: bytes) -> contract.ObjectRef[Any]:
+def _load(rebuild: Callable[[object], contract.ObjectRef[object]], blob: bytes) -> contract.ObjectRef[Any]:
     return rebuild(pickle.loads(blob))

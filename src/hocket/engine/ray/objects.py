@@ -23,7 +23,7 @@ Guesses; each part doubles, so that what takes long to fetch is not begun again 
 class ObjectAccess(submission.Submission):
     """Puts and gets."""
 
-    def put(self, value: Any) -> contract.ObjectRef[Any]:
+    def put(self, value: object) -> contract.ObjectRef[Any]:
         self._check_open()
         try:
             native = ray.put(value)
@@ -86,7 +86,7 @@ class ObjectAccess(submission.Submission):
                 break
         return [native in ready for native in wanted]
 
-    def _find_lost(self, refs: Sequence[contract.ObjectRef[Any]]) -> list[contract.ObjectRef[Any]]:
+    def _find_lost(self, refs: Sequence[contract.ObjectRef[object]]) -> list[contract.ObjectRef[Any]]:
         """Return those that Ray will never make, though it does not say so: what waits for a placement group that was removed."""
         groups = {ref: self._in_groups.get(ref, ref._id if natives.is_group(ref._native) else 0) for ref in refs}
         suspects = [ref for ref, group_id in groups.items() if group_id]
@@ -98,7 +98,7 @@ class ObjectAccess(submission.Submission):
         there = set(ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=False)[0]) if waiting else set()
         return [ref for ref, native in zip(suspects, waiting, strict=True) if native not in there]
 
-    def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
+    def when_done(self, ref: contract.ObjectRef[object], callback: Callable[[], None]) -> None:
         with self._callbacks_lock:
             if not self._is_closed:
                 self._callbacks.add(callback)
@@ -121,7 +121,7 @@ class ObjectAccess(submission.Submission):
 
         natives.get_awaitable(ref).future().add_done_callback(call_back)
 
-    def take_item(self, stream: contract.ObjectRef[Any], index: int) -> contract.ObjectRef[Any]:
+    def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[Any]:
         return self.wrap(natives.Head(stream._native))
 
     def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:

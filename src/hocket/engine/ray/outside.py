@@ -60,7 +60,7 @@ def build_refusal(what: str) -> exceptions.HocketError:
     return exceptions.HocketError(f"{what} cannot be had through ray://, since Ray Client does not have it. {_REMEDY}")
 
 
-def is_call(native: Any) -> bool:
+def is_call(native: object) -> bool:
     """Tell whether a reference of Ray Client's is on what a call of an actor returns.
 
     Its server would keep a refusal to itself.
@@ -71,13 +71,13 @@ def is_call(native: Any) -> bool:
     return set(actor_id[: -ray.JobID.size()]) != {0xFF}
 
 
-def build_remote(target: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
+def build_remote(target: Callable[..., object], keywords: Mapping[str, object]) -> Any:
     """Return what `ray.remote` makes of a function or class; outside its counterpart, which is not kept on for longer than it is used."""
     found: Any = client.ray if is_outside() else ray
     return found.remote(**keywords)(target)
 
 
-def check_environment(given: Mapping[str, Any]) -> None:
+def check_environment(given: Mapping[str, object]) -> None:
     """Refuse folders of a single task or actor: Ray Client cannot tell the cluster to keep what is sent for them.
 
     Raises:
@@ -104,7 +104,9 @@ def ask(function: Callable[..., T], *args: Any) -> T:
     raise cause
 
 
-def call_method(actor: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], keywords: dict[str, Any]) -> Any:
+def call_method(
+    actor: object, name: str, args: tuple[object, ...], kwargs: dict[str, object], keywords: dict[str, object]
+) -> Any:
     """Call a method of an actor and return what Ray does.
 
     Ray Client's handle would look for the method in its own class first, and knows fewer keywords than the server,
@@ -131,7 +133,7 @@ def list_objects() -> dict[bytes, dict[str, int]]:
     }
 
 
-def list_functions(tasks: Iterable[Any]) -> frozenset[bytes]:
+def list_functions(tasks: Iterable[object]) -> frozenset[bytes]:
     """Return the ids of the objects in which Ray Client keeps functions; none in a process that has Ray itself."""
     return frozenset(
         task._ref.id for task in tasks if isinstance(task, common.ClientRemoteFunc) and task._ref is not None
@@ -160,5 +162,5 @@ refusing = _Refusing()
 on."""
 
 
-def _refuse(value: Any) -> Any:
+def _refuse(value: object) -> Any:
     raise build_refusal(f"A serializer of your own, as {type(value).__qualname__!r} has one by register_serializer,")

@@ -20,7 +20,7 @@ def install() -> None:
     if getattr(encode, "explains", False):
         return
 
-    def serialize(value: Any) -> Any:
+    def serialize(value: object) -> Any:
         try:
             return encode(value)
         except (ray.exceptions.RayError, exceptions.HocketError):

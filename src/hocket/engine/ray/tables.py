@@ -47,7 +47,7 @@ _TASK_FIELDS = (
 
 
 def list_records(
-    kind: str, filters: Sequence[tuple[str, str, Any]], limit: int | None, failures: Iterable[exceptions.ErrorRecord]
+    kind: str, filters: Sequence[tuple[str, str, object]], limit: int | None, failures: Iterable[exceptions.ErrorRecord]
 ) -> list[Row]:
     """Return the rows of a kind that pass all filters; what lives comes before what is over.
 
@@ -71,7 +71,7 @@ def list_records(
     return list(itertools.islice(found, limit))
 
 
-def _shorten_id(name: str, comparison: str, value: Any) -> tuple[str, str, Any]:
+def _shorten_id(name: str, comparison: str, value: object) -> tuple[str, str, Any]:
     """Take the id of a task's result for the task's, which Ray has at its beginning: with us they are one."""
     if name == "task_id" and isinstance(value, str):
         value = value[: 2 * ray.TaskID.size()]

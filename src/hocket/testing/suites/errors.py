@@ -14,7 +14,7 @@ CHAIN = 30_000
 """How many exceptions a very long chain has."""
 
 
-def _refuse(*_: Any) -> NoReturn:
+def _refuse(*_: object) -> NoReturn:
     raise RuntimeError("this exception does not want to be looked at")
 
 
@@ -123,7 +123,7 @@ class ErrorContract:
     @pytest.mark.parametrize("options", [{}, {"max_concurrency": 2}], ids=["plain", "threads"])
     @pytest.mark.parametrize("kind", HOSTILE[:2] + HOSTILE[6:7], ids=lambda kind: kind.__name__)
     def test_actor_outlives_an_error_that_cannot_be_described(
-        self, kind: type[Exception], options: dict[str, Any]
+        self, kind: type[Exception], options: dict[str, object]
     ) -> None:
         raiser = api.remote(_PlainRaiser).options(**options).remote()
         for _ in range(2):

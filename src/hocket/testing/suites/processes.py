@@ -85,7 +85,7 @@ class ProcessContract:
         counter = api.remote(programs.Counter).remote()
 
         @api.remote
-        def count(late: Any, counter: Any) -> None:
+        def count(late: object, counter: Any) -> None:
             api.get(counter.add.remote())
 
         ref = count.remote(gate.wait.remote(), counter)

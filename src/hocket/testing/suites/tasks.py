@@ -31,7 +31,7 @@ class TaskContract:
 
     def test_nested_references_stay_references(self) -> None:
         @api.remote
-        def open_box(box: list[Any]) -> int:
+        def open_box(box: list[object]) -> int:
             return int(api.get(box[0])) + 1
 
         assert api.get(open_box.remote([api.put(41)])) == 42
@@ -98,7 +98,7 @@ class TaskContract:
             raise LookupError("first")
 
         @api.remote
-        def use(value: Any, log: Any) -> None:
+        def use(value: object, log: Any) -> None:
             api.get(log.add.remote())
 
         log = api.remote(programs.Counter).remote()

@@ -148,7 +148,7 @@ class ValueContract:
 
     def test_duplicates_in_get_inside_a_task(self) -> None:
         @api.remote
-        def twice(box: list[Any]) -> int:
+        def twice(box: list[object]) -> int:
             first, second = api.get([box[0], box[0]])
             first[0] = 7
             return int(second[0])

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -101,7 +101,7 @@ class Checkpoint:
             return {}
         return metadata
 
-    def set_metadata(self, metadata: dict[str, Any]) -> None:
+    def set_metadata(self, metadata: Mapping[str, object]) -> None:
         """Store a dict with the files, in place of what was stored.
 
         Raises:
@@ -115,10 +115,10 @@ class Checkpoint:
             )
         self._find()
         beside = self._metadata_path.with_suffix(".tmp")
-        beside.write_text(json.dumps(metadata), encoding="utf-8")
+        beside.write_text(json.dumps(dict(metadata)), encoding="utf-8")
         beside.replace(self._metadata_path)
 
-    def update_metadata(self, metadata: dict[str, Any]) -> None:
+    def update_metadata(self, metadata: Mapping[str, object]) -> None:
         """Add keys to the stored dict."""
         self.set_metadata({**self.get_metadata(), **metadata})
 

@@ -308,7 +308,7 @@ def _digest(reader: BinaryIO, writer: BinaryIO | None = None) -> FileRecord:
     return FileRecord(size, digest.hexdigest())
 
 
-def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str, Any]) -> list[str]:
+def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str, object]) -> list[str]:
     """Make the ranks' parts one checkpoint: afterwards it is there, whole, under its name.
 
     Args:
@@ -348,7 +348,7 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
     return disputed
 
 
-def adopt(folder: Path, extra: Mapping[str, Any]) -> None:
+def adopt(folder: Path, extra: Mapping[str, object]) -> None:
     """Make a folder that lies in the run's folder a committed checkpoint.
 
     Raises:
@@ -367,7 +367,7 @@ def adopt(folder: Path, extra: Mapping[str, Any]) -> None:
     _sync_folder(folder.parent)
 
 
-def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mapping[str, Any]) -> None:
+def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mapping[str, object]) -> None:
     described = {
         relative: {"size_bytes": record.size_bytes, "sha256": record.sha256} for relative, record in files.items()
     }
@@ -376,7 +376,7 @@ def _write_manifest(folder: Path, files: Mapping[str, FileRecord], extra: Mappin
         _sync_folder(Path(inner))
 
 
-def replace_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+def replace_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
     """Write a checkpoint's manifest, in place of the one that it may have: whoever reads finds one of them, whole."""
     text = json.dumps(manifest, indent=1, default=_simplify)
     write_whole(folder / MANIFEST_NAME, text.encode())
@@ -392,7 +392,7 @@ def write_whole(path: Path, data: bytes) -> None:
     beside.replace(path)
 
 
-def _simplify(value: Any) -> Any:
+def _simplify(value: object) -> Any:
     """Return a number for a number of numpy's, and a description of anything else that JSON cannot hold."""
     return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else texts.safe_repr(value)
 
@@ -423,7 +423,7 @@ def read_records(manifest: Mapping[str, Any]) -> dict[str, FileRecord]:
     }
 
 
-def find_damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
+def find_damage(folder: Path, manifest: Mapping[str, object]) -> str | None:
     """Compare a checkpoint's files with its manifest; return what is wrong, or None."""
     for relative, record in read_records(manifest).items():
         try:

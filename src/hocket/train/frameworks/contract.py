@@ -118,7 +118,7 @@ class Framework(abc.ABC, Generic[S]):
     # --- arrays, to the host and back ---------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def to_host(self, values: Any, caller: str) -> strategies.Array:
+    def to_host(self, values: object, caller: str) -> strategies.Array:
         """Return an array of the framework as one of numpy; halves that numpy does not have as float32.
 
         It may share memory with what was given: to be read only.
@@ -172,14 +172,14 @@ class Framework(abc.ABC, Generic[S]):
             ValueError: Servers cannot do it; the message names the optimizers that they can.
         """
 
-    def save_weights(self, model: Any, folder: str | os.PathLike[str]) -> None:
+    def save_weights(self, model: object, folder: str | os.PathLike[str]) -> None:
         """Write a model's arrays to a file of a folder, which must exist. ``numpy.load`` reads it alone.
 
         Default: `list_weights`, as `hocket.train.frameworks.weights` writes them.
         """
         weights.save(folder, self.list_weights(model))
 
-    def load_weights(self, model: Any, folder: str | os.PathLike[str]) -> Any:
+    def load_weights(self, model: object, folder: str | os.PathLike[str]) -> Any:
         """Return a model with the arrays that `save_weights` has written; they are found by their order.
 
         Raises:

@@ -22,7 +22,7 @@ class GlobalMean:
     def __init__(self) -> None:
         self._mean = exact.ExactMean()
 
-    def add(self, values: Any, weights: Any = None) -> None:
+    def add(self, values: object, weights: object = None) -> None:
         """Add values, one for each row of a batch; outside of a compiled step.
 
         Args:
@@ -42,7 +42,7 @@ class GlobalMean:
             )
         self._mean.add(numbers, None if weights is None else self._read_weights(weights))
 
-    def _read_weights(self, weights: Any) -> strategies.Array:
+    def _read_weights(self, weights: object) -> strategies.Array:
         return self._framework.to_host(weights, "GlobalMean.add()")
 
     def compute(self) -> float:

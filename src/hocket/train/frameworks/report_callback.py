@@ -53,13 +53,13 @@ class ReportMixin:
         raise NotImplementedError
 
     def _listen(self, moment: str) -> None:
-        def react(*args: Any, logs: Mapping[str, Any] | None = None) -> None:
+        def react(*args: object, logs: Mapping[str, object] | None = None) -> None:
             given = logs if logs is not None else (args[-1] if args and isinstance(args[-1], Mapping) else {})
             self._report(moment, given)
 
         setattr(self, f"on_{moment}", react)
 
-    def _report(self, moment: str, logs: Mapping[str, Any]) -> None:
+    def _report(self, moment: str, logs: Mapping[str, object]) -> None:
         metrics = _choose(self._metrics, logs, moment)
         if moment not in self._checkpoint_on:
             context.report(metrics)
@@ -80,7 +80,7 @@ def _check_moments(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _choose(
-    wanted: str | Sequence[str] | Mapping[str, str] | None, logs: Mapping[str, Any], moment: str
+    wanted: str | Sequence[str] | Mapping[str, str] | None, logs: Mapping[str, object], moment: str
 ) -> dict[str, Any]:
     """Return the metrics to report, by the name under which they are."""
     if wanted is None:

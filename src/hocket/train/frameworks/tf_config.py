@@ -15,7 +15,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Final, final
 
 from hocket import exceptions
 from hocket.core import api
@@ -135,7 +135,7 @@ _KERAS_3: Final = re.compile(rb"(?<!tf_)keras\.(?:src|_tf_keras|api\._tf_keras)[
 """How the modules of Keras 3 are called in a pickle; those of tf-keras are called ``tf_keras.src``."""
 
 
-def refuse_keras_3(work: Any) -> None:
+def refuse_keras_3(work: object) -> None:
     """Raise if a training function takes along objects or classes of Keras 3, as a callback does whose class is defined beside it: in the ranks ``tf.keras`` is Keras 2.
 
     Args:

@@ -42,7 +42,7 @@ barrier = _verbs.barrier
 join = _verbs.join
 
 
-def allreduce(tensor: Any, average: bool | None = None, name: str | None = None, op: place.Op | None = None) -> Any:
+def allreduce(tensor: object, average: bool | None = None, name: str | None = None, op: place.Op | None = None) -> Any:
     """Return the mean of all ranks' arrays, or what `op` makes of them.
 
     Args:
@@ -75,7 +75,7 @@ def allreduce(tensor: Any, average: bool | None = None, name: str | None = None,
     return jax.tree_util.tree_unflatten(structure, values)
 
 
-def allgather(tensor: Any, name: str | None = None) -> Any:
+def allgather(tensor: object, name: str | None = None) -> Any:
     """Return all ranks' arrays one after another, along the first dimension, which may be of another length in each rank. Not inside `jax.jit`."""
     array = jnp.asarray(tensor)
     if not array.ndim:
@@ -85,12 +85,12 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
     return jnp.concatenate([jnp.asarray(part) for part in allgather_object(jax.device_get(array))])
 
 
-def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
+def broadcast(tensor: object, root_rank: int, name: str | None = None) -> Any:
     """Return the root's array, or pytree of arrays, in all ranks. Not inside `jax.jit`."""
     return broadcast_parameters(tensor, root_rank)
 
 
-def broadcast_parameters(params: Any, root_rank: int = 0) -> Any:
+def broadcast_parameters(params: object, root_rank: int = 0) -> Any:
     """Return the root's parameters, in all ranks. Not inside `jax.jit`.
 
     Args:
@@ -109,12 +109,12 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> Any:
     return params if size() == 1 else models.broadcast(params, root_rank, "broadcast_parameters")
 
 
-def broadcast_optimizer_state(state: Any, root_rank: int = 0) -> Any:
+def broadcast_optimizer_state(state: object, root_rank: int = 0) -> Any:
     """Return the root's optimizer state, in all ranks. Not inside `jax.jit`."""
     return broadcast_parameters(state, root_rank)
 
 
-def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any) -> Any:  # noqa: N802 (Horovod's name)
+def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: object) -> Any:  # noqa: N802 (Horovod's name)
     """Return an optax optimizer that first averages the gradients of all ranks.
 
     Args:

@@ -49,7 +49,7 @@ join = _verbs.join
 
 
 def allreduce(
-    value: Any, name: str | None = None, average: bool | None = None, op: place.Op | None = None
+    value: object, name: str | None = None, average: bool | None = None, op: place.Op | None = None
 ) -> npt.NDArray[Any]:
     """Return the mean of all ranks' values, or what `op` makes of them, as a numpy array. Not inside a compiled step.
 
@@ -77,7 +77,7 @@ def allreduce(
     return array
 
 
-def allgather(value: Any, name: str | None = None) -> npt.NDArray[Any]:
+def allgather(value: object, name: str | None = None) -> npt.NDArray[Any]:
     """Return all ranks' arrays one after another, along the first dimension, which may be of another length in each rank."""
     array = _read(value)
     if not array.ndim:
@@ -87,7 +87,7 @@ def allgather(value: Any, name: str | None = None) -> npt.NDArray[Any]:
     return np.concatenate(allgather_object(array))
 
 
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> npt.NDArray[Any]:
+def broadcast(value: object, root_rank: int, name: str | None = None) -> npt.NDArray[Any]:
     """Return the root's value in all ranks, as a numpy array."""
     array = np.array(_read(value))
     verbs.check_root(root_rank)
@@ -119,7 +119,7 @@ def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0) -> None:
     broadcast_parameters([one for one in optimizer.variables if keras.backend.is_float_dtype(one.dtype)], root_rank)
 
 
-def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any) -> Any:  # noqa: N802 (Horovod's name)
+def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: object) -> Any:  # noqa: N802 (Horovod's name)
     """Have a Keras optimizer average the gradients of all ranks before it steps.
 
     Each rank's count alike, however many rows they have.
@@ -151,7 +151,7 @@ def DistributedOptimizer(optimizer: Any, op: place.Op = Average, **options: Any)
     crossing = bridges.Crossing(runtime.average)
     original = optimizer.apply
 
-    def apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+    def apply(grads: Sequence[object], trainable_variables: object = None) -> Any:
         return original(crossing.average(list(grads), 1.0), trainable_variables)
 
     object.__setattr__(optimizer, "hocket_crossing", crossing)
@@ -170,7 +170,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         super().__init__()
         self._root_rank = root_rank
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Do it."""
         broadcast_parameters(self.model, self._root_rank)
 
@@ -221,7 +221,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._steps_per_epoch = steps_per_epoch
         self._epoch = 0
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Find out how many batches an epoch has."""
         self._steps_per_epoch = self._steps_per_epoch or (self.params or {}).get("steps")
         if not self.staircase and not self._steps_per_epoch:
@@ -229,13 +229,13 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
                 "The learning rate changes with each batch, but how many an epoch has is unknown. Pass steps_per_epoch=..."
             )
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Set it for the epoch."""
         self._epoch = epoch
         if self.staircase:
             self._set(epoch)
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Set it for the batch."""
         if not self.staircase:
             assert self._steps_per_epoch, "checked when training began"
@@ -288,7 +288,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         )
         self._verbose = verbose
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Say that it is over."""
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self._verbose and rank() == 0:
@@ -301,10 +301,10 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
     Takes what ``keras.callbacks.ModelCheckpoint`` takes, and `save_best_only` is True.
     """
 
-    def __init__(self, filepath: str, **settings: Any) -> None:
+    def __init__(self, filepath: str, **settings: object) -> None:
         super().__init__(filepath, **{**settings, "save_best_only": True})
 
-    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+    def _save_model(self, *args: object, **kwargs: object) -> None:
         if rank() == 0:
             super()._save_model(*args, **kwargs)
 
@@ -319,5 +319,5 @@ callbacks = types.SimpleNamespace(
 """Where Horovod's programs look for them: ``hvd.callbacks.MetricAverageCallback()``."""
 
 
-def _read(value: Any) -> npt.NDArray[Any]:
+def _read(value: object) -> npt.NDArray[Any]:
     return np.asarray(keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value)

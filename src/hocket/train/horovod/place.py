@@ -141,7 +141,7 @@ def is_homogeneous() -> bool:
     return found.size % found.local_size == 0
 
 
-def choose_op(op: Any, average: bool | None) -> Op:
+def choose_op(op: object, average: bool | None) -> Op:
     """Return what `op` and the older `average` mean together.
 
     Raises:
@@ -177,7 +177,7 @@ _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
 all."""
 
 
-def refuse_options(options: Mapping[str, Any]) -> None:
+def refuse_options(options: Mapping[str, object]) -> None:
     """Raise for arguments of Horovod's ``DistributedOptimizer`` that would have to change something, and cannot.
 
     Raises:

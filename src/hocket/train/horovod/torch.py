@@ -69,7 +69,7 @@ class Compression:
     """As float16, in half the bytes."""
 
 
-def init(comm: Any = None, process_sets: Any = None) -> None:
+def init(comm: object = None, process_sets: object = None) -> None:
     """Begin. In a `TorchTrainer`'s training function the ranks are joined already.
 
     Args:
@@ -233,7 +233,7 @@ class _Broadcast(torch.autograd.Function):
         return (mean if rank() == ctx.root_rank else torch.zeros_like(mean)), None
 
 
-def _apply(function: type[torch.autograd.Function], *args: Any) -> torch.Tensor:
+def _apply(function: type[torch.autograd.Function], *args: object) -> torch.Tensor:
     result: torch.Tensor = function.apply(*args)  # type: ignore[no-untyped-call]  # torch does not say
     return result
 
@@ -247,7 +247,7 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) ->
     return tensor
 
 
-def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0) -> None:
+def broadcast_parameters(params: Mapping[str, object] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0) -> None:
     """Give all ranks the root's parameters.
 
     Args:
@@ -297,7 +297,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     compression: torch.dtype | None = Compression.none,
     backward_passes_per_step: int = 1,
     op: place.Op = Average,
-    **options: Any,
+    **options: object,
 ) -> Any:
     """Return an optimizer whose ``step`` first averages the gradients of all ranks.
 
@@ -360,7 +360,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         finally:
             is_skipping = False
 
-    def before_step(*_: Any) -> None:
+    def before_step(*_: object) -> None:
         if not is_skipping:
             synchronize()
 

@@ -33,7 +33,7 @@ class Verbs:
         self._framework = framework
         self._trainer = trainer
 
-    def init(self, comm: Any = None, process_sets: Any = None) -> None:
+    def init(self, comm: object = None, process_sets: object = None) -> None:
         """Begin.
 
         Args:
@@ -64,12 +64,12 @@ class Verbs:
         """Return the ranks' collectives on numpy arrays."""
         return self._framework.get_collectives("horovod")
 
-    def broadcast_object(self, obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
+    def broadcast_object(self, obj: object = None, root_rank: int = 0, name: str | None = None) -> Any:
         """Return the root's object, in all ranks: anything that can be pickled."""
         check_root(root_rank)
         return self.allgather_object(obj if place.rank() == root_rank else None)[root_rank]
 
-    def allgather_object(self, obj: Any, name: str | None = None) -> list[Any]:
+    def allgather_object(self, obj: object, name: str | None = None) -> list[Any]:
         """Return all ranks' objects, by rank."""
         if place.get_place().size == 1:
             return [obj]

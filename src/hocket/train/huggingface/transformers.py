@@ -35,7 +35,7 @@ class RayTrainReportCallback(transformers.TrainerCallback):  # type: ignore[misc
     CHECKPOINT_NAME: Final = "checkpoint"
     """The folder in the checkpoint's folder, for ``trainer.train(resume_from_checkpoint=...)``."""
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: object, **kwargs: object) -> None:
         """Called by the Trainer, in all ranks, when its files are written."""
         metrics: dict[str, Any] = {}
         for logged in state.log_history:

@@ -117,7 +117,7 @@ class Progress:
         self._lags = [0.0] * world_size
         self._points.clear()
 
-    def note_row(self, metrics: Sequence[Mapping[str, Any]], now: float) -> None:
+    def note_row(self, metrics: Sequence[Mapping[str, object]], now: float) -> None:
         """Note the metrics of a report that all ranks have made, by rank."""
         self.report_count += 1
         self._metrics = metrics[0]

@@ -67,7 +67,7 @@ class RankActor:
         ours = max((at for at, found in enumerate(stack) if found.filename == __file__), default=-1)
         return "".join(traceback.format_list(stack[ours + 2 :]))  # between them is `WorkerSession.run`
 
-    def execute(self, function: Callable[..., Any], *args: Any) -> Any:
+    def execute(self, function: Callable[..., object], *args: object) -> Any:
         """Call a function here."""
         return function(*args)
 

@@ -283,7 +283,7 @@ class WorkerSession:
                 "its numbers are in no result. Call it in the chief only; write a file into get_context().get_storage().path from here."
             )
 
-    def track(self, name: str | None, get_state: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    def track(self, name: str | None, get_state: Callable[[], Mapping[str, object]]) -> Mapping[str, Any] | None:
         """Have the state of a loader travel with checkpoints from now on; return its state at the one that the attempt starts from.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, final
+from typing import final
 
 from hocket.train.checkpoints import storage
 from hocket.train.rank import rank_info
@@ -76,7 +76,7 @@ class Attempt:
         self.run.backend_config.on_replace(self.group, rank)
         return self.begin(rank)
 
-    def acknowledge_all(self, index: int, committed: Any) -> None:
+    def acknowledge_all(self, index: int, committed: object) -> None:
         """Tell all ranks that a checkpoint was committed with the report of that index."""
         for handle in self.group.actors:
             handle.acknowledge.remote(index, committed)

@@ -35,7 +35,7 @@ class Workers:
         """How many ranks there are."""
         return len(self._group)
 
-    def execute(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    def execute(self, func: Callable[..., object], *args: object, **kwargs: object) -> list[Any]:
         """Call a function in all ranks at once; return what it returns, by rank.
 
         Raises:
@@ -43,13 +43,13 @@ class Workers:
         """
         return self._group.execute(functools.partial(func, *args, **kwargs), [()] * len(self))
 
-    def execute_async(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> list[worker_group.Ref]:
+    def execute_async(self, func: Callable[..., object], *args: object, **kwargs: object) -> list[worker_group.Ref]:
         """Call a function in all ranks; return references on what it returns, by rank."""
         if self._group.shares_process:  # the ranks may meet in the function
             return [api.put(value) for value in self.execute(func, *args, **kwargs)]
         return [self.execute_single_async(rank, func, *args, **kwargs) for rank in range(len(self))]
 
-    def execute_single(self, worker_index: int, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def execute_single(self, worker_index: int, func: Callable[..., object], *args: object, **kwargs: object) -> Any:
         """Call a function in one rank; return what it returns.
 
         Raises:
@@ -58,7 +58,7 @@ class Workers:
         return self._group.call(worker_index, functools.partial(func, *args, **kwargs))
 
     def execute_single_async(
-        self, worker_index: int, func: Callable[..., Any], *args: Any, **kwargs: Any
+        self, worker_index: int, func: Callable[..., object], *args: object, **kwargs: object
     ) -> worker_group.Ref:
         """Call a function in one rank; return a reference on what it returns."""
         if self._group.shares_process:
@@ -123,7 +123,7 @@ class BackendConfig:
         """The class whose methods `on_start` and `on_shutdown` call. Default: one that does nothing."""
         return Backend
 
-    def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
+    def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
         """Return what the ranks will import when they run a training function, and can be imported before their processes fork.
 
         It is then loaded once on a machine, not once in each rank. Default: nothing.
@@ -145,7 +145,7 @@ class BackendConfig:
         """
         yield ()
 
-    def check_work(self, work: Any) -> None:
+    def check_work(self, work: object) -> None:
         """Called before anything is started, with the training function and its arguments: raises if the ranks could not do with it. Default: nothing."""
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:

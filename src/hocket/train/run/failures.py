@@ -70,7 +70,7 @@ def _find_dead(asking: int, actors: Sequence[actor.ActorHandle], num_nodes: int)
     return {pings[ref]: error for ref, error in dead.items()}
 
 
-def _list_errors(answered: Sequence[contract.ObjectRef[Any]]) -> dict[contract.ObjectRef[Any], Exception]:
+def _list_errors(answered: Sequence[contract.ObjectRef[object]]) -> dict[contract.ObjectRef[Any], Exception]:
     """Return which pings were answered by a death."""
     dead: dict[contract.ObjectRef[Any], Exception] = {}
     for ref in answered:
@@ -89,7 +89,7 @@ def _name_nodes(ranks_places: Sequence[rank_placement.RankPlacement]) -> dict[in
     return {rank: _name_node(place.node_id, nodes.get(place.node_id)) for rank, place in enumerate(ranks_places)}
 
 
-def _name_node(node_id: str, node: dict[str, Any] | None) -> str:
+def _name_node(node_id: str, node: dict[str, object] | None) -> str:
     if node is None:
         return f" (node {node_id}, which is gone)"
     where = f"node {node_id} at {node['NodeManagerAddress']}"

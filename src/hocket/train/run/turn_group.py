@@ -35,7 +35,7 @@ class TurnGroup(worker_group.WorkerGroup):
         """Call one function in each rank; return what they return."""
         return self._turns.run(bodies)
 
-    def execute(self, function: Callable[..., Any], args_by_rank: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def execute(self, function: Callable[..., object], args_by_rank: Sequence[tuple[object, ...]]) -> list[Any]:
         """Call a function in all ranks; return what it returns, by rank."""
         return self.run([functools.partial(function, *args) for args in args_by_rank])
 

@@ -64,7 +64,7 @@ class WorkerGroup:
         ranks_places: Sequence[rank_placement.RankPlacement],
         scaling: configs.ScalingConfig,
         ranks_roles: Sequence[roles.Role] = (),
-        runtime_env: Mapping[str, Any] | None = None,
+        runtime_env: Mapping[str, object] | None = None,
     ) -> None:
         self._reservation = reservation
         self._runtime_env = runtime_env or {}
@@ -84,7 +84,7 @@ class WorkerGroup:
     def __len__(self) -> int:
         return len(self.actors)
 
-    def execute(self, function: Callable[..., Any], args_by_rank: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def execute(self, function: Callable[..., object], args_by_rank: Sequence[tuple[object, ...]]) -> list[Any]:
         """Call a function in all ranks at once; return what it returns, by rank.
 
         Raises:
@@ -183,7 +183,7 @@ class WorkerGroup:
 
 def start(
     scaling: configs.ScalingConfig,
-    runtime_env: Mapping[str, Any],
+    runtime_env: Mapping[str, object],
     size_before: int = 0,
     ranks_roles: Sequence[roles.Role] = (),
 ) -> WorkerGroup:
@@ -341,7 +341,7 @@ def _request(demand: _Demand) -> placement.PlacementGroup:
 
 
 def _start_rank(
-    bundle: Mapping[str, float], runtime_env: Mapping[str, Any], reservation: placement.PlacementGroup, rank: int
+    bundle: Mapping[str, float], runtime_env: Mapping[str, object], reservation: placement.PlacementGroup, rank: int
 ) -> actor.ActorHandle:
     others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
     options = {

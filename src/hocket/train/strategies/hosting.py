@@ -58,13 +58,15 @@ class FunctionWithStrategy:
         use_strategy: How its framework does so. A function of a module, which ranks can import.
     """
 
-    def __init__(self, function: Callable[..., Any], strategy: strategies.Strategy, use_strategy: UseStrategy) -> None:
+    def __init__(
+        self, function: Callable[..., object], strategy: strategies.Strategy, use_strategy: UseStrategy
+    ) -> None:
         functools.update_wrapper(self, function)  # first, because it takes over an object's attributes
         self._function = function
         self.strategy: Final = strategy
         self._use_strategy = use_strategy
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """Run it in a rank."""
         with self._use_strategy(self.strategy):
             return self._function(*args)
@@ -74,7 +76,7 @@ class FunctionWithStrategy:
         return FunctionWithStrategy(self._function, strategy, self._use_strategy)
 
 
-def add_strategy(function: Any, strategy: object, use_strategy: UseStrategy) -> Any:
+def add_strategy(function: object, strategy: object, use_strategy: UseStrategy) -> Any:
     """Return a training function together with its strategy, by default `AllReduce`.
 
     What cannot be called stays as it is: the trainer refuses it.
@@ -94,7 +96,7 @@ def add_strategy(function: Any, strategy: object, use_strategy: UseStrategy) -> 
 
 
 @contextlib.contextmanager
-def hosted(function: Callable[..., Any], num_workers: int) -> Iterator[tuple[Callable[..., Any], Host | None]]:
+def hosted(function: Callable[..., object], num_workers: int) -> Iterator[tuple[Callable[..., Any], Host | None]]:
     """Keep a training function's host for the duration of a block. Yields the function for the ranks, and the host.
 
     Args:

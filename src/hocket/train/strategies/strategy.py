@@ -53,7 +53,7 @@ class Collectives(Protocol):
     def broadcast(self, array: Array, root: int = ...) -> None:
         """Put the root's array into that of each rank."""
 
-    def all_gather_object(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: object) -> list[Any]:
         """Return what each rank gave, by rank."""
 
     def barrier(self) -> None:

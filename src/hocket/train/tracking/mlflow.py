@@ -54,8 +54,8 @@ class MLflowRun:
         experiment_id: str | None,
         experiment_name: str | None,
         run_name: str | None,
-        tags: Mapping[str, Any] | None,
-        parameters: Mapping[str, Any],
+        tags: Mapping[str, object] | None,
+        parameters: Mapping[str, object],
     ) -> None:
         self._entities = mlflow.entities
         self._client = mlflow.tracking.MlflowClient(tracking_uri=tracking_uri)
@@ -77,7 +77,7 @@ class MLflowRun:
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found is not None else self._client.create_experiment(name))
 
-    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+    def log(self, metrics: Mapping[str, object], step: int) -> None:
         """Log the numbers among metrics, in one request."""
         now = int(time.time() * 1000)
         numbers = values.list_numbers(metrics).items()

@@ -26,7 +26,7 @@ _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 64) - 1
 have too many digits to be written."""
 
 
-def convert(metrics: Mapping[Any, Any], what: str = "metrics") -> dict[str, Any]:
+def convert(metrics: Mapping[Any, object], what: str = "metrics") -> dict[str, Any]:
     """Return metrics as new dicts and lists of texts, numbers, booleans and None.
 
     Args:
@@ -66,7 +66,7 @@ def _convert(value: Any, where: str, outer: tuple[int, ...]) -> Any:
     raise _build_refusal(value, where)
 
 
-def _convert_dict(value: Mapping[Any, Any], where: str, outer: tuple[int, ...]) -> dict[str, Any]:
+def _convert_dict(value: Mapping[object, object], where: str, outer: tuple[int, ...]) -> dict[str, Any]:
     outer = _enter(value, where, outer)
     converted = {}
     for key, inner in value.items():
@@ -98,7 +98,7 @@ def _check_int(value: int, where: str) -> int:
     return value
 
 
-def _convert_array(value: Any, where: str, outer: tuple[int, ...]) -> Any:
+def _convert_array(value: object, where: str, outer: tuple[int, ...]) -> Any:
     torch = sys.modules.get("torch")  # a tensor can only be there if torch is; it is not imported for this
     if torch is not None and isinstance(value, torch.Tensor):
         raise ValueError(  # Ray's class, which programs catch

@@ -30,7 +30,7 @@ def find_loss_keys(keys: Sequence[str]) -> list[str]:
 
 
 def save_curve(
-    history: Sequence[Mapping[str, Any]],
+    history: Sequence[Mapping[str, object]],
     path: str | Path,
     keys: Sequence[str] | None = None,
     *,

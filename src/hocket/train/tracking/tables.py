@@ -21,7 +21,7 @@ class JsonLines:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Mapping[str, object]) -> None:
         """Add a row; it can be read at once."""
         self._file.write(f"{values.encode(row)}\n")
         self._file.flush()
@@ -66,7 +66,7 @@ class Csv:
         file = self._path.open("a", encoding="utf-8", newline="")
         return file, csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Mapping[str, object]) -> None:
         """Add a row; it can be read at once."""
         flat = dict(values.flatten(row))
         new = [key for key in flat if key not in self._columns]

@@ -10,7 +10,7 @@ from typing import Any
 from hocket import texts
 
 
-def flatten(metrics: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(metrics: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Give each value that is no dict, with its path: ``"val/loss"``.
 
     Example:
@@ -24,7 +24,7 @@ def flatten(metrics: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{key}", value
 
 
-def list_numbers(metrics: Mapping[Any, Any]) -> dict[str, float]:
+def list_numbers(metrics: Mapping[Any, object]) -> dict[str, float]:
     """Return the values that are numbers, by path. Numbers of numpy and of torch count."""
     found = {key: get_optional_number(value) for key, value in flatten(metrics)}
     return {key: number for key, number in found.items() if number is not None}

@@ -77,7 +77,7 @@ def remember(known: dict[Any, Any], key: Any, value: Any) -> None:
 class PoolProcess:
     """The actor in each process of a pool."""
 
-    def __init__(self, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
+    def __init__(self, initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> None:
         self._functions: dict[bytes, Any] = {}
         #: Why the initializer failed; it is what comes of all work.
         self._failure: Failure | None = None
@@ -114,7 +114,7 @@ class PoolProcess:
                 break
         return outcomes, spent
 
-    def apply(self, digest: bytes, *args: Any) -> Outcome:
+    def apply(self, digest: bytes, *args: object) -> Outcome:
         """Work on one chunk of `APPLY`, for a function that is known: less to encode than with `run`."""
         return self._run_chunk(digest, APPLY, (args, {}), is_alone=True)
 
@@ -170,7 +170,7 @@ def build_failure(error: Exception) -> Failure:
     return Failure(error, text)
 
 
-def build_chunks(items: Iterable[Any], size: int) -> list[list[Any]]:
+def build_chunks(items: Iterable[object], size: int) -> list[list[Any]]:
     """Return the items in lists of at most `size`."""
     whole = items if isinstance(items, list) else list(items)
     return [whole[start : start + size] for start in range(0, len(whole), size)]

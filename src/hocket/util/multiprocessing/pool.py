@@ -52,11 +52,11 @@ class Pool:
         self,
         processes: int | None = None,
         initializer: Callable[..., object] | None = None,
-        initargs: Iterable[Any] | None = None,
+        initargs: Iterable[object] | None = None,
         maxtasksperchild: int | None = None,
-        context: Any = None,
+        context: object = None,
         ray_address: str | None = None,
-        ray_remote_args: Mapping[str, Any] | None = None,
+        ray_remote_args: Mapping[str, object] | None = None,
     ) -> None:
         _check_count("processes", processes, "Processes in the pool must be >0")
         _check_count("maxtasksperchild", maxtasksperchild, "maxtasksperchild must be >0")
@@ -84,16 +84,19 @@ class Pool:
     # --- one call -------------------------------------------------------------------------------------------------------
 
     def apply(
-        self, func: Callable[..., Any], args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., object],
+        args: Iterable[object] | None = None,
+        kwargs: Mapping[str, object] | None = None,
     ) -> Any:
         """Call ``func(*args, **kwargs)`` in a process, wait for what it returns, and return it."""
         return self._apply(func, args, kwargs, helps=True).get()
 
     def apply_async(
         self,
-        func: Callable[..., Any],
-        args: Iterable[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
+        func: Callable[..., object],
+        args: Iterable[object] | None = None,
+        kwargs: Mapping[str, object] | None = None,
         callback: results.Callback | None = None,
         error_callback: results.Callback | None = None,
     ) -> results.AsyncResult:
@@ -110,9 +113,9 @@ class Pool:
 
     def _apply(
         self,
-        func: Callable[..., Any],
-        args: Iterable[Any] | None,
-        kwargs: Mapping[str, Any] | None,
+        func: Callable[..., object],
+        args: Iterable[object] | None,
+        kwargs: Mapping[str, object] | None,
         callback: results.Callback | None = None,
         error_callback: results.Callback | None = None,
         *,
@@ -129,7 +132,7 @@ class Pool:
 
     # --- many calls -----------------------------------------------------------------------------------------------------
 
-    def map(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
+    def map(self, func: Callable[[Any], object], iterable: Iterable[object], chunksize: int | None = None) -> list[Any]:
         """Call a function for each item and return the results in the order of the items.
 
         Args:
@@ -144,8 +147,8 @@ class Pool:
 
     def map_async(
         self,
-        func: Callable[[Any], Any],
-        iterable: Iterable[Any],
+        func: Callable[[Any], object],
+        iterable: Iterable[object],
         chunksize: int | None = None,
         callback: results.Callback | None = None,
         error_callback: results.Callback | None = None,
@@ -154,15 +157,15 @@ class Pool:
         return self._map(func, iterable, chunksize, chunks.MAP, callback, error_callback)
 
     def starmap(
-        self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
+        self, func: Callable[..., object], iterable: Iterable[Iterable[object]], chunksize: int | None = None
     ) -> list[Any]:
         """Like `map`, for items that are the arguments of the function: ``func(*item)``."""
         return self._map(func, iterable, chunksize, chunks.STARMAP, helps=True).get()  # type: ignore[no-any-return]
 
     def starmap_async(
         self,
-        func: Callable[..., Any],
-        iterable: Iterable[Iterable[Any]],
+        func: Callable[..., object],
+        iterable: Iterable[Iterable[object]],
         chunksize: int | None = None,
         callback: results.Callback | None = None,
         error_callback: results.Callback | None = None,
@@ -172,8 +175,8 @@ class Pool:
 
     def _map(
         self,
-        func: Callable[..., Any],
-        iterable: Iterable[Any],
+        func: Callable[..., object],
+        iterable: Iterable[object],
         chunksize: int | None,
         kind: int,
         callback: results.Callback | None = None,
@@ -200,7 +203,7 @@ class Pool:
         return result
 
     def imap(
-        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = 1
+        self, func: Callable[[Any], object], iterable: Iterable[object], chunksize: int | None = 1
     ) -> results.IMapIterator:
         """Like `map`, with an iterator over the results; items are read as results are taken.
 
@@ -212,20 +215,20 @@ class Pool:
         return self._imap(func, iterable, chunksize, is_ordered=True)
 
     def imap_unordered(
-        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = 1
+        self, func: Callable[[Any], object], iterable: Iterable[object], chunksize: int | None = 1
     ) -> results.IMapIterator:
         """Like `imap`, with the results in the order in which they come."""
         return self._imap(func, iterable, chunksize, is_ordered=False)
 
     def _imap(
-        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None, *, is_ordered: bool
+        self, func: Callable[[object], object], iterable: Iterable[object], chunksize: int | None, *, is_ordered: bool
     ) -> results.IMapIterator:
         self._workers.check_running()
         _check_count("chunksize", chunksize, "Chunksize must be 1+")
         function = self._workers.encode(func)
         workers = self._workers
 
-        def submit(work: list[list[Any]], receiver: results.Receiver, first: int) -> None:
+        def submit(work: list[list[object]], receiver: results.Receiver, first: int) -> None:
             workers.submit(
                 [
                     pool_workers.Item(function, chunks.MAP, piece, receiver, first + offset)
@@ -299,6 +302,6 @@ def _check_cpus(processes: int, options: Mapping[str, Any]) -> None:
         )
 
 
-def _cut(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
+def _cut(items: Iterator[object], size: int) -> Iterator[list[Any]]:
     while piece := list(itertools.islice(items, size)):
         yield piece

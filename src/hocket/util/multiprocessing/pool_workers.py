@@ -103,7 +103,7 @@ class PoolWorkers:
         """Whether the pool takes no work any more."""
         return self._is_closed
 
-    def encode(self, function: Callable[..., Any]) -> Function:
+    def encode(self, function: Callable[..., object]) -> Function:
         """Return the function in the form that travels."""
         latest = self._latest
         if latest is not None and latest[0] is function:

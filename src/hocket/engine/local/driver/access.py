@@ -21,7 +21,7 @@ DROPPED_AT_ONCE = 32
 class ObjectAccess(submission.Submission):
     """Puts and gets."""
 
-    def put(self, value: Any) -> contract.ObjectRef[Any]:
+    def put(self, value: object) -> contract.ObjectRef[Any]:
         encoded = values.encode(value, by_index=True)
         contained = tuple([ref._id for ref in encoded.refs]) if encoded.refs else ()
         if encoded.buffers:
@@ -70,7 +70,7 @@ class ObjectAccess(submission.Submission):
     def _wait_for(
         self,
         record: records.ObjectRecord,
-        refs: Sequence[contract.ObjectRef[Any]],
+        refs: Sequence[contract.ObjectRef[object]],
         deadline: float | None,
         timeout_s: float | None,
     ) -> None:
@@ -103,7 +103,7 @@ class ObjectAccess(submission.Submission):
         missing = sum(self.kernel.objects[ref._id].value is None for ref in refs)
         raise rules.build_timeout_error(missing, len(refs), timeout_s)
 
-    def _give_up(self, refs: Sequence[contract.ObjectRef[Any]]) -> None:
+    def _give_up(self, refs: Sequence[contract.ObjectRef[object]]) -> None:
         """The user interrupted a wait: at a prompt or in a notebook, what the cell asked for is not wanted any more.
 
         A program that catches the interrupt may have plans with its tasks; there they go on.
@@ -196,7 +196,7 @@ class ObjectAccess(submission.Submission):
             raise self.end
         return there
 
-    def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
+    def when_done(self, ref: contract.ObjectRef[object], callback: Callable[[], None]) -> None:
         with self.lock:
             record = self.kernel.objects.get(ref._id)
             if record is not None and record.value is None and self.end is None:
@@ -211,13 +211,13 @@ class ObjectAccess(submission.Submission):
 
     # --- generators ---------------------------------------------------------------------------------------------------
 
-    def lift_bound(self, stream: contract.ObjectRef[Any]) -> None:
+    def lift_bound(self, stream: contract.ObjectRef[object]) -> None:
         with self.lock:
             self.kernel.lift_bound(stream._id)
             if self.kernel.instructions:
                 self.carry_out()
 
-    def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
+    def is_end(self, item: contract.ObjectRef[object], timeout_s: float | None) -> bool | None:
         record = self.kernel.objects[item._id]
         if not self.reactor.wait_until(lambda: record.value is not None or self.end is not None, timeout_s):
             return None

@@ -127,7 +127,7 @@ class DriverState(kernel_engine.KernelEngine):
 
     # --- one worker ---------------------------------------------------------------------------------------------------
 
-    def _tell(self, worker_id: int, message: tuple[Any, ...]) -> bool:
+    def _tell(self, worker_id: int, message: tuple[object, ...]) -> bool:
         """Put a message into a worker's outbox; False if it is dead."""
         link = self.links.get(worker_id)
         if link is not None:
@@ -135,7 +135,7 @@ class DriverState(kernel_engine.KernelEngine):
             self._dirty.add(link)
         return link is not None
 
-    def send(self, link: links.Link, message: tuple[Any, ...]) -> None:
+    def send(self, link: links.Link, message: tuple[object, ...]) -> None:
         """Put a message in a worker's outbox, to be sent before the next wait."""
         link.channel.post(message)
         self._dirty.add(link)

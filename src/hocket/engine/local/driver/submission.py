@@ -26,8 +26,8 @@ class Submission(events.EventHandling):
     def submit_task(
         self,
         function: contract.RemoteFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
         if args or kwargs:
@@ -51,8 +51,8 @@ class Submission(events.EventHandling):
     def create_actor(
         self,
         actor_class: contract.RemoteFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.ActorOptions,
     ) -> contract.ActorInfo:
         encoded, top = values.encode_arguments(args, kwargs, options.class_name)
@@ -77,8 +77,8 @@ class Submission(events.EventHandling):
         self,
         actor: contract.ObjectRef[None],
         method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
         if args or kwargs:
@@ -164,8 +164,8 @@ class Submission(events.EventHandling):
     def _register(
         self,
         encoded: values.Encoded | None,
-        top: Sequence[contract.ObjectRef[Any]],
-        stored: tuple[payloads.Payload, contract.ObjectRef[Any] | None] | None,
+        top: Sequence[contract.ObjectRef[object]],
+        stored: tuple[payloads.Payload, contract.ObjectRef[object] | None] | None,
     ) -> tuple[payloads.Payload | None, tuple[int, ...], tuple[int, ...]]:
         """Return the arguments as a payload, the ids of the dependencies, and those of the references inside."""
         dependencies = tuple([ref._id for ref in top]) if top else ()

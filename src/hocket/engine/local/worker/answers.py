@@ -21,14 +21,14 @@ from hocket.kernel import ids
 class Answers(state.WorkerState):
     """Publishes results."""
 
-    def send_result(self, work: state.Work, result: Any, started: float) -> None:
+    def send_result(self, work: state.Work, result: object, started: float) -> None:
         """Put the result in the outbox; one that cannot travel is the task's error."""
         try:
             self._send_result(work, result, time.perf_counter() - started, started)
         except BaseException as error:  # noqa: BLE001 (a user's __reduce__, or handler of a signal, may raise anything)
             self.report(work, error)
 
-    def _send_result(self, work: state.Work, result: Any, seconds: float, started: float) -> None:
+    def _send_result(self, work: state.Work, result: object, seconds: float, started: float) -> None:
         count = work.num_returns
         if count == 1 and values.is_plain(result) and faults.plan is None:  # the usual case
             data = values.encode_plain(result)
@@ -212,7 +212,7 @@ class Answers(state.WorkerState):
                 self._engine.channel.post((messages.PAUSED, work.task_id, wanted))
             self._engine.flush()
 
-    def send_item(self, work: state.Work, index: int, item: Any) -> int:
+    def send_item(self, work: state.Work, index: int, item: object) -> int:
         """Send one item of a generator; return how many bytes it takes."""
         encoded = values.encode(item, f"item {index} of `{work.name}`", by_index=True)
         engine = self._engine

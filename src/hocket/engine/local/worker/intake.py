@@ -103,7 +103,7 @@ class Intake(answers.Answers):
             return
         self._enqueue(work)
 
-    def _arrive(self, payload: payloads.Payload, held: list[contract.ObjectRef[Any]]) -> worker_engine.Arrived:
+    def _arrive(self, payload: payloads.Payload, held: list[contract.ObjectRef[object]]) -> worker_engine.Arrived:
         if payload[0] == payloads.SEGMENT:
             payload = (*payload, self._engine.channel.take_descriptor())
         return worker_engine.Arrived(payload, held)

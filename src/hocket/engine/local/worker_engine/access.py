@@ -21,7 +21,7 @@ told that its CPU is free. A guess: less than any task that the CPU could be len
 class ObjectAccess(submission.Submission):
     """Puts and gets."""
 
-    def put(self, value: Any) -> contract.ObjectRef[Any]:
+    def put(self, value: object) -> contract.ObjectRef[Any]:
         encoded = values.encode(value, by_index=True)
         contained = tuple([ref._id for ref in encoded.refs])
         if contained:
@@ -97,7 +97,7 @@ class ObjectAccess(submission.Submission):
             there = [self._is_there(ref._id) for ref in refs]
         return rules.limit_true(there, num_ready)
 
-    def when_done(self, ref: contract.ObjectRef[Any], callback: Callable[[], None]) -> None:
+    def when_done(self, ref: contract.ObjectRef[object], callback: Callable[[], None]) -> None:
         with self.lock:
             if ref._id not in self._arrived:
                 self._callbacks.setdefault(ref._id, []).append(callback)
@@ -105,16 +105,16 @@ class ObjectAccess(submission.Submission):
                 callback = self.flush_soon
         callback()
 
-    def take_item(self, stream: contract.ObjectRef[Any], index: int) -> contract.ObjectRef[Any]:
+    def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[Any]:
         with self.lock:
             self.channel.post((messages.TAKE, stream._id, index))
             return self._own(ids.build_item_id(stream._id, index))
 
-    def lift_bound(self, stream: contract.ObjectRef[Any]) -> None:
+    def lift_bound(self, stream: contract.ObjectRef[object]) -> None:
         with self.lock:
             self.channel.post((messages.LIFT, stream._id))
 
-    def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
+    def is_end(self, item: contract.ObjectRef[object], timeout_s: float | None) -> bool | None:
         if item._id not in self._arrived:
             try:
                 self._fetch({item._id}, 1, timeout_s)
@@ -226,7 +226,7 @@ class ObjectAccess(submission.Submission):
 
     # --- opening -------------------------------------------------------------------------------------------------------
 
-    def _open(self, object_id: int, refs: Sequence[contract.ObjectRef[Any]], deadline: float | None) -> Any:
+    def _open(self, object_id: int, refs: Sequence[contract.ObjectRef[object]], deadline: float | None) -> Any:
         """Return one of the values; raise if it, or another one that has arrived, is an error."""
         while True:
             with self.lock:

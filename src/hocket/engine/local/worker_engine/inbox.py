@@ -6,7 +6,6 @@ import abc
 import os
 import pickle
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from hocket.engine import contract
 from hocket.engine.local import channel, messages, payloads, reactor
@@ -125,7 +124,7 @@ class Inbox(state.WorkerEngineState):
         if object_id in self._receipts:
             self._ready.add(object_id)
 
-    def publish(self, refs: Sequence[contract.ObjectRef[Any]]) -> None:
+    def publish(self, refs: Sequence[contract.ObjectRef[object]]) -> None:
         """Tell the driver of those that it does not know, because they are about to leave.
 
         Called with the lock held.

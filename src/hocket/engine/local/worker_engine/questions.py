@@ -29,7 +29,7 @@ def _build_question(name: str) -> Any:
 class Questions(inbox.Inbox):
     """Asks the driver."""
 
-    def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def _ask(self, method: str, *args: object, **kwargs: object) -> Any:
         """Call a method of the driver and wait for what it returns, or raises."""
         encoded = values.encode_whole((args, kwargs))
         with self.lock:

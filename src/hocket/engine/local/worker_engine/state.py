@@ -36,7 +36,7 @@ class Arrived:
 
     __slots__ = ("held", "payload")
 
-    def __init__(self, payload: payloads.Payload, held: list[contract.ObjectRef[Any]]) -> None:
+    def __init__(self, payload: payloads.Payload, held: list[contract.ObjectRef[object]]) -> None:
         self.payload = payload
         #: Handles on the references inside the value.
         self.held = held

@@ -19,8 +19,8 @@ class Submission(questions.Questions):
     def submit_task(
         self,
         function: contract.RemoteFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
         self._check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
@@ -29,8 +29,8 @@ class Submission(questions.Questions):
     def create_actor(
         self,
         actor_class: contract.RemoteFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.ActorOptions,
     ) -> contract.ActorInfo:
         self._check_feasible(
@@ -50,8 +50,8 @@ class Submission(questions.Questions):
         self,
         actor: contract.ObjectRef[None],
         method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.TaskOptions,
     ) -> list[contract.ObjectRef[Any]]:
         encoded, top = values.encode_arguments(args, kwargs, options.name)
@@ -88,8 +88,8 @@ class Submission(questions.Questions):
     def _submit(
         self,
         function: contract.RemoteFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         options: records.TaskOptions | records.ActorOptions,
         num_returns: int,
     ) -> list[contract.ObjectRef[Any]]:
@@ -135,7 +135,7 @@ class Submission(questions.Questions):
         )
         return refs
 
-    def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
+    def cancel(self, ref: contract.ObjectRef[object], *, force: bool, recursive: bool) -> None:
         with self.lock:
             if ref._id in self._expected:
                 if force:
@@ -181,7 +181,7 @@ class Submission(questions.Questions):
     def _send_arguments(
         self,
         encoded: values.Encoded | None,
-        top: list[contract.ObjectRef[Any]],
+        top: list[contract.ObjectRef[object]],
         payload: payloads.Payload | None,
     ) -> tuple[payloads.Payload | None, tuple[int, ...], tuple[int, ...]]:
         dependencies = tuple([ref._id for ref in top])

@@ -119,7 +119,7 @@ def load(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def encode(checkpoint: Mapping[str, Any] | str | Path | None) -> bytes | None:
+def encode(checkpoint: Mapping[str, object] | str | Path | None) -> bytes | None:
     """Return, pickled, what `Trainer.run` was given to begin with.
 
     Raises:

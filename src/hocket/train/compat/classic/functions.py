@@ -41,7 +41,7 @@ def world_size() -> int:
     return 1 if info is None else info.world_size
 
 
-def save_checkpoint(**state: Any) -> None:
+def save_checkpoint(**state: object) -> None:
     """Save a dict; that of rank 0 is kept. Every rank must call it, in the same order as `report`.
 
     It returns when the driver has it. A `DistributedDataParallel` among the values is saved as the model in it.

@@ -122,7 +122,7 @@ class TrainingIterator:
         self._is_over = True
         self._on_end(is_good)
 
-    def _guard(self, step: Callable[[], Any]) -> Any:
+    def _guard(self, step: Callable[[], object]) -> Any:
         """Do something; an error of any kind ends the run."""
         try:
             return step()

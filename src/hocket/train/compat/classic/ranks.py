@@ -47,7 +47,11 @@ class Ranks(abc.ABC):
         """Whether nothing is taken any more, which the answers tell."""
 
     def begin(
-        self, task: session.Task, function: Callable[..., Any], args: tuple[Any, ...], run_storage: storage.Storage
+        self,
+        task: session.Task,
+        function: Callable[..., object],
+        args: tuple[object, ...],
+        run_storage: storage.Storage,
     ) -> None:
         """Start the training function in each."""
         self._reset()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 from hocket.train.frameworks import tf_config
 from hocket.train.run import backend, worker_group
@@ -17,7 +17,7 @@ class TFConfigBackend(backend.BackendConfig):
     See `hocket.train.frameworks.tf_config` for what listens where.
     """
 
-    def check_work(self, work: Any) -> None:
+    def check_work(self, work: object) -> None:
         """Refuse objects of Keras 3."""
         tf_config.refuse_keras_3(work)
 

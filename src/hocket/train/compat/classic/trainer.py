@@ -166,10 +166,10 @@ class Trainer:
 
     def run_iterator(
         self,
-        train_func: Callable[..., Any],
-        config: dict[str, Any] | None = None,
+        train_func: Callable[..., object],
+        config: Mapping[str, object] | None = None,
         dataset: None = None,
-        checkpoint: Mapping[str, Any] | str | Path | None = None,
+        checkpoint: Mapping[str, object] | str | Path | None = None,
         checkpoint_strategy: checkpoints.CheckpointStrategy | None = None,
     ) -> iterator.TrainingIterator:
         """Run a training function, and return its reports one by one. Arguments and errors as `run`.

@@ -58,7 +58,7 @@ class TrainingCallback:
             **info: Nothing yet.
         """
 
-    def finish_training(self, error: bool = False, **info: Any) -> None:
+    def finish_training(self, error: bool = False, **info: object) -> None:
         """Called when the run is over.
 
         Args:
@@ -197,7 +197,7 @@ class TBXLoggerCallback(_FileCallback):
             self._writer.add_scalar(f"{TAG_PREFIX}{key}", number, global_step=step)
         self._writer.flush()
 
-    def finish_training(self, error: bool = False, **info: Any) -> None:
+    def finish_training(self, error: bool = False, **info: object) -> None:
         """Close the file."""
         if self._writer is not None:
             self._writer.close()
@@ -233,7 +233,7 @@ class MLflowLoggerCallback(_FileCallback):
         registry_uri: str | None = None,
         experiment_id: str | None = None,
         experiment_name: str | None = None,
-        tags: Mapping[str, Any] | None = None,
+        tags: Mapping[str, object] | None = None,
         save_artifact: bool = False,
         logdir: str | Path | None = None,
         worker_to_log: int = 0,
@@ -263,7 +263,7 @@ class MLflowLoggerCallback(_FileCallback):
         step, metrics = _split(_pick(results, self._rank))
         self._run.log(metrics, step)
 
-    def finish_training(self, error: bool = False, **info: Any) -> None:
+    def finish_training(self, error: bool = False, **info: object) -> None:
         """End the run, as failed if it has."""
         run, self._run = self._run, None
         if run is None:
@@ -289,7 +289,7 @@ def _list_ranks(given: object) -> list[int] | None:
     return ranks  # type: ignore[return-value]  # all are ints
 
 
-def _pick(results: list[dict[str, Any]], rank: int) -> dict[str, Any]:
+def _pick(results: list[dict[str, object]], rank: int) -> dict[str, Any]:
     if not 0 <= rank < len(results):
         raise ValueError(
             f"There is no rank {rank} to log: there are {len(results)}, from 0. Name another in worker_to_log or workers_to_log."

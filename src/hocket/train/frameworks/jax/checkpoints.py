@@ -29,7 +29,7 @@ _ROOT: Final = ".root"
 """The name of a tree that is one array."""
 
 
-def save_pytree(path: str | os.PathLike[str], tree: Any) -> None:
+def save_pytree(path: str | os.PathLike[str], tree: object) -> None:
     """Write a pytree of arrays to a file, which ``numpy.load`` reads without JAX.
 
     Written beside and renamed, so it is whole or not there.
@@ -77,7 +77,7 @@ def save_pytree(path: str | os.PathLike[str], tree: Any) -> None:
         beside.unlink(missing_ok=True)
 
 
-def load_pytree(path: str | os.PathLike[str], like: Any) -> Any:
+def load_pytree(path: str | os.PathLike[str], like: object) -> Any:
     """Return a pytree that `save_pytree` has written, with the structure of another one.
 
     Args:
@@ -130,7 +130,7 @@ def _name_dtype(value: Any) -> str:
     return f"{_KEY}{jax.random.key_impl(value)}" if trees.is_key(value) else str(value.dtype)
 
 
-def _to_plain(value: Any) -> npt.NDArray[Any]:
+def _to_plain(value: object) -> npt.NDArray[Any]:
     array = np.asarray(jax.random.key_data(value) if trees.is_key(value) else value)
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 

@@ -17,7 +17,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, final
+from typing import Final, NoReturn, final
 
 import jax
 
@@ -53,7 +53,7 @@ class JaxConfig(backend.BackendConfig):
     def __post_init__(self) -> None:
         joining.check_timeout(self.timeout_s)
 
-    def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
+    def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
         """Return jax, and optax if it is installed: most training functions use it, and it takes a tenth of jax's time."""
         return (_OURS, "optax") if importlib.util.find_spec("optax") else (_OURS,)
 

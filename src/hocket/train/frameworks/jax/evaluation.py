@@ -31,5 +31,5 @@ class GlobalMean(global_mean.GlobalMean):
 
     _framework = framework.FRAMEWORK
 
-    def _read_weights(self, weights: Any) -> Any:
+    def _read_weights(self, weights: object) -> Any:
         return super()._read_weights(np.asarray(weights)) != 0  # a loader's weigh rows

@@ -56,7 +56,7 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
         host_calls.wait_for_steps()
         return world.get_world(f"jax.{caller}")
 
-    def to_host(self, values: Any, caller: str) -> strategies.Array:
+    def to_host(self, values: object, caller: str) -> strategies.Array:
         if isinstance(values, jax.core.Tracer):
             raise TypeError(
                 f"{caller} was called inside jax.jit or another transformation of JAX, where there are no numbers yet. Return the values from the "
@@ -71,7 +71,7 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
         return jnp.asarray(array)
 
     def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[Any]:
-        def visit(*given: Any) -> list[strategies.Array]:
+        def visit(*given: object) -> list[strategies.Array]:
             on_host = [np.array(array) for array in given]
             change([array.reshape(-1) for array in on_host])
             return on_host
@@ -93,10 +93,10 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
         made = [jnp.asarray(array, value.dtype) for array, value in zip(arrays, values, strict=True)]
         return jax.tree_util.tree_unflatten(structure, made)
 
-    def save_weights(self, model: Any, folder: str | os.PathLike[str]) -> None:
+    def save_weights(self, model: object, folder: str | os.PathLike[str]) -> None:
         checkpoints.save_pytree(Path(folder, weights.FILE_NAME), model)
 
-    def load_weights(self, model: Any, folder: str | os.PathLike[str]) -> Any:
+    def load_weights(self, model: object, folder: str | os.PathLike[str]) -> Any:
         return checkpoints.load_pytree(Path(folder, weights.FILE_NAME), model)
 
     def convert_optimizer(self, optimizer: Any, parameter: Any) -> ps.Optimizer:

@@ -76,11 +76,11 @@ _agreed: weakref.WeakKeyDictionary[collective_world.World, set[int]] = weakref.W
 
 
 def all_reduce(
-    arrays: Sequence[Any],
+    arrays: Sequence[object],
     leaves: Sequence[trees.Leaf],
     caller: str,
     op: arithmetic.ReduceOp = arithmetic.ReduceOp.MEAN,
-    travel_as: Callable[[Any], Any] | None = None,
+    travel_as: Callable[[Any], object] | None = None,
 ) -> list[Any]:
     """Return the mean over all ranks of each array, or what `op` makes of them. Works inside `jax.jit` and outside.
 
@@ -109,7 +109,7 @@ def add_visitor(name: str, visitor: Visitor) -> None:
     _visitors[name] = visitor
 
 
-def visit(arrays: Sequence[Any], leaves: Sequence[trees.Leaf], caller: str, name: str) -> list[Any]:
+def visit(arrays: Sequence[object], leaves: Sequence[trees.Leaf], caller: str, name: str) -> list[Any]:
     """Return what a visitor on the host makes of arrays. Works inside `jax.jit` and outside. Halves travel as float32.
 
     Args:
@@ -227,7 +227,7 @@ class _Copied:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def __call__(self, *given: Any) -> list[npt.NDArray[Any]]:
+    def __call__(self, *given: object) -> list[npt.NDArray[Any]]:
         arrays = [np.array(array) for array in given]
         _reduce(self._plan, arrays)
         return arrays

@@ -12,7 +12,7 @@ from hocket.train.frameworks.jax import devices, framework, host_calls, trees
 from hocket.train.rank import world
 
 
-def prepare_params(params: Any) -> Any:
+def prepare_params(params: object) -> Any:
     """Return rank 0's parameters in all ranks, on each rank's device.
 
     For whatever must start equal: parameters, the optimizer's state, running statistics. Called once, outside of
@@ -46,7 +46,7 @@ def prepare_params(params: Any) -> Any:
     return broadcast(params, 0, "prepare_params")
 
 
-def broadcast(params: Any, root: int, caller: str) -> Any:
+def broadcast(params: object, root: int, caller: str) -> Any:
     """Return a rank's arrays in all ranks. See `prepare_params`.
 
     Args:
@@ -79,7 +79,7 @@ def broadcast(params: Any, root: int, caller: str) -> Any:
     return jax.tree_util.tree_unflatten(structure, [wrap(jax.device_put(array, device)) for array, wrap in found])
 
 
-def synchronize(params: Any, state: Any) -> tuple[Any, Any]:
+def synchronize(params: object, state: object) -> tuple[Any, Any]:
     """Return parameters that are equal in all ranks, and the optimizer's state that goes with them.
 
     All ranks must call it at the same step.
@@ -118,7 +118,7 @@ def synchronize(params: Any, state: Any) -> tuple[Any, Any]:
     return framework.FRAMEWORK.get_state("synchronize").synchronize(params, state)
 
 
-def _unwrap(value: Any) -> tuple[Any, Callable[[Any], Any]]:
+def _unwrap(value: object) -> tuple[Any, Callable[[Any], Any]]:
     """Return an array that numpy knows, and what makes of it what it was."""
     if trees.is_key(value):
         kind = jax.random.key_impl(value)

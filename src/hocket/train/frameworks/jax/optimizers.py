@@ -8,7 +8,7 @@ from hocket import ps
 from hocket.train.frameworks.jax import framework
 
 
-def average_gradients(gradients: Any) -> Any:
+def average_gradients(gradients: object) -> Any:
     """Return the mean of all ranks' gradients, in each rank. Works inside `jax.jit`, where it belongs, and outside.
 
     For programs that step by themselves; with optax, `prepare_optimizer` does it. It averages whatever a step must

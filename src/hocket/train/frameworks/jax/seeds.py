@@ -11,7 +11,7 @@ from hocket.train.frameworks.jax import framework, trees
 from hocket.train.rank import worker_session
 
 
-def fold_in_rank(key: Any) -> Any:
+def fold_in_rank(key: object) -> Any:
     """Return a random key of the calling rank's own, made from one that all ranks have: for dropout, noise, augmentation.
 
     Args:
@@ -43,7 +43,7 @@ def fold_in_rank(key: Any) -> Any:
     return jax.random.fold_in(key, info.rank)
 
 
-def split_key(key: Any) -> tuple[Any, Any]:
+def split_key(key: object) -> tuple[Any, Any]:
     """Return two new random keys: one that all ranks have, and one of the calling rank's own.
 
     The first is for what must be equal, such as the parameters' first values and the next step's key; the second for

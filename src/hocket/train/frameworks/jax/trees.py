@@ -25,7 +25,7 @@ class Leaf(NamedTuple):
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-def list_leaves(tree: Any, caller: str) -> tuple[list[Leaf], list[Any], Any]:
+def list_leaves(tree: object, caller: str) -> tuple[list[Leaf], list[Any], Any]:
     """Return what a tree's leaves are, the leaves, and the tree's structure.
 
     Args:
@@ -57,12 +57,12 @@ def list_leaves(tree: Any, caller: str) -> tuple[list[Leaf], list[Any], Any]:
     return leaves, values, structure
 
 
-def name_path(path: Sequence[Any]) -> str:
+def name_path(path: Sequence[object]) -> str:
     """Return a leaf's name."""
     return "/".join(_name_key(key) for key in path)
 
 
-def _name_key(key: Any) -> str:
+def _name_key(key: object) -> str:
     for field in ("key", "name", "idx"):
         if hasattr(key, field):
             return str(getattr(key, field))
@@ -92,7 +92,7 @@ def describe_difference(mine: Sequence[Leaf], other: Sequence[Leaf], whose: str,
     return "; ".join(found[:NAMED]) + more
 
 
-def is_key(value: Any) -> bool:
+def is_key(value: object) -> bool:
     """Tell whether something is an array of JAX's random keys."""
     return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 

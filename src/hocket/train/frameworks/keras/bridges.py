@@ -67,7 +67,7 @@ class Crossing:
         """Whether gradients of some rows stay so."""
         return self._gather is not None
 
-    def average(self, gradients: Sequence[Any], rows: Any) -> list[Any]:
+    def average(self, gradients: Sequence[object], rows: object) -> list[Any]:
         """Return gradients as the host made them; None stays None.
 
         Args:
@@ -104,7 +104,7 @@ def _find_sizes(gradients: Sequence[Any]) -> list[int]:
     return [math.prod(gradient.shape) for gradient in gradients]
 
 
-def _cross_tensorflow(crossing: Crossing, given: Sequence[Any], rows: Any) -> list[Any]:
+def _cross_tensorflow(crossing: Crossing, given: Sequence[object], rows: object) -> list[Any]:
     import tensorflow as tf
 
     some = [one for one in given if crossing.keeps_slices and isinstance(one, tf.IndexedSlices)]
@@ -139,7 +139,7 @@ def _rebuild_slices(like: Any, indices: Any, values: Any) -> Any:
     return tf.IndexedSlices(tf.cast(values, like.dtype), tf.cast(indices, like.indices.dtype), like.dense_shape)
 
 
-def _cross_jax(crossing: Crossing, gradients: Sequence[Any], rows: Any) -> list[Any]:
+def _cross_jax(crossing: Crossing, gradients: Sequence[Any], rows: object) -> list[Any]:
     import jax
     from jax.experimental import io_callback
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 import keras
 
@@ -52,7 +52,7 @@ class KerasConfig(backend.BackendConfig):
         """Return the backend of the ranks."""
         return self.backend or str(keras.backend.backend())
 
-    def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
+    def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
         """Return what imports Keras with the backend: once on a machine."""
         return (f"hocket.train.frameworks.keras_preloads.{self.choose_backend()}",)
 

@@ -30,7 +30,7 @@ class KerasFramework(contract.Framework[rank_state.RankState]):
     ) -> rank_state.RankState:
         return rank_state.RankState(world.get_world(caller), strategy)
 
-    def to_host(self, values: Any, caller: str) -> strategies.Array:
+    def to_host(self, values: object, caller: str) -> strategies.Array:
         try:
             found: strategies.Array = np.asarray(keras.ops.convert_to_numpy(values))
         except NotImplementedError as error:  # TensorFlow's, of what is only being traced
@@ -60,10 +60,10 @@ class KerasFramework(contract.Framework[rank_state.RankState]):
             variable.assign(array)
         return model
 
-    def save_weights(self, model: Any, folder: str | os.PathLike[str]) -> None:
+    def save_weights(self, model: object, folder: str | os.PathLike[str]) -> None:
         checkpoints.save_weights(model, folder)
 
-    def load_weights(self, model: Any, folder: str | os.PathLike[str]) -> Any:
+    def load_weights(self, model: object, folder: str | os.PathLike[str]) -> Any:
         checkpoints.load_weights(model, folder)
         return model
 

@@ -24,9 +24,9 @@ from hocket.train.rank import worker_session
 
 
 def prepare_arrays(
-    x: Any,
-    y: Any = None,
-    sample_weight: Any = None,
+    x: object,
+    y: object = None,
+    sample_weight: object = None,
     *,
     batch_size: int = 32,
     shuffle: bool = True,
@@ -104,7 +104,7 @@ def prepare_arrays(
     return PreparedArrays(arrays, cursor, whole)
 
 
-def _check_array(array: Any) -> Any:
+def _check_array(array: object) -> Any:
     if isinstance(array, np.ndarray) and array.ndim:
         return array
     if hasattr(array, "__array__") and np.ndim(array):
@@ -115,7 +115,7 @@ def _check_array(array: Any) -> Any:
     )
 
 
-def _without_lists(given: Any) -> Any:
+def _without_lists(given: object) -> Any:
     """Return a structure with tuples for lists, where Keras reads through TensorFlow, whose data sets know no lists."""
     if keras.backend.backend() != "tensorflow":
         return given
@@ -126,7 +126,7 @@ def _without_lists(given: Any) -> Any:
     return given
 
 
-def _count_rows(arrays: Any) -> int:
+def _count_rows(arrays: object) -> int:
     counts = [len(array) for array in keras.tree.flatten(arrays)]
     if len(set(counts)) != 1:
         raise ValueError(
@@ -141,7 +141,7 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
 
     _cursor: cursor_module.Cursor
 
-    def __init__(self, arrays: Any, cursor: cursor_module.Cursor, whole: ledger.Ledger) -> None:
+    def __init__(self, arrays: object, cursor: cursor_module.Cursor, whole: ledger.Ledger) -> None:
         super().__init__()
         self._arrays = arrays
         self._cursor = cursor

@@ -23,7 +23,7 @@ from hocket.train.frameworks.keras import bridges, evaluation, framework, loader
 from hocket.train.strategies import strategy
 
 
-def prepare_model(model: Any) -> Any:
+def prepare_model(model: object) -> Any:
     """Have a model trained by all ranks as one, with the trainer's strategy: by default with the mean gradient of all ranks' rows.
 
     ``fit`` begins with rank 0's weights in all ranks. Each step averages the gradients, inside the compiled step, by
@@ -109,7 +109,7 @@ class _Prepared:
         state: The rank's world and strategy.
     """
 
-    def __init__(self, model: Any, state: rank_state.RankState) -> None:
+    def __init__(self, model: object, state: rank_state.RankState) -> None:
         self._model = weakref.ref(model)
         self._world = state.world
         self.runtime = state.runtime.open_next()
@@ -163,7 +163,7 @@ class _Prepared:
         if model.compiled:
             self._hook_optimizer(model)
 
-    def _compile(self, *args: Any, **kwargs: Any) -> Any:
+    def _compile(self, *args: object, **kwargs: object) -> Any:
         returned = self._originals["compile"](*args, **kwargs)
         self._hook_optimizer(self.model)
         return returned
@@ -181,7 +181,7 @@ class _Prepared:
         optimizer = model.optimizer
         original = optimizer.apply
 
-        def apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        def apply(grads: Sequence[object], trainable_variables: object = None) -> Any:
             rows, self._rows = self._rows, None
             if self.runtime.takes_steps:
                 self._take_step(optimizer, list(grads))
@@ -191,7 +191,7 @@ class _Prepared:
 
         object.__setattr__(optimizer, "apply", apply)
 
-    def _take_step(self, optimizer: Any, grads: Sequence[Any]) -> None:
+    def _take_step(self, optimizer: Any, grads: Sequence[object]) -> None:
         """Have the variables become what the host makes of the gradients."""
         given, rate = self.model.trainable_variables, keras.ops.convert_to_tensor(optimizer.learning_rate)
         self.runtime.choose([number for number, gradient in enumerate(grads) if gradient is not None])
@@ -200,13 +200,13 @@ class _Prepared:
                 variable.assign(value)
         optimizer.iterations.assign_add(1)
 
-    def _compute_loss(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def _compute_loss(self, x: object = None, y: object = None, *args: object, **kwargs: object) -> Any:
         leaves = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
         if leaves and len(leaves[0].shape):
             self._rows = keras.ops.shape(leaves[0])[0]
         return self._originals["compute_loss"](x, y, *args, **kwargs)
 
-    def _end_pass(self, logs: Any) -> Any:
+    def _end_pass(self, logs: object) -> Any:
         """Called by Keras when an epoch or an evaluation has taken its last step, for the metrics of all steps."""
         model = self.model
         if self._is_in_epoch:
@@ -216,7 +216,7 @@ class _Prepared:
         evaluation.merge_metrics(model, self._world)
         return self._originals["_get_metrics_result_or_logs"](logs)
 
-    def _fit(self, *args: Any, **kwargs: Any) -> Any:
+    def _fit(self, *args: object, **kwargs: object) -> Any:
         original = self._originals["fit"]
         bound = inspect.signature(original).bind(*args, **kwargs)
         bound.apply_defaults()
@@ -278,7 +278,7 @@ class _Prepared:
                 "alone. Leave it out."
             )
 
-    def _check_built(self, data: Any) -> None:
+    def _check_built(self, data: object) -> None:
         """Have the variables there before rank 0's are copied."""
         model = self.model
         if model.built and model.variables:
@@ -339,20 +339,20 @@ class _Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not
         self._filler: int | None = None
         self._metrics: list[Any] = []
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._prepared.begin_fit()
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._taken = 0
         self._filler = None if self._data is None else self._data.begin_epoch()
         self._prepared.begin_epoch(self._filler)
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if batch == self._filler:
             variables.attach(self.model)
             self._metrics = [variables.read(one) for one in self._list_states()]
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         count = batch + 1 - self._taken
         self._taken = batch + 1
         if batch == self._filler:
@@ -363,7 +363,7 @@ class _Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not
             self._data.take(count)
         self._prepared.after_steps(count)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._data is not None:
             self._data.end_epoch()
 
@@ -375,23 +375,23 @@ class _Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not
 class _OneCall(keras.callbacks.CallbackList):  # type: ignore[misc]  # Keras is not type-checked
     """Callbacks of two calls of ``fit`` that see one."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.is_last = False
         self.last_logs: Any = None
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if not self.is_last:
             super().on_train_begin(logs)
 
-    def on_train_end(self, logs: Any = None) -> None:
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self.last_logs = logs
         if self.is_last:
             super().on_train_end(logs)
 
 
 @contextlib.contextmanager
-def _without_final_values(optimizer: Any) -> Iterator[None]:
+def _without_final_values(optimizer: object) -> Iterator[None]:
     """Keep an optimizer from ending a training (with averaged weights, if it keeps them) that goes on."""
     object.__setattr__(optimizer, "finalize_variable_values", lambda var_list: None)
     try:

@@ -18,7 +18,7 @@ from hocket.train import strategies
 from hocket.train.frameworks.keras import served_optimizers
 
 
-def attach(model: Any) -> None:
+def attach(model: object) -> None:
     """Have the model's variables be what the steps so far have made of them."""
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:
@@ -38,7 +38,7 @@ def read(variable: Any) -> npt.NDArray[Any]:
     return np.array(keras.ops.convert_to_numpy(value))
 
 
-def read_flat(given: Sequence[Any]) -> npt.NDArray[Any]:
+def read_flat(given: Sequence[object]) -> npt.NDArray[Any]:
     """Return all values in one array of float32, or of float64 if one of them is."""
     return strategies.flatten([read(variable) for variable in given])
 
@@ -57,7 +57,7 @@ class ModelVariables(strategies.HostModel):
         model: Its variables may be made later.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: object) -> None:
         self._model = weakref.ref(model)
 
     @property

@@ -46,7 +46,7 @@ class TensorflowConfig(backend.BackendConfig):
                 f"num_evaluators must be 0 or more, but received {self.num_evaluators!r}. Leave it out for none."
             )
 
-    def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
+    def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
         """Return what imports TensorFlow."""
         return (PRELOADED,)
 
@@ -74,7 +74,7 @@ class TensorflowConfig(backend.BackendConfig):
         """
         yield _refuse_to_share()
 
-    def check_work(self, work: Any) -> None:
+    def check_work(self, work: object) -> None:
         """Refuse objects of Keras 3 where ``tf.keras`` is Keras 2."""
         if self.legacy_keras:
             tf_config.refuse_keras_3(work)

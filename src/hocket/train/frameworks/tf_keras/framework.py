@@ -60,7 +60,7 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
             )
         return World(0, [[0]])
 
-    def to_host(self, values: Any, caller: str) -> strategies.Array:
+    def to_host(self, values: object, caller: str) -> strategies.Array:
         if not isinstance(values, tf.Tensor | tf.Variable | np.ndarray):
             raise TypeError(f"{caller} takes a tensor, but received {values!r}. Write tf.constant(values).")
         if isinstance(values, np.ndarray):
@@ -76,7 +76,7 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
         return tf.constant(array)
 
     def cross(self, arrays: Sequence[Any], change: contract.Change) -> list[Any]:
-        def visit(*given: Any) -> list[strategies.Array]:
+        def visit(*given: object) -> list[strategies.Array]:
             on_host = [np.array(array) for array in given]
             change([array.reshape(-1) for array in on_host])
             return on_host

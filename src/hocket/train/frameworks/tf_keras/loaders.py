@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def prepare_dataset_shard(tf_dataset_shard: Any) -> Any:
+def prepare_dataset_shard(tf_dataset_shard: object) -> Any:
     """Return a ``tf.data.Dataset`` that MultiWorkerMirroredStrategy does not split again, and that is read ahead.
 
     Args:

@@ -171,11 +171,11 @@ class ParameterServerBackend(backend.BackendConfig):
     legacy_keras: bool
     """See `TensorflowConfig.legacy_keras`."""
 
-    def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
+    def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
         """Return what imports TensorFlow."""
         return (config.PRELOADED,)
 
-    def check_work(self, work: Any) -> None:
+    def check_work(self, work: object) -> None:
         """Refuse objects of Keras 3 where ``tf.keras`` is Keras 2."""
         if self.legacy_keras:
             tf_config.refuse_keras_3(work)

@@ -58,7 +58,7 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
 
     def __init__(
         self,
-        train_loop_per_worker: Callable[..., Any],
+        train_loop_per_worker: Callable[..., object],
         *,
         train_loop_config: dict[str, Any] | None = None,
         strategy: strategies.Strategy | parameter_servers.ParameterServers | str | None = None,
@@ -128,11 +128,11 @@ class ExplainKeras3:
         function: The training function.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """Run it."""
         try:
             return self._function(*args)

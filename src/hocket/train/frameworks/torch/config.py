@@ -56,7 +56,7 @@ class TorchConfig(backend.BackendConfig):
                 f"timeout_s must be more than 0 seconds, but received {self.timeout_s!r}. Leave it out for 1800."
             )
 
-    def list_modules(self, function: Callable[..., Any]) -> Sequence[str]:
+    def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
         """Return torch, and its compiler if the function names an optimizer: the first step of one loads it."""
         return (_OURS, _COMPILER) if mentions.finds(function, "torch.optim") else (_OURS,)
 
@@ -162,7 +162,7 @@ def _take_groups() -> dict[str, Any]:
     return {name: getattr(distributed_c10d, name) for name in _GROUP_GLOBALS}
 
 
-def _put_groups(kept: dict[str, Any]) -> None:
+def _put_groups(kept: dict[str, object]) -> None:
     for name, value in kept.items():
         setattr(distributed_c10d, name, value)
 

@@ -41,7 +41,7 @@ class TorchFramework(contract.Framework[rank_state.RankState]):
     def get_collectives(self, caller: str) -> strategies.Collectives:
         return on_arrays.GroupCollectives() if dist.is_initialized() else World(0, [[0]])
 
-    def to_host(self, values: Any, caller: str) -> strategies.Array:
+    def to_host(self, values: object, caller: str) -> strategies.Array:
         if not isinstance(values, torch.Tensor):
             raise TypeError(f"{caller} takes a tensor, but received {values!r}. Write torch.tensor(values).")
         values = values.detach().cpu()

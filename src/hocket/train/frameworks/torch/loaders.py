@@ -216,7 +216,7 @@ class PreparedDataLoader(loader_module.WeighedLoader, data.DataLoader[Any]):
         begun = loader_module.Loop(self._cursor, loop, batches)
         return self._hand_out(lambda: begun)
 
-    def _move(self, batch: Any) -> Any:
+    def _move(self, batch: object) -> Any:
         return batch if self._device is None else _move(batch, self._device)
 
     @property
@@ -271,7 +271,7 @@ def _list_options(loader: data.DataLoader[Any], rows: Rows | None) -> dict[str, 
     return {**options, "sampler": loader.sampler}
 
 
-def _move(batch: Any, device: torch.device) -> Any:
+def _move(batch: object, device: torch.device) -> Any:
     """Return a batch with every tensor in it on the device."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)

@@ -12,7 +12,7 @@ FUNCTIONS_READ = 50
 """How many functions are looked into at most. A guess: it takes less than a millisecond."""
 
 
-def finds(function: Callable[..., Any], module: str) -> bool:
+def finds(function: Callable[..., object], module: str) -> bool:
     """Tell whether a function, or one of the same module that it names, names a module or something from it.
 
     Args:
@@ -39,7 +39,7 @@ def finds(function: Callable[..., Any], module: str) -> bool:
     return False
 
 
-def _is_from(value: Any, module: str) -> bool:
+def _is_from(value: object, module: str) -> bool:
     if isinstance(value, types.ModuleType):
         return f"{value.__name__}.".startswith(f"{module}.")
     return isinstance(value, types.FunctionType | type) and f"{value.__module__}.".startswith(f"{module}.")

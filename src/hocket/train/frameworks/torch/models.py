@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch.nn import parallel
@@ -21,7 +21,7 @@ def prepare_model(
     model: torch.nn.Module,
     move_to_device: bool | torch.device = True,
     parallel_strategy: str | None = "ddp",
-    parallel_strategy_kwargs: Mapping[str, Any] | None = None,
+    parallel_strategy_kwargs: Mapping[str, object] | None = None,
 ) -> torch.nn.Module:
     """Move a model to the rank's device, and have it trained with the trainer's strategy: by default its gradients are averaged over all ranks.
 

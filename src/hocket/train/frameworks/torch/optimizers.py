@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from hocket.train.frameworks.torch import devices, framework, precision
@@ -118,7 +116,7 @@ def _choose_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if has_bfloat16 else torch.float16
 
 
-def backward(tensor: torch.Tensor, **kwargs: Any) -> None:
+def backward(tensor: torch.Tensor, **kwargs: object) -> None:
     """Compute gradients of a loss, scaled if `accelerate` asks for it.
 
     Args:

@@ -43,7 +43,7 @@ class _Forward:
         self._device_type = device_type
         self._dtype = dtype
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         with torch.autocast(self._device_type, self._dtype):
             outputs = self._function(self._model, *args, **kwargs)
         return pytree.tree_map_only(torch.Tensor, _widen, outputs)
@@ -111,7 +111,7 @@ class ScaledOptimizer(torch.optim.Optimizer):
         """Return the optimizer's state."""
         return self._optimizer.state_dict()
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Load the optimizer's state."""
         self._optimizer.load_state_dict(dict(state_dict))
 

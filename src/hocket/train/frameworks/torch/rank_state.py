@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import Any, final
+from typing import final
 
 import torch
 from torch.optim import optimizer as torch_optimizer
@@ -81,7 +81,7 @@ class RankState:
         models = [model for model in (ref() for ref in self._models) if model is not None]
         return {id(parameter) for model in models for parameter in model.parameters()}
 
-    def _check_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _check_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """Called before each step of any optimizer in this process."""
         if optimizer in self._prepared or optimizer in self._unrelated:
             return

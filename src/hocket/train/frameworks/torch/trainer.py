@@ -38,7 +38,7 @@ class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
 
     def __init__(
         self,
-        train_loop_per_worker: Callable[..., Any],
+        train_loop_per_worker: Callable[..., object],
         *,
         train_loop_config: dict[str, Any] | None = None,
         strategy: strategies.Strategy | None = None,

@@ -32,7 +32,7 @@ class Exchange(strategy.Exchange):
         self._travel_as = None if settings.compression is None else functools.partial(_shorten, settings.compression)
         self._world_size = ranks.world_size
 
-    def average(self, gradients: Any, caller: str) -> Any:
+    def average(self, gradients: object, caller: str) -> Any:
         return averaging.compute_means(gradients, self._world_size, caller, self._travel_as)
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
@@ -45,5 +45,5 @@ class Exchange(strategy.Exchange):
         return optimizer._replace(update=update)
 
 
-def _shorten(compression: str, dtype: Any) -> Any:
+def _shorten(compression: str, dtype: object) -> Any:
     return _SHORT[compression] if jnp.issubdtype(dtype, jnp.floating) else dtype

@@ -12,7 +12,12 @@ from hocket.train.frameworks.jax import host_calls, trees
 
 
 def compute_means(
-    tree: Any, world_size: int, caller: str, travel_as: Callable[[Any], Any] | None = None, *, floats_only: bool = True
+    tree: object,
+    world_size: int,
+    caller: str,
+    travel_as: Callable[[Any], object] | None = None,
+    *,
+    floats_only: bool = True,
 ) -> Any:
     """Return the mean over all ranks of each array of a tree.
 
@@ -45,7 +50,7 @@ def compute_means(
     return jax.tree_util.tree_unflatten(structure, values)
 
 
-def pick_losses(extra: Mapping[str, Any], world_size: int) -> dict[str, Any]:
+def pick_losses(extra: Mapping[str, object], world_size: int) -> dict[str, Any]:
     """Return what an optimizer is given beside gradients and is of the rank's own rows, as ``polyak_sgd`` is its loss; ranks step alike with the means only.
 
     Raises:

@@ -47,7 +47,7 @@ class Exchange(strategy.Exchange):
         self._settings = settings
         self._world_size = ranks.world_size
 
-    def average(self, gradients: Any, caller: str) -> Any:
+    def average(self, gradients: object, caller: str) -> Any:
         raise ValueError(
             f"With LocalSGD the ranks meet in the optimizer's step, and {caller}() would average the gradients of each. Give the optimizer to "
             "prepare_optimizer() and leave it out, or use the strategy AllReduce."
@@ -84,7 +84,7 @@ class Exchange(strategy.Exchange):
                 count=state.count + 1, apart=jnp.where(early, 0, state.apart + 1).astype(jnp.int32), inner=inner
             )
 
-            def meet(steps: Any, state: LocalSGDState) -> Any:
+            def meet(steps: object, state: LocalSGDState) -> Any:
                 moved = jax.tree.map(lambda param, step: jnp.asarray(param + step, param.dtype), params, steps)
                 common, state = self._meet(moved, state)
                 found = jax.tree.map(averaging.find_step, params, common, steps)
@@ -96,7 +96,7 @@ class Exchange(strategy.Exchange):
 
         return optimizer._replace(init=init, update=update)
 
-    def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
+    def synchronize(self, params: object, state: object) -> tuple[Any, Any]:
         found = [
             one for one in jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, LocalSGDState)) if _is_ours(one)
         ]
@@ -108,21 +108,21 @@ class Exchange(strategy.Exchange):
         )
         return common, whole
 
-    def _average(self, tree: Any) -> Any:
+    def _average(self, tree: object) -> Any:
         return averaging.compute_means(tree, self._world_size, "prepare_optimizer")
 
-    def _compute_mean(self, params: Any) -> Any:
+    def _compute_mean(self, params: object) -> Any:
         wide = jax.tree.map(
             lambda param: param.astype(host_calls.widen(param.dtype)) if trees.is_inexact(param) else param, params
         )
         return averaging.compute_means(wide, self._world_size, "prepare_optimizer", floats_only=False)
 
-    def _settle(self, params: Any, state: LocalSGDState) -> tuple[Any, LocalSGDState]:
+    def _settle(self, params: object, state: LocalSGDState) -> tuple[Any, LocalSGDState]:
         """Return the common parameters where no rank has stepped since the last meeting: only their last digits may differ."""
         common = self._compute_mean(params)
         return jax.tree.map(lambda param, mean: mean.astype(param.dtype), params, common), state
 
-    def _meet(self, params: Any, state: LocalSGDState) -> tuple[Any, LocalSGDState]:
+    def _meet(self, params: object, state: LocalSGDState) -> tuple[Any, LocalSGDState]:
         """Return the common parameters, and take the outer step."""
         common = self._compute_mean(params)
         if self._outer is not None:
@@ -137,11 +137,11 @@ class Exchange(strategy.Exchange):
         return common, state._replace(apart=jnp.zeros((), jnp.int32))
 
 
-def _is_ours(node: Any) -> bool:
+def _is_ours(node: object) -> bool:
     return isinstance(node, LocalSGDState)
 
 
-def _check_state(state: Any) -> None:
+def _check_state(state: object) -> None:
     if not _is_ours(state):
         raise ValueError(
             f"LocalSGD needs the state of a prepared optimizer, but received a {type(state).__name__}. Write optimizer = prepare_optimizer(optimizer), and "
@@ -149,6 +149,6 @@ def _check_state(state: Any) -> None:
         )
 
 
-def _copy_wide(param: Any) -> Any:
+def _copy_wide(param: object) -> Any:
     array = jnp.asarray(param)
     return jnp.array(array, host_calls.widen(array.dtype), copy=True)

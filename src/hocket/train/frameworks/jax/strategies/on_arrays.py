@@ -107,7 +107,7 @@ class OnArrays(strategy.Exchange):
         host_calls.add_visitor(_GRADIENTS, _visit_gradients)
         host_calls.add_visitor(_PARAMETERS, _visit_parameters)
 
-    def average(self, gradients: Any, caller: str) -> Any:
+    def average(self, gradients: object, caller: str) -> Any:
         if self._changes_parameters or self._looks_first:
             raise ValueError(
                 f"{self._name} works on the parameters too, which {caller}() does not see. Give the optimizer to prepare_optimizer() and leave it out."
@@ -138,7 +138,7 @@ class OnArrays(strategy.Exchange):
 
         return optimizer._replace(init=init, update=update)
 
-    def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
+    def synchronize(self, params: object, state: object) -> tuple[Any, Any]:
         if not self._changes_parameters:
             return params, state
         return self._travel(_PARAMETERS, params, jnp.zeros((), jnp.int32), params), state
@@ -149,14 +149,14 @@ class OnArrays(strategy.Exchange):
 
     # --- in the program -----------------------------------------------------------------------------------------------
 
-    def _average(self, gradients: Any, count: Any = None, params: Any = None) -> Any:
+    def _average(self, gradients: object, count: object = None, params: object = None) -> Any:
         if not self._runtime.averages_gradients:
             return gradients
         if self._looks_first and params is not None:
             return self._travel(_GRADIENTS, gradients, count, params)
         return self._travel(_GRADIENTS, gradients)
 
-    def _travel(self, visitor: str, tree: Any, count: Any = None, before: Any = None) -> Any:
+    def _travel(self, visitor: str, tree: object, count: object = None, before: object = None) -> Any:
         """Return what the host makes of a tree's floats.
 
         Args:

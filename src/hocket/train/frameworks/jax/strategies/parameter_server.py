@@ -67,7 +67,7 @@ class Exchange(strategy.Exchange):
         _exchanges[worker_session.get_session("jax.JaxTrainer")] = self
         host_calls.add_visitor(_VISITOR, _visit)
 
-    def average(self, gradients: Any, caller: str) -> Any:
+    def average(self, gradients: object, caller: str) -> Any:
         raise ValueError(
             f"With ParameterServer gradients are not averaged but pushed, and {caller}() does not do it. Write optimizer = prepare_optimizer(optimizer)."
         )
@@ -89,14 +89,14 @@ class Exchange(strategy.Exchange):
             _check(state, params)
             return self._step(updates, params, state)
 
-        def init(params: Any) -> ParameterServerState:
+        def init(params: object) -> ParameterServerState:
             self._make(params, optimizer)
             return ParameterServerState(jnp.zeros((), jnp.int32), ())
 
         update.is_prepared = True  # type: ignore[attr-defined]  # as `prepare_optimizer` notes
         return ServerOptimizer(init, update)
 
-    def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
+    def synchronize(self, params: object, state: object) -> tuple[Any, Any]:
         """Return what the servers have now."""
         leaves, values, structure = trees.list_leaves(params, "synchronize")
         if any(isinstance(value, jax.core.Tracer) for value in values):
@@ -114,7 +114,7 @@ class Exchange(strategy.Exchange):
 
     # --- inside the program -----------------------------------------------------------------------------------------
 
-    def _step(self, gradients: Any, params: Any, state: ParameterServerState) -> Any:
+    def _step(self, gradients: object, params: object, state: ParameterServerState) -> Any:
         leaves, values, structure = trees.list_leaves(gradients, _CALLER)
         targets = jax.tree.leaves(params)
         chosen = [number for number, value in enumerate(values) if trees.is_inexact(value)]
@@ -131,7 +131,7 @@ class Exchange(strategy.Exchange):
 
     # --- on the host ------------------------------------------------------------------------------------------------
 
-    def _make(self, params: Any, optimizer: ps.Optimizer) -> None:
+    def _make(self, params: object, optimizer: ps.Optimizer) -> None:
         leaves, values, _ = trees.list_leaves(params, "init")
         if any(isinstance(value, jax.core.Tracer) for value in values):
             raise TypeError(
@@ -172,7 +172,7 @@ def _visit(arrays: Sequence[tuple[trees.Leaf, npt.NDArray[Any]]]) -> None:
     _exchanges[worker_session.get_session("jax.prepare_optimizer")].take_step(arrays)
 
 
-def _check(state: Any, params: Any) -> None:
+def _check(state: object, params: object) -> None:
     if not isinstance(state, ParameterServerState):
         raise ValueError(  # noqa: TRY004 (as `LocalSGD` does; it is mostly a checkpoint's)
             f"ParameterServer needs the state of a prepared optimizer, but received a {type(state).__name__}. Write optimizer = prepare_optimizer(optimizer), and "

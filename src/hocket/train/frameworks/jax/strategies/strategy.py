@@ -23,7 +23,7 @@ class Exchange(strategies.NativeStrategy):
     """
 
     @abc.abstractmethod
-    def average(self, gradients: Any, caller: str) -> Any:
+    def average(self, gradients: object, caller: str) -> Any:
         """Return the mean of all ranks' gradients.
 
         Raises:
@@ -32,7 +32,7 @@ class Exchange(strategies.NativeStrategy):
         """
 
     @abc.abstractmethod
-    def adapt_optimizer(self, optimizer: Any) -> Any:
+    def adapt_optimizer(self, optimizer: object) -> Any:
         """Return the optimizer that the rank steps with; of the same type, with another ``init`` and ``update``."""
 
     def adapt_server_optimizer(self, optimizer: ps.Optimizer) -> Any:
@@ -45,7 +45,7 @@ class Exchange(strategies.NativeStrategy):
             f"prepare_optimizer() received {optimizer!r}, which servers apply, but the strategy has no servers. Use strategy=ParameterServer(), or an optimizer of optax."
         )
 
-    def synchronize(self, params: Any, state: Any) -> tuple[Any, Any]:
+    def synchronize(self, params: object, state: object) -> tuple[Any, Any]:
         """Return parameters that are equal in all ranks, and the optimizer's state to go on with."""
         return params, state
 

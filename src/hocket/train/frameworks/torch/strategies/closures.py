@@ -18,12 +18,12 @@ def get_optional_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Cl
     return found
 
 
-def replace_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any], closure: Closure) -> Any:
+def replace_closure(args: tuple[object, ...], kwargs: Mapping[str, object], closure: Closure) -> Any:
     """Return the arguments of a step with another closure, as such a hook returns them."""
     return args[:1], {**kwargs, "closure": closure}
 
 
-def average_loss(loss: Any, device: torch.device, world_size: int) -> Any:
+def average_loss(loss: object, device: torch.device, world_size: int) -> Any:
     """Return the mean over all ranks of what a closure returns: a number, a tensor of one, or None in all of them."""
     if loss is None or world_size == 1:
         return loss

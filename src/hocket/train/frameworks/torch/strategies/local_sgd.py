@@ -33,7 +33,7 @@ class Exchange(strategy.Exchange):
         self._meetings: dict[torch.optim.Optimizer, _Meetings] = {}
 
     def adapt_model(
-        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
+        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
     ) -> torch.nn.Module:
         strategy.require_whole("LocalSGD", "a whole model in each rank and wraps none", parallel_strategy, options)
         if self._ranks.world_size > 1:
@@ -111,7 +111,7 @@ class _Meetings:
             optimizer.register_step_pre_hook(self._begin_step),
         ]
 
-    def _begin_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _begin_step(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Called before ``step``; return other arguments for it, or None."""
         if self._count >= self._settings.begin_after:
             if self._settings.outer is not None:
@@ -207,7 +207,7 @@ class _Meetings:
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
-    def _add_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    def _add_state(self, optimizer: torch.optim.Optimizer, state: dict[str, object]) -> None:
         mine: dict[str, Any] = {"count": self._count, "apart": self._apart}
         if self._outer is not None:
             mine["outer"] = self._outer.state_dict()

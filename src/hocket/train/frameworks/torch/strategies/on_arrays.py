@@ -52,7 +52,7 @@ class GroupCollectives:
         dist.broadcast(tensor, root)
         _put_back(array, tensor)
 
-    def all_gather_object(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: object) -> list[Any]:
         """Return what each rank gave, by rank."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
@@ -150,7 +150,7 @@ class OnArrays(strategy.Exchange):
         self._aside: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def adapt_model(
-        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
+        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
     ) -> torch.nn.Module:
         strategy.require_whole(self._name, "a whole model in each rank", parallel_strategy, options)
         if self._ranks.world_size > 1:

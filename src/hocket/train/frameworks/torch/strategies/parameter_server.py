@@ -54,7 +54,7 @@ class Exchange(strategy.Exchange):
     # --- what the training function calls ---------------------------------------------------------------------------
 
     def adapt_model(
-        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
+        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
     ) -> torch.nn.Module:
         strategy.require_whole(
             "ParameterServer", "the parameters on servers and wraps no model", parallel_strategy, options
@@ -106,7 +106,7 @@ class Exchange(strategy.Exchange):
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
-    def _push(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _push(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Push the gradients, and set them aside. Called before ``step``."""
         replaced = _run_closure(args, kwargs)
         new = self._list_new(optimizer)
@@ -136,7 +136,7 @@ class Exchange(strategy.Exchange):
 
     # --- copies -----------------------------------------------------------------------------------------------------
 
-    def _before_forward(self, model: torch.nn.Module, args: Any) -> None:
+    def _before_forward(self, model: torch.nn.Module, args: object) -> None:
         if not self._served:
             return
         if not (model.training and torch.is_grad_enabled()):
@@ -186,7 +186,7 @@ class Exchange(strategy.Exchange):
     def _make(
         self,
         optimizer: torch.optim.Optimizer,
-        groups: list[tuple[dict[str, Any], torch.Tensor]],
+        groups: list[tuple[dict[str, object], torch.Tensor]],
         names: Mapping[torch.Tensor, str],
         *,
         is_made: bool = False,
@@ -217,7 +217,7 @@ class Exchange(strategy.Exchange):
             self._hooks.append(follow._register_state_dict_hook(self._save))
             self._hooks.append(follow._register_load_state_dict_pre_hook(self._load, with_module=True))
 
-    def _save(self, module: torch.nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    def _save(self, module: torch.nn.Module, state: dict[str, object], prefix: str, metadata: object) -> None:
         """Put into a ``state_dict`` what the servers have."""
         for name, parameter in module.named_parameters(recurse=False):
             if parameter in self._served and f"{prefix}{name}" in state:
@@ -236,7 +236,7 @@ class Exchange(strategy.Exchange):
             self._seen = -1
 
 
-def _run_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
     """Call the closure that a step is given, which computes the gradients; return the step's arguments with its loss."""
     closure = closures.get_optional_closure(args, kwargs)
     if closure is None:
@@ -246,7 +246,7 @@ def _run_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return closures.replace_closure(args, kwargs, lambda: loss)
 
 
-def _take_gradient(target: Any, gradient: torch.Tensor) -> Any:
+def _take_gradient(target: object, gradient: torch.Tensor) -> Any:
     if isinstance(target, ps.Embedding):
         return tables.take_gradient(target.name, gradient)
     return tables.to_array(gradient.to_dense())

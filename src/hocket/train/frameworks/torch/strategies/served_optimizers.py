@@ -13,7 +13,7 @@ _LR: Final = 1.0
 """The learning rate that servers know. What a group has is sent with each step, since schedulers change it."""
 
 
-def convert(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> ps.Optimizer:
+def convert(optimizer: torch.optim.Optimizer, group: Mapping[str, object]) -> ps.Optimizer:
     """Return what does on a server as an optimizer does with a group's parameters, with a learning rate of 1.
 
     Raises:
@@ -39,15 +39,15 @@ def _convert_sgd(group: Mapping[str, Any]) -> ps.Optimizer:
     )
 
 
-def _convert_adam(group: Mapping[str, Any]) -> ps.Optimizer:
+def _convert_adam(group: Mapping[str, object]) -> ps.Optimizer:
     return _build_adam(group, is_decoupled=bool(group.get("decoupled_weight_decay")))
 
 
-def _convert_adamw(group: Mapping[str, Any]) -> ps.Optimizer:
+def _convert_adamw(group: Mapping[str, object]) -> ps.Optimizer:
     return _build_adam(group, is_decoupled=True)
 
 
-def _convert_sparse_adam(group: Mapping[str, Any]) -> ps.Optimizer:
+def _convert_sparse_adam(group: Mapping[str, object]) -> ps.Optimizer:
     return _build_adam(
         group, is_decoupled=False, is_eps_hat=True
     )  # unlike its Adam, torch's SparseAdam adds eps before the root is corrected

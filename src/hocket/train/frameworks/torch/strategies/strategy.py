@@ -9,7 +9,6 @@ What has no override works on host arrays (`on_arrays`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ class Exchange(strategies.NativeStrategy):
     """
 
     def adapt_model(
-        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
+        self, model: torch.nn.Module, parallel_strategy: str, options: Mapping[str, object], device: torch.device
     ) -> torch.nn.Module:
         """Return the model that the rank trains: equal in all ranks if it is not split.
 
@@ -60,7 +59,7 @@ class Exchange(strategies.NativeStrategy):
         """Make the ranks' models equal, where they may differ now."""
 
 
-def require_whole(name: str, where: str, parallel_strategy: str, options: Mapping[str, Any]) -> None:
+def require_whole(name: str, where: str, parallel_strategy: str, options: Mapping[str, object]) -> None:
     """Refuse to wrap or to shard a model.
 
     Args:

@@ -82,7 +82,7 @@ class ServedEmbedding(torch.nn.Embedding):
         result: torch.Tensor = _Lookup.apply(weight, rows, places, ids, padding, self.scale_grad_by_freq)  # type: ignore[no-untyped-call]
         return result
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(self, destination: dict[str, object], prefix: str, keep_vars: bool) -> None:
         whole = torch.from_numpy(self._client.read_table(self._table, self.num_embeddings))
         destination[f"{prefix}weight"] = whole.to(self.weight.dtype)
 
