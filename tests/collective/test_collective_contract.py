@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from tests.collective.test_host_group import Folder
 
@@ -192,6 +193,16 @@ class TestTorchOnHocket(InProcesses):
     def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
         task, path = hocket.remote(num_cpus=0.25, max_retries=0)(run_in_torch), self.make_folder()
         return collect([task.remote(function, args, path, rank, size, self.backend) for rank in range(size)])
+
+
+def test_nans_that_are_lost_are_found() -> None:
+    class Losing(CollectiveContract):
+        def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+            found = TestWorldInTurns().run(size, function, *args)
+            return [[np.nan_to_num(np.frombuffer(data)).tobytes() for data in one] for one in found]
+
+    with pytest.raises(AssertionError, match="SUM makes numbers of NaNs"):
+        Losing().test_all_ranks_have_the_same_zeros_and_nans(2)
 
 
 def test_a_mistake_of_a_group_is_found() -> None:

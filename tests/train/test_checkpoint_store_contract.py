@@ -180,3 +180,21 @@ class NaiveContract(CheckpointStoreContract):
 def test_mistakes_are_found(test: str, tmp_path: Path) -> None:
     with pytest.raises((AssertionError, shutil.Error)):
         getattr(NaiveContract(), test)(tmp_path / "place", tmp_path)
+
+
+class RemovesTooEarly(Shared):
+    """Makes room before the next checkpoint is there."""
+
+    def save(self, sources: Sequence[Path], step: int) -> None:
+        for record in self._manager.committed:
+            shutil.rmtree(record.checkpoint.path)
+        super().save(sources, step)
+
+
+def test_a_store_that_removes_before_it_commits_is_found(tmp_path: Path) -> None:
+    class Judge(CheckpointStoreContract):
+        def open_store(self, place: Path, num_to_keep: int | None = None) -> CheckpointStore:
+            return RemovesTooEarly(place, num_to_keep)
+
+    with pytest.raises(AssertionError, match="after use"):
+        Judge().test_one_is_left_wherever_a_save_that_replaces_it_is_killed(tmp_path / "place", tmp_path)

@@ -157,35 +157,42 @@ class CheckpointStoreContract(limits.DeclaresLimits):
 
         self._cut_short_everywhere(place, tmp_path, fail)
 
-    def _cut_short_everywhere(self, place: Path, tmp_path: Path, fault: Callable[[], None]) -> None:
+    def test_one_is_left_wherever_a_save_that_replaces_it_is_killed(self, place: Path, tmp_path: Path) -> None:
+        self._cut_short_everywhere(place, tmp_path, lambda: os.kill(os.getpid(), signal.SIGKILL), num_to_keep=1)
+
+    def _cut_short_everywhere(
+        self, place: Path, tmp_path: Path, fault: Callable[[], None], num_to_keep: int | None = None
+    ) -> None:
         """Save at many places; cut the first save short at its first use of the file system, the second at its second, and so on."""
         files = {"weights": b"w" * 5_000, "empty": b"", "deep/er": b"d"}
         source = make_folder(tmp_path / "source", files)
         places = (place / str(number) for number in range(1, STEPS_AT_MOST))
         cut = 0
         for number, fresh in enumerate(places, 1):
-            self.open_store(fresh).save([source], 0)
+            self.open_store(fresh, num_to_keep).save([source], 0)
 
             def save(number: int = number, fresh: Path = fresh) -> None:
-                store = self.open_store(fresh)
+                store = self.open_store(fresh, num_to_keep)
                 count = cut_short([fresh, source], number, fault)
                 store.save([source], 1)
                 os._exit(_RETURNED if count() >= number else 0)
 
             ended = fork(save)
-            found = self._reopen(fresh)
+            found = self._reopen(fresh, num_to_keep)
             steps = found.list_steps()
-            assert steps in ([0], [0, 1]), f"after use {number} of the file system, which ended in {ended}"
+            allowed = [[0], [0, 1]] if num_to_keep is None else [[0], [0, 1], [1]]
+            assert steps in allowed, f"after use {number} of the file system, which ended in {ended}"
             if ended in (0, _RETURNED):
-                assert steps == [0, 1], "a save that returns has committed"
+                assert steps == allowed[-1], "a save that returns has committed"
             for step in steps:
                 check_folder(found.open_checkpoint(step), {**files, "deep": None})
             found.save([source], 2)
-            assert self.open_store(fresh).list_steps() == [*steps, 2], "what was cut short is not in the way"
+            expected = [*steps, 2] if num_to_keep is None else [2]
+            assert self.open_store(fresh, num_to_keep).list_steps() == expected, "what was cut short is not in the way"
             if ended == 0:
                 assert cut >= len(files), "a save uses the file system at least once for each file"
                 return
-            cut += len(steps) == 1
+            cut += steps == [0]
         pytest.fail(f"A save uses the file system more than {STEPS_AT_MOST} times.")
 
     # --- what is refused ----------------------------------------------------------------------------------------------
@@ -244,11 +251,11 @@ class CheckpointStoreContract(limits.DeclaresLimits):
             found.save([source], 2)
             assert self.open_store(place).list_steps() == [0, 2]
 
-    def _reopen(self, place: Path) -> CheckpointStore:
+    def _reopen(self, place: Path, num_to_keep: int | None = None) -> CheckpointStore:
         """Open a store where a save was refused."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a store may tell of what it does not use
-            return self.open_store(place)
+            return self.open_store(place, num_to_keep)
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------

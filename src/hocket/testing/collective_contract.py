@@ -114,6 +114,14 @@ class CollectiveContract(limits.DeclaresLimits):
     def test_all_ranks_have_the_same_zeros_and_nans(self, size: int) -> None:
         found = self._run(size, collective_programs.reduce_odd_floats)
         assert all(one == found[0] for one in found[1:])
+        for number, data in enumerate(found[0]):
+            values, op = np.frombuffer(data), collective_programs.ODD_OPS[number // 2]
+            with np.errstate(invalid="ignore"):
+                expected = self.compute_expected(
+                    [collective_programs.draw_odd_floats(rank) for rank in range(size)], op
+                )
+            lost = np.isnan(np.tile(expected, len(values) // len(expected))) & ~np.isnan(values)
+            assert not lost.any(), f"{op.name} makes numbers of NaNs"
 
     @pytest.mark.parametrize("size", [1, 2, 3])
     def test_empty_arrays_and_single_numbers(self, size: int) -> None:

@@ -125,13 +125,21 @@ def reduce_at_any_pace(group: Collectives, turns: int) -> list[str]:
     return found
 
 
+ODD_OPS: Final = (ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.MEAN)
+
+
+def draw_odd_floats(rank: int) -> Array:
+    """Return zeros, infinities and NaNs whose bits differ from rank to rank; the last NaN is rank 0's alone."""
+    nans = np.array([0x7FF8000000000001 + rank, 0xFFF8000000000001 + rank], np.uint64).view(np.float64)
+    return np.array([*nans, -0.0 if rank else 0.0, np.inf if rank else -np.inf, 1.0 if rank else np.nan])
+
+
 def reduce_odd_floats(group: Collectives) -> list[bytes]:
-    """Reduce zeros and NaNs whose bits differ from rank to rank; return the bits of what they become."""
-    nans = np.array([0x7FF8000000000001 + group.rank, 0xFFF8000000000001 + group.rank], np.uint64).view(np.float64)
+    """Reduce odd floats, few and many of them; return the bits of what they become."""
     found = []
-    for op in (ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.MEAN):
+    for op in ODD_OPS:
         for length in (1, 40_000):
-            values = np.tile([*nans, -0.0 if group.rank else 0.0, np.inf if group.rank else -np.inf], length)
+            values = np.tile(draw_odd_floats(group.rank), length)
             with np.errstate(invalid="ignore"):
                 group.all_reduce(values, op)
             found.append(values.tobytes())

@@ -112,6 +112,10 @@ class _ProbeRuntime(strategies.StrategyRuntime):
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
 
+    def open_next(self) -> strategies.StrategyRuntime:
+        self._probe.note("open_next")
+        return self
+
     def begin(self, model: strategies.HostModel) -> None:
         assert sorted(model.shapes) == sorted(array.shape for array in model.read())
         self._probe.note("begin")
@@ -322,9 +326,9 @@ def learn_and_fail(specimen: Specimen) -> None:
 
 
 def learn_part(specimen: Specimen, steps: int) -> list[list[strategies.Array]]:
-    """Train with every second row; return all ranks' weights."""
-    framework, model = _build(specimen)
-    joined = framework.get_collectives("a_test")
+    """Train with every second row, each rank from a model of its own; return all ranks' weights."""
+    joined = specimen.get_framework().get_collectives("a_test")
+    framework, model = _build(specimen, joined.rank)
     rows, labels = make_rows()
     part = slice(joined.rank, None, joined.size)
     model = specimen.train(model, rows[part], labels[part], steps, on_servers=False)

@@ -150,6 +150,16 @@ def close_storage(storage: Storage) -> None:
     shutil.rmtree(storage.staging_path, ignore_errors=True)
 
 
+def remove(storage: Storage, folder: Path) -> None:
+    """Remove a committed checkpoint at one moment: a kill leaves no half of it where checkpoints are looked for."""
+    target = storage.staging_path / f"removed-{secrets.token_hex(8)}"
+    with contextlib.suppress(OSError):  # then it is removed where it is
+        storage.staging_path.mkdir(parents=True, exist_ok=True)
+        folder.rename(target)
+        folder = target
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def discard_empty(storage: Storage) -> None:
     """Remove the folder of a run that failed before it had anything to keep."""
     close_storage(storage)

@@ -254,7 +254,7 @@ class CheckpointManager:
             is_pending = record.status is reported.ReportedCheckpointStatus.PENDING_VALIDATION
             if record not in kept and record is not latest and not is_pending:
                 self.committed.remove(record)
-                shutil.rmtree(record.checkpoint.path, ignore_errors=True)
+                storage.remove(self._storage, Path(record.checkpoint.path))
 
 
 def _choose_positions(row: Sequence[reports.Report]) -> reports.Positions:
