@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -259,6 +260,48 @@ def test_what_jax_cannot_do_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             fit("refused", tmp_path, 0, strategy)
         del FRAMEWORKS["refused"]
+
+
+@dataclass(frozen=True)
+class Broadcasts(train.strategies.Strategy):
+    """Writes arrays that numpy and the frameworks would broadcast, or too few, or too many elements."""
+
+    wrong: str
+
+    def open(self, ranks: train.strategies.Ranks) -> train.strategies.StrategyRuntime:
+        return _Broadcasts(self.wrong)
+
+
+class _Broadcasts(train.strategies.StrategyRuntime):
+    def __init__(self, wrong: str) -> None:
+        self._wrong = wrong
+
+    def after_steps(self, model: train.strategies.HostModel, count: int) -> None:
+        match self._wrong:
+            case "shape":
+                model.write([np.full((1, 1), one.mean(), one.dtype) for one in model.read()])
+            case "count":
+                model.write([])
+            case "flat":
+                model.write_flat(np.append(model.read_flat(), np.float32(0)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("shape", r"Parameter 0 of the model has the shape \(.+\), but write\(\) received an array of shape \(1, 1\)"),
+        ("count", r"The model has 1 parameters, but write\(\) received 0 arrays"),
+        ("flat", rf"The parameters have {FEATURES} elements, but received an array of shape \({FEATURES + 1},\)"),
+    ],
+)
+@pytest.mark.parametrize("framework", ["torch", "jax", "keras on torch"])
+def test_what_it_writes_must_have_the_shapes(
+    framework: str, wrong: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "keras" not in sys.modules:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+    with pytest.raises((ValueError, RuntimeError), match=message):  # JAX makes a RuntimeError of what a step raises
+        fit(framework, tmp_path, 0, Broadcasts(wrong), backend=None)
 
 
 class Number(train.strategies.Strategy):

@@ -17,6 +17,7 @@ import pytest
 import hocket
 from hocket import train
 from hocket.train.checkpoints import storage
+from hocket.train.frameworks import report_callback
 from hocket.train.rank import questions, rank_info, worker_session
 from tests.conftest import wait_until_cpus_are_free
 
@@ -307,3 +308,49 @@ def return_from_a_fork() -> int:
 @pytest.mark.usefixtures("session")
 def test_a_fork_that_returns_does_not_wait_for_what_the_rank_reported(tmp_path: Path) -> None:
     assert fit(return_from_a_fork, tmp_path).return_value == 1
+
+
+class Saver(report_callback.ReportMixin):
+    """A callback of ours."""
+
+    def __init__(self, ends: str) -> None:
+        super().__init__()
+        self.ends = ends
+
+    def write_checkpoint(self, folder: str) -> bool:
+        Path(folder, "weights").write_text("some")
+        if self.ends == "killed" and train.get_context().get_world_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+
+def save_by_callback(config: dict[str, Any]) -> None:
+    tempfile.tempdir = config["temporary"]
+    told = Path(config["told"])
+    ends = config["ends"] if train.get_context().get_world_rank() == 1 and not told.exists() else ""
+    if ends:
+        told.touch()
+    if ends == "told to end":  # the group starts again after the next commit, while the ranks are in report()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)
+    callback: Any = Saver(ends)
+    callback.on_epoch_end(0, {"loss": 0.5})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("ends", ["killed", "told to end"])
+def test_callbacks_of_ranks_that_are_ended_leave_no_folder(ends: str, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    result = fit(
+        save_by_callback,
+        tmp_path,
+        config={"temporary": str(temporary), "told": str(tmp_path / "told"), "ends": ends},
+        name="run",
+        failure_config=train.FailureConfig(max_failures=1),
+    )
+    assert result.metrics == {"loss": 0.5}
+    assert (tmp_path / "told").exists()
+    assert list(temporary.iterdir()) == []
+    assert not (tmp_path / "run" / ".staging").exists()

@@ -13,7 +13,6 @@ Lightning finds the process group that the trainer has joined, and uses it. Impo
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -21,7 +20,7 @@ import torch
 
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.frameworks.torch import devices
-from hocket.train.rank import context
+from hocket.train.rank import context, worker_session
 
 try:
     from lightning import pytorch as pl
@@ -94,7 +93,7 @@ class RayTrainReportCallback(pl.Callback):  # type: ignore[misc]  # the same
         """Called by Lightning, in all ranks."""
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         metrics.update(epoch=trainer.current_epoch, step=trainer.global_step)
-        with tempfile.TemporaryDirectory() as folder:
+        with worker_session.get_session("report").open_folder() as folder:
             trainer.save_checkpoint(os.path.join(folder, self.CHECKPOINT_NAME), weights_only=False)  # noqa: PTH118 (Lightning wants text)
             has_files = any(Path(folder).iterdir())  # of equal models only rank 0's is written
             checkpoint = checkpoint_module.Checkpoint.from_directory(folder) if has_files else None

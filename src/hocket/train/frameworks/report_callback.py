@@ -5,12 +5,11 @@ Names and rules are Ray's. Keras calls a method a moment; which of them report i
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hocket.train.checkpoints import checkpoint as checkpoint_module
-from hocket.train.rank import context
+from hocket.train.rank import context, worker_session
 
 MOMENTS: Final = tuple(
     f"{what}_{when}"
@@ -64,7 +63,7 @@ class ReportMixin:
         if moment not in self._checkpoint_on:
             context.report(metrics)
             return
-        with tempfile.TemporaryDirectory() as folder:
+        with worker_session.get_session("report").open_folder() as folder:
             is_ours = self.write_checkpoint(folder)
             context.report(metrics, checkpoint=checkpoint_module.Checkpoint(folder) if is_ours else None)
 

@@ -10,14 +10,13 @@ It finds the process group that the trainer has joined, and uses it. Importing t
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any, Final, final
 
 import torch.distributed as dist
 
 from hocket.train.checkpoints import checkpoint as checkpoint_module
-from hocket.train.rank import context
+from hocket.train.rank import context, worker_session
 
 try:
     import accelerate as _accelerate  # noqa: F401 (the Trainer asks for it only when it is made)
@@ -43,7 +42,7 @@ class RayTrainReportCallback(transformers.TrainerCallback):  # type: ignore[misc
         if dist.is_initialized():
             dist.barrier()  # each rank writes a file of its own too
         source = Path(args.output_dir, f"checkpoint-{state.global_step}")
-        with tempfile.TemporaryDirectory() as folder:
+        with worker_session.get_session("report").open_folder() as folder:
             checkpoint = None
             if context.get_context().get_local_rank() == 0 and source.is_dir():
                 shutil.copytree(source, Path(folder, self.CHECKPOINT_NAME))

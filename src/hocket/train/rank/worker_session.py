@@ -10,6 +10,7 @@ import contextlib
 import os
 import pickle
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
@@ -131,6 +132,19 @@ class WorkerSession:
         if waits:
             self._prepare_to_wait()
             self._wait_acknowledged(index)
+
+    @contextlib.contextmanager
+    def open_folder(self) -> Iterator[str]:
+        """Make a folder for files that this rank is about to report, for the duration of a block.
+
+        A rank may be killed in `report`, and always is when the group starts again after a commit, so nobody would
+        remove a folder among the temporary files. This one lies where the driver removes what was not committed;
+        where this rank does not see the run's folder, among the temporary files after all.
+        """
+        staging = self.info.run_storage.staging_path
+        place = staging if self._cache is None and staging.is_dir() else None
+        with tempfile.TemporaryDirectory(prefix="made-", dir=place) as folder:
+            yield folder
 
     def _stage(
         self, index: int, checkpoint: checkpoint_module.Checkpoint, dir_name: str | None, upload: uploads.Upload

@@ -276,10 +276,36 @@ def flatten_gradients(gradients: Sequence[Array]) -> Array:
 
 
 def unflatten(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """Return the parts of a flat array, in their shapes, as views."""
+    """Return the parts of a flat array, in their shapes, as views.
+
+    Raises:
+        ValueError: It has more elements than they have, or fewer.
+    """
     sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
+    if flat.shape != (sum(sizes),):
+        raise ValueError(
+            f"The parameters have {sum(sizes)} elements, but received an array of shape {flat.shape}. Write what read_flat() returned, or an array of its shape."
+        )
     return (
         [part.reshape(shape) for part, shape in zip(np.split(flat, np.cumsum(sizes)[:-1]), shapes, strict=True)]
         if shapes
         else []
     )
+
+
+def check_shapes(arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> None:
+    """See that arrays have the parameters' shapes. Frameworks would broadcast them, and train something else.
+
+    Raises:
+        ValueError: One has another, or there are more or fewer.
+    """
+    if len(arrays) != len(shapes):
+        raise ValueError(
+            f"The model has {len(shapes)} parameters, but write() received {len(arrays)} arrays. Give one for each, as read() returns them."
+        )
+    for number, (array, shape) in enumerate(zip(arrays, shapes, strict=True)):
+        if np.shape(array) != shape:
+            raise ValueError(
+                f"Parameter {number} of the model has the shape {shape}, but write() received an array of shape {np.shape(array)}. Give arrays of the shapes that "
+                "read() returns."
+            )

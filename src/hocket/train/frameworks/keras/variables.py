@@ -83,6 +83,7 @@ class ModelVariables(strategies.HostModel):
     def write(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
         """Set the variables."""
         attach(self._get_model())
+        strategies.check_shapes(arrays, self.shapes)
         for variable, array in zip(self._variables, arrays, strict=True):
             variable.assign(array)
 

@@ -57,6 +57,7 @@ class TreeModel(strategies.HostModel):
 
     def write(self, arrays: Sequence[Array]) -> None:
         """Set the parameters."""
+        strategies.check_shapes(arrays, self.shapes)
         for mine, array in zip(self._arrays, arrays, strict=True):
             mine[...] = array
 

@@ -109,6 +109,7 @@ class TorchModel(strategies.HostModel):
     @torch.no_grad()
     def write(self, arrays: Sequence[Array]) -> None:
         """Set the parameters."""
+        strategies.check_shapes(arrays, self.shapes)
         for parameter, array in zip(self.parameters, arrays, strict=True):
             parameter.copy_(torch.from_numpy(np.ascontiguousarray(array)))
 
