@@ -100,6 +100,11 @@ makers: Any = train  # what the type checker refuses is given on purpose
         (lambda: train.FailureConfig(max_failures=-2), ValueError, "max_failures must be -1 .* received -2"),
         (lambda: train.CheckpointConfig(num_to_keep=0), ValueError, "num_to_keep must be 1 or more.* received 0"),
         (lambda: train.CheckpointConfig(checkpoint_score_order="up"), ValueError, "must be 'max' or 'min', .* 'up'"),
+        (
+            lambda: train.RunConfig(name="a\0"),
+            ValueError,
+            r"name must be the name of one folder, but received 'a\\x00'",
+        ),
         (lambda: train.RunConfig(name="a/b"), ValueError, "name must be the name of one folder, but received 'a/b'"),
         (
             lambda: train.RunConfig(storage_path="s3://bucket/x"),

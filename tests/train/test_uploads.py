@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 import threading
 from pathlib import Path
@@ -323,3 +324,21 @@ def test_a_checkpoint_has_the_positions_of_its_report_and_not_of_its_upload(tmp_
     manifest = storage.get_optional_manifest(Path(result.checkpoint.path))
     assert manifest is not None
     assert manifest["positions"] == {"loader": {"epoch": 1}}
+
+
+def test_what_is_appended_to_a_file_while_it_is_copied_is_left_out(tmp_path: Path) -> None:
+    """Else there might be no end."""
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 10)
+
+    class Grows(io.BytesIO):
+        def write(self, data: Any) -> int:
+            with log.open("ab") as file:
+                file.write(b"y" * 10)
+            return super().write(data)
+
+    copy = Grows()
+    with log.open("rb") as reader:
+        record = storage._digest(reader, copy)
+    assert (copy.getvalue(), record.size_bytes) == (b"x" * 10, 10)
+    assert log.stat().st_size == 20

@@ -296,7 +296,7 @@ class RunConfig:
         if isinstance(self.storage_path, str | os.PathLike):
             addresses.refuse(self.storage_path, "storage_path")
         self._fill_in()
-        if self.name is not None and (not self.name or "/" in self.name or self.name in (".", "..")):
+        if self.name is not None and (self.name in ("", ".", "..") or {"/", "\0"} & {*self.name}):
             raise ValueError(
                 f"name must be the name of one folder, but received {self.name!r}. Put the folders above it into storage_path."
             )

@@ -309,8 +309,10 @@ def _copy(source: Path, target: Path) -> FileRecord:
 
 
 def _digest(reader: BinaryIO, writer: BinaryIO | None = None) -> FileRecord:
+    """Read a file as long as it is now; what somebody appends meanwhile is left out, or there might be no end."""
     digest, size = hashlib.sha256(), 0
-    while chunk := reader.read(_CHUNK_BYTES):
+    length = os.fstat(reader.fileno()).st_size
+    while chunk := reader.read(min(_CHUNK_BYTES, length - size)):
         digest.update(chunk)
         size += len(chunk)
         if writer is not None:
