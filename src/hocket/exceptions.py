@@ -121,11 +121,11 @@ class ObjectRefStreamEndOfStreamError(HocketError):
     """The reference stands behind the last item of a generator."""
 
 
-class TaskPlacementGroupRemoved(HocketError):  # noqa: N818 (Ray's name)
+class TaskPlacementGroupRemoved(HocketError):
     """The placement group that the task was to run in has been removed."""
 
 
-class ActorPlacementGroupRemoved(HocketError):  # noqa: N818 (Ray's name)
+class ActorPlacementGroupRemoved(HocketError):
     """The placement group that the actor lived in has been removed."""
 
 
@@ -168,7 +168,7 @@ class TaskError(HocketError):
             return self.cause
         try:
             return self._build_dual()
-        except Exception:  # noqa: BLE001 (a user's class may raise anything when it is inherited from, or made)
+        except Exception:  # a user's class may raise anything when it is inherited from, or made
             return self
 
     def _build_dual(self) -> BaseException:
@@ -187,7 +187,7 @@ class CrossLanguageError(HocketError):
     """A task that is written in another language failed. Clusters only."""
 
 
-class UserCodeException(HocketError):  # noqa: N818 (Ray's name)
+class UserCodeException(HocketError):
     """For libraries that run their users' code: what they raise ``from`` an error of that code.
 
     Never raised by Hocket itself.
@@ -309,7 +309,7 @@ class GetTimeoutError(HocketError, TimeoutError):
     """The values were not there when the time-out ended. The tasks go on."""
 
 
-class PendingCallsLimitExceeded(HocketError):  # noqa: N818 (Ray's name)
+class PendingCallsLimitExceeded(HocketError):
     """An actor's ``max_pending_calls`` is reached. Wait for some of its answers, then call again."""
 
 
@@ -391,7 +391,7 @@ class ActorError(HocketError):
             return None
         try:
             origin: BaseException = pickle.loads(self._cause_data)
-        except Exception as error:  # noqa: BLE001 (a user's exception may raise anything when it is made)
+        except Exception as error:  # a user's exception may raise anything when it is made
             return HocketError(f"What it raised cannot be read here: {texts.describe(error)}")
         return origin
 
@@ -469,7 +469,7 @@ class OutOfDiskError(ObjectStoreFullError):
     """Memory is at its limit, and the disk does not take what is too much."""
 
 
-class SystemError(HocketError):  # noqa: A001 (qualified by its module; Ray's name is RaySystemError)
+class SystemError(HocketError):  # qualified by its module; Ray's name is RaySystemError
     """Something happened that never should. Please report it, with the output of ``hocket doctor``."""
 
 

@@ -60,7 +60,7 @@ def safe_repr(value: object, most: int = 1_000) -> str:
 def _convert(value: object, function: Callable[[object], str], name: str, most: int) -> str:
     try:
         return shorten(str.__str__(function(value)), most)
-    except BaseException as error:  # noqa: BLE001 (a user's method may raise anything)
+    except BaseException as error:  # a user's method may raise anything
         return f"<{name_class(type(value))} without a text: its {name} raised {name_class(type(error))}>"
 
 
@@ -68,7 +68,7 @@ def name_class(kind: type) -> str:
     """Return the name of a class, also if its metaclass would rather not tell."""
     try:
         return str.__str__(vars(type)["__name__"].__get__(kind))
-    except BaseException:  # noqa: BLE001 (the same)
+    except BaseException:  # the same
         return "a class without a name"
 
 
@@ -97,7 +97,7 @@ def format_error(error: BaseException) -> str:
     """
     try:
         return _format_chain(_list_chain(error))
-    except BaseException:  # noqa: BLE001 (see the module's docstring)
+    except BaseException:  # see the module's docstring
         return f"{describe(error)}\n"
 
 
@@ -105,7 +105,7 @@ def format_frames(error: BaseException) -> str:
     """Return the frames of the traceback of an exception that are the user's, as text without a head line."""
     try:
         return _format_frames(error)
-    except BaseException:  # noqa: BLE001 (the same)
+    except BaseException:  # the same
         return ""
 
 
@@ -190,7 +190,7 @@ def _format_last_lines(error: BaseException, has_hints: bool) -> str:
         str(error)  # if it raises, the standard library would not say what
         if has_hints:
             return "".join(traceback.format_exception_only(type(error), error))
-    except BaseException:  # noqa: BLE001, S110 (the same)
+    except BaseException:  # noqa: S110 (the same)
         pass
     return f"{describe(error)}\n"
 

@@ -47,7 +47,7 @@ def take(items: Generator[Any, Any, Any], count: int, name: str) -> Any:
                 _log_surplus(name, count)
                 break
             taken.append(item)
-    except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+    except Exception as error:  # whatever the user's code raises is the caller's to see
         raised = error
     finally:
         items.close()
@@ -66,7 +66,7 @@ async def take_async(items: Any, count: int, name: str) -> Any:
                 _log_surplus(name, count)
                 break
             taken.append(item)
-    except Exception as error:  # noqa: BLE001 (the same)
+    except Exception as error:  # the same
         raised = error
     finally:
         await items.aclose()

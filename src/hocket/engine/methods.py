@@ -54,7 +54,7 @@ def construct_on(loop: asyncio.AbstractEventLoop, construct: Callable[[], object
     async def run() -> None:
         try:
             built.append(construct())
-        except BaseException as error:  # noqa: BLE001 (raised below, without the frames of asyncio)
+        except BaseException as error:  # raised below, without the frames of asyncio
             errors.append(error)
 
     loop.run_until_complete(run())

@@ -46,7 +46,7 @@ def can_travel(value: object) -> bool:
     contract.encoding.refs = []
     try:
         load_pickler()(io.BytesIO(), PROTOCOL).dump(value)
-    except Exception:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+    except Exception:  # a user's __reduce__ may raise anything
         return False
     finally:
         contract.encoding.refs = outer

@@ -68,7 +68,7 @@ def explain_safely(explain: Callable[[object, str, Exception], str], value: obje
     """Return the message for a value that cannot be encoded, also if it lets nobody look into it."""
     try:
         return explain(value, what, error)
-    except Exception:  # noqa: BLE001 (a user's attributes may raise anything)
+    except Exception:  # a user's attributes may raise anything
         return f"Cannot send {what} to another process: {texts.describe(error)}. Remedy: {_DEFAULT_ADVICE}."
 
 

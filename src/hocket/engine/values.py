@@ -372,7 +372,7 @@ def _encode_alone(error: BaseException) -> tuple[bytes, str]:
             return data, ""
         else:
             failure = "its __reduce__ makes something else of it"
-    except BaseException as raised:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+    except BaseException as raised:  # a user's __reduce__ may raise anything
         failure = texts.safe_text(raised)
     note = f"(the exception itself could not be sent: {failure})"
     kind = type(error)
@@ -394,7 +394,7 @@ class _Sent:
 def _open_sent(function_name: str, traceback_str: str, data: bytes) -> exceptions.TaskError:
     try:
         cause: BaseException = decode(data)
-    except Exception as failure:  # noqa: BLE001 (its module may be missing here, and its __setstate__ may raise anything)
+    except Exception as failure:  # its module may be missing here, and its __setstate__ may raise anything
         cause = exceptions.HocketError(f"(the exception itself cannot be read here: {texts.describe(failure)})")
     return exceptions.TaskError(function_name, traceback_str, cause)
 

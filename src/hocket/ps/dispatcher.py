@@ -96,7 +96,7 @@ class WorkerProcess:
         """End it now."""
         try:
             api.kill(self._handle)
-        except Exception:  # noqa: BLE001 (the session is closed, which has ended it)
+        except Exception:  # the session is closed, which has ended it
             return
 
 
@@ -177,7 +177,7 @@ class WorkerDispatcher:
             try:
                 if self._step():
                     return
-            except Exception as error:  # noqa: BLE001 (our own mistake must not let the user wait for ever)
+            except Exception as error:  # our own mistake must not let the user wait for ever
                 _log.exception("The dispatcher of worker %d goes on after an error of its own", self.state.index)
                 with self._scheduler.condition:
                     for closure in self._take_sent():
@@ -239,7 +239,7 @@ class WorkerDispatcher:
             ref: contract.ObjectRef[worker.Batch] | None = self._process.run([call for call, _ in batch])
         except exceptions.ActorError:  # dead already: found out when the answer is asked for
             ref = None
-        except Exception as error:  # noqa: BLE001 (an argument that cannot be sent)
+        except Exception as error:  # an argument that cannot be sent
             if len(batch) > 1:
                 for one in batch:
                     self._send([one])
@@ -280,7 +280,7 @@ class WorkerDispatcher:
         except exceptions.ActorError as error:
             self._replace(error)
             return
-        except Exception as error:  # noqa: BLE001 (the session is closed, or an argument cannot be read there)
+        except Exception as error:  # the session is closed, or an argument cannot be read there
             self._divide(batch, error)
             return
         seconds = max(found.seconds, 1e-7) / len(batch)
@@ -342,7 +342,7 @@ class WorkerDispatcher:
         self._gate.forget(self.state.index)
         try:
             self._start()
-        except Exception as failure:  # noqa: BLE001 (the session is closed, or there is no room)
+        except Exception as failure:  # the session is closed, or there is no room
             with queue.condition:
                 for batch in batches:
                     for _, closure in batch:
@@ -384,7 +384,7 @@ def _read(closure: closures.Closure, answer: worker.Answer, index: int) -> tuple
                 error, f"(it was raised by the dataset or value of worker {index} that {closure.name} uses)"
             )
         return None, error
-    except Exception as failure:  # noqa: BLE001 (a user's class may raise anything when it is read)
+    except Exception as failure:  # a user's class may raise anything when it is read
         unreadable = errors.ClosureError(
             f"What {closure.name} returned or raised cannot be read here: {texts.describe(failure)}"
         )
@@ -396,7 +396,7 @@ def _explain(closure: closures.Closure, error: Exception) -> Exception:
     """Return why a closure cannot be sent, in words that name the argument."""
     try:
         values.encode((closure.args, dict(closure.kwargs)), closure.name, unsendable.explain_arguments)
-    except Exception as better:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+    except Exception as better:  # a user's __reduce__ may raise anything
         return better
     return error
 

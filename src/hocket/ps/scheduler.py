@@ -313,7 +313,7 @@ class ClosureScheduler:
                 errors.OutOfDataError
             ):  # a value that it needs never came to be: it does not either, and this is no failure
                 self._end_undrawn(closure)
-            except Exception as error:  # noqa: BLE001 (a value that it needs is an error: so is it)
+            except Exception as error:  # a value that it needs is an error: so is it
                 self._note_end(closure, None, error)
             else:
                 self._queue.put(closure)

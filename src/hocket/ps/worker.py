@@ -136,7 +136,7 @@ class Worker:
                 else:
                     made = source()
             self._context.values[number] = made
-        except Exception as error:  # noqa: BLE001 (a user's function may raise anything)
+        except Exception as error:  # a user's function may raise anything
             self._context.failures[number] = error
 
     def run(self, calls: Sequence[Call]) -> Batch:
@@ -159,7 +159,7 @@ class Worker:
             return Answer(VALUE, _prepare(function, function(*args, **kwargs)), here.turn)
         except streams.BadInputError as error:
             return Answer(BAD_INPUT, _encode(function, error.cause), here.turn)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 (a user's function may raise anything, and none of it ends the worker)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # none of them ends the worker
             empty = _find_out_of_data(error)
             if empty is None:
                 return Answer(ERROR, _encode(function, error), here.turn)

@@ -44,7 +44,7 @@ class Execution(base.InProcessState):
         except SystemExit as request:  # where there are processes, this ends one
             code = request.code if isinstance(request.code, int) else 0 if request.code is None else 1
             self._bury(worker, is_graceful=False, running={task.id}, exit_code=code)
-        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+        except BaseException as error:  # whatever the user's code raises is the caller's to see
             self._fail(worker, task, error, started)
         else:
             self._finish(worker, task, result, started)
@@ -80,7 +80,7 @@ class Execution(base.InProcessState):
                 result = None
         except exceptions.ActorExit:
             self.kernel.exit_actor(worker)
-        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+        except BaseException as error:  # whatever the user's code raises is the caller's to see
             cancelled = exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled while it ran.")
             with self.lock:
                 self._fail(worker, task, cancelled if task.cancelled else error, started)
@@ -105,7 +105,7 @@ class Execution(base.InProcessState):
                 else payloads.encode(value, f"the result of `{task.options.name}`")
                 for value in results
             ]
-        except BaseException as error:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+        except BaseException as error:  # a user's __reduce__ may raise anything
             self._fail(worker, task, error, started)
         else:
             failure = next((value.error for value in results if type(value) is items.Failure), None)

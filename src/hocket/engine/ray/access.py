@@ -23,9 +23,9 @@ from hocket.engine.ray import adapter, addresses, surroundings
 
 grpc, ray = adapter.grpc, adapter.ray
 
-from ray._private import grpc_utils, parameter, ray_constants, services  # noqa: E402 (after the adapter, which explains a missing Ray)
-from ray._private.runtime_env import packaging  # noqa: E402
-from ray.core.generated import gcs_pb2  # noqa: E402
+from ray._private import grpc_utils, parameter, ray_constants, services
+from ray._private.runtime_env import packaging
+from ray.core.generated import gcs_pb2
 
 _raylet: Any = ray._raylet
 

@@ -78,7 +78,7 @@ def build_function(code: Code, options: records.TaskOptions, *, is_generator: bo
             if type(result) is types.GeneratorType:
                 _refuse_generator(name, result)
             return result
-        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+        except BaseException as error:  # whatever the user's code raises is the caller's to see
             raise_for_caller(name, error)
         finally:
             finish()
@@ -194,7 +194,7 @@ def raise_for_caller(name: str, error: BaseException) -> NoReturn:
         encoded = values.encode(failure)
         is_sendable = len(encoded.data) + sum(view.nbytes for view in encoded.buffers) <= values.ERROR_BYTES
         sent: Any = values.decode(encoded.data, encoded.buffers, encoded.refs) if is_sendable else None
-    except BaseException:  # noqa: BLE001 (it cannot travel, and is replaced)
+    except BaseException:  # it cannot travel, and is replaced
         sent = None
     if sent is None:
         sent = values.decode(values.encode_error(failure))
@@ -220,7 +220,7 @@ class Shell:
 def _format_instance(shell: Any) -> str:
     try:
         return repr(shell.__hocket_instance__)
-    except Exception:  # noqa: BLE001 (Ray also asks when the constructor has raised, and would end the process for an error)
+    except Exception:  # Ray also asks when the constructor has raised, and would end the process for an error
         return f"{shell.__hocket_options__.class_name}()"
 
 
@@ -259,7 +259,7 @@ def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
-        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+        except BaseException as error:  # whatever the user's code raises is the caller's to see
             raise_for_caller(label, error)
         finally:
             finish()

@@ -114,7 +114,7 @@ def broadcast_optimizer_state(state: object, root_rank: int = 0) -> Any:
     return broadcast_parameters(state, root_rank)
 
 
-def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: object) -> Any:  # noqa: N802 (Horovod's name)
+def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: object) -> Any:
     """Return an optax optimizer that first averages the gradients of all ranks.
 
     Args:

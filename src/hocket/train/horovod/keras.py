@@ -119,7 +119,7 @@ def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0) -> None:
     broadcast_parameters([one for one in optimizer.variables if keras.backend.is_float_dtype(one.dtype)], root_rank)
 
 
-def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: object) -> Any:  # noqa: N802 (Horovod's name)
+def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: object) -> Any:
     """Have a Keras optimizer average the gradients of all ranks before it steps.
 
     Each rank's count alike, however many rows they have.

@@ -291,7 +291,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
             optimizer.load_state_dict(state)
 
 
-def DistributedOptimizer(  # noqa: N802 (Horovod's name)
+def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: torch.dtype | None = Compression.none,

@@ -84,7 +84,7 @@ class PoolProcess:
         if initializer is not None:
             try:
                 initializer(*initargs)
-            except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+            except Exception as error:  # whatever the user's code raises is the caller's to see
                 self._failure = build_failure(error)
 
     def run(
@@ -135,7 +135,7 @@ class PoolProcess:
                 result = function(*args, **kwargs)
             if not is_alone and not values.is_plain(result):
                 values.encode(result, "the result")  # one that cannot travel must not keep the others from it
-        except Exception as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+        except Exception as error:  # whatever the user's code raises is the caller's to see
             return False, build_failure(error)
         return True, result
 

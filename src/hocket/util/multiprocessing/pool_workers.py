@@ -303,7 +303,7 @@ class PoolWorkers:
         for item in items:
             try:
                 outcomes += self._send(worker, [item])
-            except Exception as other:  # noqa: BLE001 (it belongs to this chunk alone)
+            except Exception as other:  # it belongs to this chunk alone
                 outcomes.append((False, other))
         return outcomes
 

@@ -82,7 +82,7 @@ class AsyncResult:
         try:
             if callback is not None:
                 callback(argument)
-        except Exception as error:  # noqa: BLE001 (it must not end the pool's thread)
+        except Exception as error:  # it must not end the pool's thread
             warnings.warn(
                 f"A callback of a Pool raised {texts.describe(error)}. Handle exceptions in it.", stacklevel=2
             )
@@ -186,7 +186,7 @@ class IMapIterator:
                 chunks.append(next(self._chunks))
         except StopIteration:
             self._is_exhausted = True
-        except Exception as error:  # noqa: BLE001 (raised when the results before it have been taken)
+        except Exception as error:  # raised when the results before it have been taken
             self._is_exhausted = True
             self._input_error = error
         self._submitted += len(chunks)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
-
 from hocket import exceptions, texts
 from hocket.engine import callers, faults, items, methods, rules, values
 from hocket.engine.local import flow, messages, payloads, surroundings
@@ -25,7 +23,7 @@ class Answers(state.WorkerState):
         """Put the result in the outbox; one that cannot travel is the task's error."""
         try:
             self._send_result(work, result, time.perf_counter() - started, started)
-        except BaseException as error:  # noqa: BLE001 (a user's __reduce__, or handler of a signal, may raise anything)
+        except BaseException as error:  # a user's __reduce__, or handler of a signal, may raise anything
             self.report(work, error)
 
     def _send_result(self, work: state.Work, result: object, seconds: float, started: float) -> None:
@@ -137,7 +135,7 @@ class Answers(state.WorkerState):
         """Send the error of a task."""
         try:
             self._send_error(work, self._explain(work, error))
-        except BaseException as failure:  # noqa: BLE001 (whatever it is, the caller has to be told something)
+        except BaseException as failure:  # whatever it is, the caller has to be told something
             text = f"{texts.describe(error)}\n(it could not be sent as it is: {texts.describe(failure)})"
             self._send_error(work, exceptions.TaskError(work.name, f"{text}\n", exceptions.HocketError(text)))
 

@@ -9,8 +9,6 @@ import time
 import traceback
 from typing import Any
 
-import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
-
 from hocket import exceptions
 from hocket.engine import callers, contract, faults, items, methods, values
 from hocket.engine.local import event_loop, messages, payloads, surroundings, worker_engine
@@ -51,7 +49,7 @@ class Execution(intake.Intake):
             self._send_exit(request)
             # As the system has it: one byte.
             return request.code & 0xFF if isinstance(request.code, int) else 0 if request.code is None else 1
-        except BaseException as error:  # noqa: BLE001 (whatever the user's code raises is the caller's to see)
+        except BaseException as error:  # whatever the user's code raises is the caller's to see
             self._interruptible_id = 0
             if running.is_exiting:
                 self.exit_actor()
@@ -75,7 +73,7 @@ class Execution(intake.Intake):
                 self._engine.before_wait()
             if code is not None:
                 os._exit(code)
-        except BaseException:  # noqa: BLE001 (our own mistake, or a process that has lost its descriptors)
+        except BaseException:  # our own mistake, or a process that has lost its descriptors
             traceback.print_exc()
             os._exit(1)
 

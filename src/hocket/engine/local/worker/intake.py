@@ -13,8 +13,6 @@ import signal
 import sys
 from typing import Any
 
-import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
-
 from hocket import texts
 from hocket.engine import contract
 from hocket.engine.local import channel, journal, messages, payloads, surroundings, worker_engine
@@ -215,7 +213,7 @@ class Intake(answers.Answers):
                 if inspect.isawaitable(farewell) and self._loop is not None:
                     self._loop.complete(farewell)
             atexit._run_exitfuncs()
-        except Exception as error:  # noqa: BLE001 (the process ends all the same, and the user sees why the hook did not work)
+        except Exception as error:  # the process ends all the same, and the user sees why the hook did not work
             sys.stderr.write(texts.format_error(error))
         with self._engine.lock:
             self._engine.before_wait()

@@ -9,8 +9,6 @@ import threading
 from collections import deque
 from typing import Any
 
-import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
-
 from hocket.engine import contract
 from hocket.engine.local import event_loop, flow, messages, payloads, worker_engine
 from hocket.engine.local.worker import threads
@@ -111,5 +109,5 @@ def flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:  # not `suppress`, which costs a microsecond a task
             stream.flush()
-        except Exception:  # noqa: BLE001, S110 (closed, read by nobody, or something of the user's that can do anything)
+        except Exception:  # noqa: S110 (closed, read by nobody, or something of the user's that can do anything)
             pass

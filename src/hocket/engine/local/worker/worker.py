@@ -137,6 +137,6 @@ def main(worker_id: int, sock_fd: int, page_fd: int, status_fd: int, stack_fd: i
     os.register_at_fork(after_in_child=runner.cut_off)
     try:
         return runner.run()
-    except BaseException as error:  # noqa: BLE001 (our own mistake, or a process without descriptors: the error of the death shows it)
+    except BaseException as error:  # our own mistake, or a process without descriptors: the error of the death shows it
         os.write(2, f"A Hocket worker could not go on:\n{texts.format_error(error)}".encode(errors="replace"))
         return 1
