@@ -282,32 +282,33 @@ def test_a_fork_of_a_rank_is_refused_and_does_not_wait_for_ever(tmp_path: Path) 
         assert "in a fork of rank 0" in text
 
 
-def return_from_a_fork() -> int:
+def return_from_a_fork(config: dict[str, Any]) -> int:
     """The child returns, too, while the rank's files are still on their way."""
-    with tempfile.TemporaryDirectory() as folder:
-        if train.get_context().get_world_rank() == 0:
-            Path(folder, "large").write_bytes(bytes(50_000_000))
-        train.report(
-            {},
-            train.Checkpoint(folder),
-            checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC,
-            delete_local_checkpoint_after_upload=False,
-        )
-        if (child := os.fork()) == 0:
-            return 0
-        for _ in range(2000):
-            if os.waitpid(child, os.WNOHANG)[0]:
-                train.get_all_reported_checkpoints()
-                return 1
-            time.sleep(0.01)
-        os.kill(child, signal.SIGKILL)
-        return 2
+    folder = Path(config["folder"], f"of rank {train.get_context().get_world_rank()}")
+    folder.mkdir()
+    if train.get_context().get_world_rank() == 0:
+        Path(folder, "large").write_bytes(bytes(50_000_000))
+    train.report(
+        {},
+        train.Checkpoint(folder),
+        checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC,
+        delete_local_checkpoint_after_upload=False,
+    )
+    if (child := os.fork()) == 0:
+        return 0
+    for _ in range(2000):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            train.get_all_reported_checkpoints()
+            return 1
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    return 2
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("session")
 def test_a_fork_that_returns_does_not_wait_for_what_the_rank_reported(tmp_path: Path) -> None:
-    assert fit(return_from_a_fork, tmp_path).return_value == 1
+    assert fit(return_from_a_fork, tmp_path, config={"folder": str(tmp_path)}).return_value == 1
 
 
 class Saver(report_callback.ReportMixin):
