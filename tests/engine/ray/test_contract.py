@@ -27,3 +27,4 @@ class TestRay(ProcessEngineContract):
     engine = "ray"
     cleans_up = False
     race_rounds = 1
+    race_calls = 100  # of several hundred that are cancelled under load, Ray may lose one, and end the others for it

@@ -242,6 +242,8 @@ class ProcessEndsContract:
 
     race_rounds = 5
     """How often a race is run whose moment is hit by chance; once is enough for an engine that leaves it to another."""
+    race_calls = 500
+    """How many calls take part."""
 
     def test_asynchronous_actor_that_is_built_again_has_its_tasks_again(self) -> None:
         ticker = api.remote(max_restarts=1, max_task_retries=-1)(_Ticker).remote()
@@ -314,7 +316,7 @@ class ProcessEndsContract:
     @pytest.mark.parametrize("size", [1, 4])
     def test_cancelled_call_that_never_started_did_not_run(self, size: int) -> None:
         recorder = api.remote(max_concurrency=size)(_ThreadRecorder).remote()
-        unstarted = _cancel_every_second(recorder, "run", 500)
+        unstarted = _cancel_every_second(recorder, "run", self.race_calls)
         assert not unstarted & api.get(recorder.list_ran.remote())
 
     @pytest.mark.parametrize("kind", [_Recorder, _ThreadRecorder])
