@@ -229,11 +229,13 @@ class PoolWorkers:
         most = min(MAX_CHUNKS, math.ceil(len(queue) / self.size))
         if self._max_chunks is not None:
             most = min(most, self._max_chunks - worker.chunks_done)
-        items = [queue.popleft()]
-        seconds = _estimate(items[0])
+        first = queue.popleft()
+        items, function, each = [first], first.function, _estimate(first)
+        seconds = each
         while len(items) < most:
-            seconds += _estimate(queue[0])
-            if seconds > chunks.SLICE_SECONDS or (receiver is not None and queue[0].receiver is not receiver):
+            item = queue[0]
+            seconds += each if item.function is function else _estimate(item)
+            if seconds > chunks.SLICE_SECONDS or (receiver is not None and item.receiver is not receiver):
                 break
             items.append(queue.popleft())
         return worker, items
@@ -269,15 +271,12 @@ class PoolWorkers:
                 if not kwargs and values.PLAIN_TYPES.issuperset(map(type, args)):
                     return [api.get(worker.handle.apply.remote(encoded.id, *args))]
         new: list[tuple[bytes, chunks.Code]] = []
-        digests: list[bytes] = []
-        for item in items:
-            encoded = item.function.encoded
-            digests.append(encoded.id)
+        functions = dict.fromkeys(item.function for item in items)  # in their order
+        for encoded in [function.encoded for function in functions]:
             if encoded.id not in worker.known:
                 chunks.remember(worker.known, encoded.id, encoded)
                 new.append((encoded.id, chunks.Code(encoded.blob, list(map(pickle.PickleBuffer, encoded.buffers)))))
-        if len(set(digests)) == 1:
-            digests = digests[:1]
+        digests = [item.function.encoded.id for item in (items if len(functions) > 1 else items[:1])]
         work = [(item.kind, item.work) for item in items]
         try:
             ref = worker.handle.run.remote(new, digests, work)
