@@ -84,7 +84,7 @@ class TestParameterServerInProcesses(TestParameterServer):
 
 @dataclasses.dataclass(frozen=True)
 class SendLargest(strategies.Strategy):
-    """Only the largest numbers travel; the rest is kept, and added to the next step's (Stich, Cordonnier and Jaggi, 2018)."""
+    """Only the largest numbers travel; the rest is added to the next step's (Stich, Cordonnier and Jaggi, 2018)."""
 
     count: int
     loses: float = 0.0

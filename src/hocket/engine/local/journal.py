@@ -175,8 +175,9 @@ class JournalChannel(channel.Channel):
         self.words = self._page[: _WORDS * 8].cast("Q")
         self._end = 0
         self._count = 0
-        #: Messages that go ahead of the next one that is posted; and how far that one may reach: nowhere while they wait.
+        #: Messages of `post_later` that are not encoded yet. They go ahead of the next one that is posted.
         self._later: list[channel.Message] = []
+        #: How many bytes `post_short` may fill by itself: none while messages of `post_later` wait.
         self._room = BODY_BYTES
         self._reply_end = 0
         #: Places for running calls that were used and are free again.
@@ -207,9 +208,10 @@ class JournalChannel(channel.Channel):
         self._count += 1
 
     def post_later(self, message: channel.Message) -> None:
-        """Do the same with one that nobody misses if the process dies before it says anything else, such as a `put` or a dropped handle.
+        """Put a message in the outbox that nobody misses if the process dies before the next `post` or `flush`.
 
-        Encoding many at once takes a third of the time.
+        Such are a short `put`, whose reference has not left the process, and a dropped handle. They are encoded many at
+        once, which takes a third of the time.
         """
         later = self._later
         later.append(message)

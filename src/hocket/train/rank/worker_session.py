@@ -274,7 +274,9 @@ class WorkerSession:
         return os.getpid() != self._pid
 
     def _refuse_fork(self, call: str) -> None:
-        """Raise in a process that the training function forked: its reports and questions have nobody to go to, and locks may be held for ever.
+        """Raise in a process that the training function forked.
+
+        Nobody reads its reports and questions, and a lock that another thread held is held for ever.
 
         Raises:
             SessionClosedError: This is one.
