@@ -230,7 +230,7 @@ def hide_frames(error: BaseException) -> None:
         link = link.__cause__
 
 
-def _hold(name: str) -> Any:
+def _hold(name: str) -> object:
     """Return an attribute that comes before one of that name in the cause's class, which may be a property."""
     return property(
         lambda error: error.__dict__[name],

@@ -153,6 +153,7 @@ def test_status_of_a_silent_driver_shows_its_processes(
     cook: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     cook.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, cook.pid, os.WSTOPPED)  # until it has, it may answer
     try:
         assert main.main(["status", "--timeout", "0.05"]) == 0
     finally:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import re
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +114,42 @@ def test_tasks_that_are_tried_again(file: Path, retries: int, turn: int) -> None
     failed, _ = split_outcomes(refs, WorkerCrashedError, f"tried {retries + 1} times")
     assert failed == GUILTY
     assert count_runs(file) == {number: 1 + retries * (number in GUILTY) for number in range(MANY)}
+
+
+def work_beside_a_killer(runs: Path, killed: Path, number: int) -> int:
+    """Now and then, leave a thread behind that ends the process up to 5 ms later, whatever runs there by then."""
+
+    def kill() -> None:
+        time.sleep(number % 6 / 1000)
+        note(killed, os.getpid())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    note(runs, number)
+    if number % EVERY == EVERY - 1:
+        threading.Thread(target=kill, daemon=True).start()
+    return number
+
+
+@rounds
+def test_a_death_is_charged_to_one_task_of_the_process_that_died(file: Path, turn: int) -> None:
+    killed = file.with_name("killed")
+    task = hocket.remote(max_retries=0)(work_beside_a_killer)
+    values, charged = [], []
+    for number, ref in enumerate([task.remote(file, killed, number) for number in range(4 * MANY)]):
+        try:
+            assert hocket.get(ref, timeout=SECONDS) == number
+            values.append(number)
+        except WorkerCrashedError as error:
+            found = re.search(r"\(pid (\d+)\)", str(error))
+            assert found
+            charged.append(int(found[1]))
+    dead = count_runs(killed)
+    assert len(dead) > MANY // EVERY  # most threads came to it before the session had nothing left to run
+    assert charged  # or no task ran beside a killer, and nothing was shown
+    assert Counter(charged) <= dead
+    runs = count_runs(file)
+    assert set(runs.values()) == {1}
+    assert runs.keys() >= set(values)
 
 
 @rounds

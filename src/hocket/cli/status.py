@@ -69,7 +69,7 @@ def look(found: endpoint.Found, timeout_s: float) -> Session:
     return session
 
 
-def _list_processes(found: endpoint.Found) -> Iterable[dict[str, Any]]:
+def _list_processes(found: endpoint.Found) -> Iterable[dict[str, object]]:
     yield from _describe_process(found.driver_pid, "driver")
     yield from _describe_process(found.guardian_pid, "guardian")
     try:
@@ -84,7 +84,7 @@ def _list_processes(found: endpoint.Found) -> Iterable[dict[str, Any]]:
         yield from _describe_process(child.pid, role)
 
 
-def _describe_process(pid: int, role: str) -> Iterable[dict[str, Any]]:
+def _describe_process(pid: int, role: str) -> Iterable[dict[str, object]]:
     try:
         process = psutil.Process(pid)
         with process.oneshot():

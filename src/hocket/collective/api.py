@@ -243,7 +243,7 @@ def broadcast(tensor: object, src_rank: int = 0, group_name: str = DEFAULT) -> N
         group.broadcast(array.view(np.uint8), src_rank, str(array.dtype))
 
 
-def allgather(tensor_list: Sequence[Any], tensor: Any, group_name: str = DEFAULT) -> None:
+def allgather(tensor_list: Sequence[object], tensor: object, group_name: str = DEFAULT) -> None:
     """Put each rank's tensor into the place of its number in the list, in all ranks.
 
     Args:
@@ -264,7 +264,7 @@ def allgather(tensor_list: Sequence[Any], tensor: Any, group_name: str = DEFAULT
 
 
 def reducescatter(
-    tensor: Any, tensor_list: Sequence[Any], group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM
+    tensor: object, tensor_list: Sequence[object], group_name: str = DEFAULT, op: ReduceOp = ReduceOp.SUM
 ) -> None:
     """Put the sum of what all ranks have in the place of this rank's number in their lists into its tensor.
 

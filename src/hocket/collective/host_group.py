@@ -68,7 +68,7 @@ class HostGroup:
         self._rounds = rounds.Rounds(memory, rank, timeout_s, names or range(self.size))
         self.messages = self._rounds.messages
         self._operation = self._rounds.operation
-        self._views: dict[tuple[str, Any], list[list[Any]]] = {}
+        self._views: dict[tuple[str, object], list[list[object]]] = {}
         _groups.add(self)
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class HostGroup:
 
     def _begin(
         self, kind: int, array: Any, op: int, root: int, calc: Arithmetic, dtype: str = ""
-    ) -> tuple[list[list[Any]], int]:
+    ) -> tuple[list[list[object]], int]:
         """Say what begins; return the slots by turn and rank, and how many elements each has."""
         key = (calc.name, array.dtype)
         views = self._views.get(key)
@@ -228,7 +228,7 @@ class HostGroup:
         self._rounds.announce(peer_monitor.pack(kind, op, root, dtype or str(array.dtype)), size * len(array))
         return views, segment.CHUNK_BYTES // size
 
-    def _build_views(self, calc: Arithmetic, dtype: object, count: int) -> list[list[Any]]:
+    def _build_views(self, calc: Arithmetic, dtype: object, count: int) -> list[list[object]]:
         memory = self._rounds.memory.view()
         return [
             [calc.view(memory, dtype, count, segment.find_slot(self.size, turn, rank)) for rank in range(self.size)]
@@ -321,7 +321,7 @@ class HostGroup:
         if op == ReduceOp.MEAN:
             calc.divide(out, self.size, out=out)
 
-    def _build_sum(self, op: ReduceOp, calc: Arithmetic) -> Callable[[Any, Sequence[Any], int], None]:
+    def _build_sum(self, op: ReduceOp, calc: Arithmetic) -> Callable[[object, Sequence[object], int], None]:
         """Return what adds up the slots into a part that has this rank's own numbers."""
         combine, divide, size = calc.combine[op], calc.divide, self.size
         is_mean, is_first = op == ReduceOp.MEAN, self.rank == 0
@@ -343,7 +343,7 @@ class HostGroup:
         return add if size == 2 else add_all
 
 
-def _give_parts(sources: Sequence[Any], copy: Callable[[Any, Any], object]) -> Callable[[Any, int, int], None]:
+def _give_parts(sources: Sequence[Any], copy: Callable[[Any, Any], object]) -> Callable[[object, int, int], None]:
     """Return what lays a piece of each source side by side into a slot."""
 
     def give(slot: Any, at: int, count: int) -> None:
@@ -353,7 +353,7 @@ def _give_parts(sources: Sequence[Any], copy: Callable[[Any, Any], object]) -> C
     return give
 
 
-_possible: set[tuple[str, Any, int]] = set()
+_possible: set[tuple[str, object, int]] = set()
 """What was found to be possible: arithmetic, dtype and operation."""
 
 

@@ -21,7 +21,7 @@ import contextlib
 import mmap
 import os
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 LINE = 64
 """Bytes that processors hand to each other at once. Words that different ranks write are on different lines."""
@@ -86,7 +86,7 @@ class Segment:
         """What tells this memory from all others."""
         return identify(self._descriptor)
 
-    def view(self) -> Any:
+    def view(self) -> mmap.mmap:
         """Return the whole memory as something that arrays can be made of."""
         assert self._memory is not None, "the group is closed"
         return self._memory

@@ -65,8 +65,8 @@ class Turns:
         self.size: Final = size
         self._locals = list(process_locals)
         self._gates = [threading.Semaphore(0) for _ in range(size)]
-        self._work: list[Callable[[], Any] | None] = [None] * size
-        self._results: list[Any] = [None] * size
+        self._work: list[Callable[[], object] | None] = [None] * size
+        self._results: list[object] = [None] * size
         #: Whose turn it is.
         self._now = 0
         #: Those that have not returned.

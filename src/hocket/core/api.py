@@ -56,7 +56,7 @@ def remote(*targets: Any, **options: Any) -> Any:
     return lambda target: _make_remote(target, options)
 
 
-def _make_remote(target: Any, options: dict[str, Any]) -> Any:
+def _make_remote(target: Any, options: dict[str, Any]) -> object:
     if isinstance(target, remote_function.RemoteFunction | actor.ActorClass):
         raise TypeError(
             f"`{getattr(target, '__name__', target)}` is remote already. Use .options(...) to change how it runs."
@@ -211,7 +211,9 @@ def wait(
 _REFERENCES_ONLY = frozenset({contract.ObjectRef})
 
 
-def _wait_for_generators(given: list[object], num_returns: int, timeout: float | None) -> tuple[list[Any], list[Any]]:
+def _wait_for_generators(
+    given: list[object], num_returns: int, timeout: float | None
+) -> tuple[list[object], list[object]]:
     heads = [one.head if isinstance(one, generators.ObjectRefGenerator) else one for one in given]
     ready = set(wait(heads, num_returns=num_returns, timeout=timeout)[0])
     pairs = list(zip(given, heads, strict=True))

@@ -30,7 +30,7 @@ class ActorSource(Callee, Protocol):
     """An actor class, as far as a graph must know it."""
 
     __name__: str
-    _methods: tuple[tuple[str, Any], ...]
+    _methods: tuple[tuple[str, object], ...]
 
 
 class Given:
@@ -146,7 +146,7 @@ class DAGNode(abc.ABC):
     def _run(self, results: Mapping[DAGNode, Any], given: Given) -> Any:
         """Start this node, now that the results of those that it needs are there."""
 
-    def _fill(self, results: Mapping[DAGNode, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _fill(self, results: Mapping[DAGNode, Any]) -> tuple[tuple[object, ...], dict[str, object]]:
         return _replace(self._args, results), _replace(self._kwargs, results)
 
 

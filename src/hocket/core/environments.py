@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 SUPPORTED = ("env_vars", "working_dir", "py_modules")
@@ -44,7 +44,7 @@ class RuntimeEnv(dict[str, Any]):
         *,
         env_vars: Mapping[str, str] | None = None,
         working_dir: str | os.PathLike[str] | None = None,
-        py_modules: list[Any] | None = None,
+        py_modules: Sequence[object] | None = None,
         **others: object,
     ) -> None:
         parts = {"env_vars": env_vars, "working_dir": working_dir, "py_modules": py_modules, **others}

@@ -39,11 +39,11 @@ class ObjectRefGenerator:
         self._is_over = False
 
     @property
-    def head(self) -> contract.ObjectRef[Any]:
+    def head(self) -> contract.AnyRef:
         """What stands for the next item; for `wait`."""
         return self._head
 
-    def completed(self) -> contract.ObjectRef[Any]:
+    def completed(self) -> contract.AnyRef:
         """Return the reference that has a value (None), or the error, when the generator is done.
 
         Whoever asks for it may wait for the end before reading, so the generator does not pause for its reader from now
@@ -64,7 +64,7 @@ class ObjectRefGenerator:
         """Tell whether `next` would return at once, with an item."""
         return not self._is_over and self._engine.is_end(self._head, 0) is False
 
-    def _next_sync(self, timeout_s: float | None = None) -> contract.ObjectRef[Any]:
+    def _next_sync(self, timeout_s: float | None = None) -> contract.AnyRef:
         """Return the next item's reference.
 
         Raises:
@@ -80,7 +80,7 @@ class ObjectRefGenerator:
             )
         return self._step(is_end)
 
-    def _step(self, is_end: bool) -> contract.ObjectRef[Any]:
+    def _step(self, is_end: bool) -> contract.AnyRef:
         if is_end:
             self._is_over = True
             raise StopIteration
@@ -89,16 +89,16 @@ class ObjectRefGenerator:
         self._head = self._engine.take_item(self._stream, self._index)
         return item
 
-    def __iter__(self) -> Iterator[contract.ObjectRef[Any]]:
+    def __iter__(self) -> Iterator[contract.AnyRef]:
         return self
 
-    def __next__(self) -> contract.ObjectRef[Any]:
+    def __next__(self) -> contract.AnyRef:
         return self._next_sync()
 
-    def __aiter__(self) -> AsyncIterator[contract.ObjectRef[Any]]:
+    def __aiter__(self) -> AsyncIterator[contract.AnyRef]:
         return self
 
-    async def __anext__(self) -> contract.ObjectRef[Any]:
+    async def __anext__(self) -> contract.AnyRef:
         import asyncio
 
         if self._is_over:
@@ -140,7 +140,7 @@ class DynamicObjectRefGenerator:
     def __init__(self, refs: Sequence[contract.ObjectRef[object]]) -> None:
         self._refs = refs
 
-    def __iter__(self) -> Iterator[contract.ObjectRef[Any]]:
+    def __iter__(self) -> Iterator[contract.AnyRef]:
         return iter(self._refs)
 
     def __len__(self) -> int:
@@ -180,7 +180,7 @@ def call_and_collect(
 
 def _put_all(found: Iterable[object], name: str, *, is_retried: bool) -> DynamicObjectRefGenerator:
     engine = contract.get_current_engine()
-    refs: list[contract.ObjectRef[Any]] = []
+    refs: list[contract.AnyRef] = []
     try:
         for item in found:
             refs.append(engine.put(item))  # noqa: PERF401 (what there is remains when the next one raises)
@@ -193,7 +193,7 @@ def _put_all(found: Iterable[object], name: str, *, is_retried: bool) -> Dynamic
 
 async def _put_all_async(found: AsyncIterable[object], name: str, *, is_retried: bool) -> DynamicObjectRefGenerator:
     engine = contract.get_current_engine()
-    refs: list[contract.ObjectRef[Any]] = []
+    refs: list[contract.AnyRef] = []
     try:
         async for item in found:
             refs.append(engine.put(item))  # noqa: PERF401 (the same)
@@ -204,7 +204,7 @@ async def _put_all_async(found: AsyncIterable[object], name: str, *, is_retried:
     return DynamicObjectRefGenerator(refs)
 
 
-def _put_error(engine: contract.Engine, name: str, error: Exception) -> contract.ObjectRef[Any]:
+def _put_error(engine: contract.Engine, name: str, error: Exception) -> contract.AnyRef:
     return engine.put_error(exceptions.TaskError(name, texts.format_error(error), exceptions.get_cause(error)))
 
 

@@ -268,7 +268,7 @@ def describe_choice(given: Mapping[str, object]) -> str:
     each by label the name of the condition and its values) or ``selector`` (``label_selector``, ``fallback_strategy``).
     """
     strategy = given.get("scheduling_strategy")
-    choice: dict[str, Any] = {}
+    choice: dict[str, object] = {}
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
         choice = {"kind": "node", "node_id": strategy.node_id, "soft": strategy.soft}
     elif isinstance(strategy, NodeLabelSchedulingStrategy):

@@ -63,7 +63,7 @@ def timeline(filename: str | os.PathLike[str] | None = None) -> list[Event] | No
 
 def build_events(spans: Iterable[dict[str, Any]]) -> list[Event]:
     """Return the trace of these spans: the names of the rows first, then the spans by start."""
-    by_process: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    by_process: dict[tuple[int, int], list[dict[str, object]]] = {}
     for span in spans:
         by_process.setdefault((span["worker_id"], span["pid"]), []).append(span)
     names: list[Event] = []

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from hocket.data import extras
+
+Array: TypeAlias = npt.NDArray[Any]
 
 
 def load(caller: str, module: str = "pyarrow") -> Any:
@@ -36,7 +38,7 @@ def get_optional() -> Any:
         return None
 
 
-def get_optional_array(values: Sequence[object] | npt.NDArray[Any]) -> Any:
+def get_optional_array(values: Sequence[object] | Array) -> Any:
     """Return Python objects as an Arrow array; None without Arrow, or if they are of no type that Arrow has."""
     pa = get_optional()
     if pa is None:
@@ -67,22 +69,22 @@ def flatten(chunked: Any) -> Any:
     return pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)
 
 
-def to_numpy(column: Any) -> npt.NDArray[Any]:
+def to_numpy(column: Any) -> Array:
     """Return an Arrow array as numpy has it: missing numbers are NaN, strings are objects, lists of one length are an array with an axis more."""
     pa = load("A column")
     kind = column.type
     if isinstance(column, pa.ExtensionArray):
         if hasattr(column, "to_numpy_ndarray"):
-            tensor: npt.NDArray[Any] = column.to_numpy_ndarray()
+            tensor: Array = column.to_numpy_ndarray()
             return tensor
         column, kind = column.storage, column.storage.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _lists_to_numpy(column)
-    array: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    array: Array = column.to_numpy(zero_copy_only=False)
     return array
 
 
-def _lists_to_numpy(column: Any) -> npt.NDArray[Any]:
+def _lists_to_numpy(column: Any) -> Array:
     pa = load("A column")
     count = len(column)
     inner = column.flatten()
@@ -90,7 +92,7 @@ def _lists_to_numpy(column: Any) -> npt.NDArray[Any]:
     if count and primitive and not column.null_count and not inner.null_count:
         lengths = column.value_lengths().to_numpy() if not pa.types.is_fixed_size_list(column.type) else None
         if lengths is None or (lengths == lengths[0]).all():
-            rows: npt.NDArray[Any] = inner.to_numpy(zero_copy_only=False).reshape(count, -1)
+            rows: Array = inner.to_numpy(zero_copy_only=False).reshape(count, -1)
             return rows
     found = np.empty(count, object)
     for at, value in enumerate(column):
@@ -137,7 +139,7 @@ def build_table(columns: Mapping[str, object]) -> Any:
     return pa.table({name: _build_array(pa, name, column) for name, column in columns.items()})
 
 
-def _build_array(pa: Any, name: str, column: Any) -> Any:
+def _build_array(pa: Any, name: str, column: Any) -> object:
     if not isinstance(column, np.ndarray):
         return column
     if column.ndim > 1:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hocket.data import arrow, blocks, dataset, files, frames, plan, reading, settings
 
@@ -30,7 +29,7 @@ def _build_joined(
     return _build(blocks.join([blocks.build_from_batch(part, caller) for part in parts]), num_blocks)
 
 
-def from_items(items: Sequence[Any], *, override_num_blocks: int | None = None) -> dataset.Dataset:
+def from_items(items: Sequence[object], *, override_num_blocks: int | None = None) -> dataset.Dataset:
     """Return a data set of rows that the program has.
 
     Args:
@@ -58,7 +57,7 @@ def from_items(items: Sequence[Any], *, override_num_blocks: int | None = None) 
 
 
 def from_numpy(
-    ndarrays: npt.NDArray[Any] | Sequence[npt.NDArray[Any]] | Mapping[str, npt.NDArray[Any]],
+    ndarrays: arrow.Array | Sequence[arrow.Array] | Mapping[str, arrow.Array],
     *,
     override_num_blocks: int | None = None,
 ) -> dataset.Dataset:

@@ -288,7 +288,7 @@ def _pump(tasks: Iterator[list[object]], options: settings.ExecutionOptions) -> 
 
 def _run_ahead(
     tasks: Iterator[list[object]], options: settings.ExecutionOptions
-) -> Iterator[tuple[list[contract.ObjectRef[Any]], Size]]:
+) -> Iterator[tuple[list[contract.AnyRef], Size]]:
     """Start tasks as the limits allow, and give what each of them returns, with its size, in order.
 
     The size is the last of a task's references.

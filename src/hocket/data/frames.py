@@ -40,7 +40,7 @@ def read_frame(frame: Any) -> dict[str, Any]:
     return {name: _read_series(frame[name]) for name in frame.columns}
 
 
-def _read_series(series: Any) -> Any:
+def _read_series(series: Any) -> object:
     if isinstance(series.dtype, np.dtype) and not series.dtype.hasobject:
         return series.to_numpy()
     missing = series.isna().to_numpy()

@@ -13,7 +13,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, final
+from typing import Protocol, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -148,7 +148,7 @@ def map_rows(function: Callable[..., object], block: blocks.Block) -> blocks.Blo
 def flat_map_rows(function: Callable[..., object], block: blocks.Block) -> blocks.Block:
     """Call a user's function with each row, and take all rows that it returns."""
     what = f"What flat_map(`{name_function(function)}`) returns"
-    rows: list[Any] = []
+    rows: list[object] = []
     for row in block.list_rows():
         result = function(row)
         if not isinstance(result, Sequence) or isinstance(result, str):

@@ -56,7 +56,7 @@ def build_dataset(
         _build_spec(tf, part, arrays) if spec is None else spec for part, spec in zip(parts, specs, strict=False)
     )
 
-    def generate() -> Iterator[tuple[Any, ...]]:
+    def generate() -> Iterator[tuple[object, ...]]:
         for block in begin():
             batch = block.to_batch("numpy", is_owned=True)
             yield tuple(_fit(_arrange(part, batch), spec) for part, spec in zip(parts, signature, strict=True))
@@ -77,7 +77,7 @@ def _list_names(part: Names) -> list[str]:
     return list(part.values()) if isinstance(part, Mapping) else list(part)
 
 
-def _arrange(part: Names, batch: Mapping[str, object]) -> Any:
+def _arrange(part: Names, batch: Mapping[str, object]) -> object:
     if isinstance(part, str):
         return batch[part]
     if isinstance(part, Mapping):
@@ -85,7 +85,7 @@ def _arrange(part: Names, batch: Mapping[str, object]) -> Any:
     return {name: batch[name] for name in part}
 
 
-def _fit(value: Any, spec: Any) -> Any:
+def _fit(value: Any, spec: Any) -> object:
     """Return arrays in the types that were promised."""
     if isinstance(value, dict):
         return {name: _fit(inner, spec[name]) for name, inner in value.items()}
@@ -93,7 +93,7 @@ def _fit(value: Any, spec: Any) -> Any:
     return value if kind is object else np.asarray(value, kind)
 
 
-def _build_spec(tf: Any, part: Names, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
+def _build_spec(tf: Any, part: Names, arrays: Mapping[str, npt.NDArray[Any]]) -> object:
     def build(name: str) -> Any:
         array = arrays[name]
         if array.dtype.kind == "O" and len(array) and all(isinstance(value, str | bytes) for value in array):

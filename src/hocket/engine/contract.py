@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from hocket import exceptions
 from hocket.kernel import metrics
@@ -60,7 +60,7 @@ class ObjectRef(Generic[T_co]):
 
     __slots__ = ("__weakref__", "_engine", "_id", "_native")
 
-    _native: Any
+    _native: object
     """What keeps the object alive, on an engine that stands on another system; not set on others."""
 
     def __init__(self, object_id: int, engine: Engine) -> None:
@@ -139,13 +139,13 @@ class ObjectRef(Generic[T_co]):
         else:
             future.set_result(value)
 
-    def __await__(self) -> Generator[Any, None, T_co]:
+    def __await__(self) -> Generator[object, None, T_co]:
         return self.as_future().__await__()
 
     def __repr__(self) -> str:
         return f"ObjectRef({self.hex()})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return self._engine.reduce_ref(self)
 
     def __del__(self) -> None:
@@ -155,13 +155,17 @@ class ObjectRef(Generic[T_co]):
         self._engine.dropped.append(object_id)
 
 
+AnyRef: TypeAlias = ObjectRef[Any]
+"""A reference to something that only the user's code looks into."""
+
+
 class _Encoding(threading.local):
-    refs: list[ObjectRef[Any]] | None = None
+    refs: list[AnyRef] | None = None
     by_index: bool = False
 
 
 class _Decoding(threading.local):
-    refs: list[ObjectRef[Any]] | None = None
+    refs: list[AnyRef] | None = None
 
 
 encoding = _Encoding()
@@ -177,14 +181,14 @@ decoding = _Decoding()
 class _References:
     """Stands in an encoded value for the list of its references."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _get_decoding_refs, ()
 
 
-REFERENCES: Any = _References()
+REFERENCES: object = _References()
 
 
-def _get_decoding_refs() -> list[ObjectRef[Any]]:
+def _get_decoding_refs() -> list[ObjectRef[object]]:
     if decoding.refs is None:
         raise exceptions.ObjectLostError(
             "A reference was pickled by hand inside a value that was sent, and cannot be unpickled later. Put the reference itself "
@@ -193,7 +197,7 @@ def _get_decoding_refs() -> list[ObjectRef[Any]]:
     return decoding.refs
 
 
-def rebuild_ref(object_id: int) -> ObjectRef[Any]:
+def rebuild_ref(object_id: int) -> ObjectRef[object]:
     """Return this process's handle for the object: what an unpickled reference becomes."""
     return get_current_engine().intern(object_id)
 
@@ -305,9 +309,9 @@ class Engine(abc.ABC):
         #: Ids of handles that have been garbage-collected and not yet been counted.
         self.dropped: deque[int] = deque()
         #: Handles that have left this process in a pickle and may come back in one.
-        self.interned: dict[int, weakref.ref[ObjectRef[Any]]] = {}
+        self.interned: dict[int, weakref.ref[ObjectRef[object]]] = {}
         #: Handles that were pickled by somebody else than us: kept until the session ends.
-        self.pinned: list[ObjectRef[Any]] = []
+        self.pinned: list[ObjectRef[object]] = []
         #: What work submitted by this process inherits; None is nothing.
         self.inherited: Inherited | None = None
         #: What has been counted and measured: in the driver by all processes, in a worker what has not been sent yet.
@@ -332,7 +336,7 @@ class Engine(abc.ABC):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[ObjectRef[Any]]:
+    ) -> list[ObjectRef[object]]:
         """Run ``function(*args, **kwargs)`` somewhere; return at once, with ``options.num_returns`` references.
 
         Raises:
@@ -363,7 +367,7 @@ class Engine(abc.ABC):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[ObjectRef[Any]]:
+    ) -> list[ObjectRef[object]]:
         """Call a method of an actor; return at once. A dead actor is reported by `get`, not here."""
 
     @abc.abstractmethod
@@ -409,7 +413,7 @@ class Engine(abc.ABC):
     # --- values -------------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def put(self, value: object) -> ObjectRef[Any]:
+    def put(self, value: object) -> AnyRef:
         """Store a value.
 
         Raises:
@@ -418,11 +422,11 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def put_error(self, error: exceptions.TaskError) -> ObjectRef[Any]:
+    def put_error(self, error: exceptions.TaskError) -> ObjectRef[object]:
         """Return a reference that raises this in `get`, as that of a failed task does."""
 
     @abc.abstractmethod
-    def get(self, refs: Sequence[ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+    def get(self, refs: Sequence[AnyRef], timeout_s: float | None) -> list[Any]:
         """Wait for the values and return them in order.
 
         Raises the first error that is met, without waiting for the rest.
@@ -432,7 +436,7 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def wait(self, refs: Sequence[ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
+    def wait(self, refs: Sequence[AnyRef], num_ready: int, timeout_s: float | None) -> list[bool]:
         """Wait until `num_ready` of the objects are there, or the time is over; tell of each whether it is there.
 
         Exactly ``num_ready`` are told of as there, even if more are. An error counts as there.
@@ -448,7 +452,7 @@ class Engine(abc.ABC):
     # --- generators ---------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def take_item(self, stream: ObjectRef[object], index: int) -> ObjectRef[Any]:
+    def take_item(self, stream: ObjectRef[object], index: int) -> ObjectRef[object]:
         """Return the handle on what a generator yields at this place.
 
         `stream` is the reference that `submit_task` or `submit_call` returned for ``num_returns`` of
@@ -551,7 +555,7 @@ class Engine(abc.ABC):
     def adopt(self, object_id: int) -> None:
         """Count one more handle, which this process has just learned of."""
 
-    def intern(self, object_id: int) -> ObjectRef[Any]:
+    def intern(self, object_id: int) -> AnyRef:
         """Return this process's handle on an object; there is at most one, so identity is equality."""
         known = self.interned.get(object_id)
         ref = known() if known is not None else None
@@ -561,7 +565,7 @@ class Engine(abc.ABC):
             self.interned[object_id] = weakref.ref(ref)
         return ref
 
-    def remember(self, ref: ObjectRef[object]) -> ObjectRef[Any]:
+    def remember(self, ref: ObjectRef[object]) -> AnyRef:
         """Make a new handle the one that `intern` returns; for objects that are also looked up by name."""
         self.interned[ref._id] = weakref.ref(ref)
         return ref
@@ -578,7 +582,7 @@ class Engine(abc.ABC):
         """Return the id of a handle as people see it."""
         return f"{ref._id:016x}"
 
-    def reduce_ref(self, ref: ObjectRef[object]) -> tuple[Any, ...]:
+    def reduce_ref(self, ref: ObjectRef[object]) -> tuple[object, ...]:
         """Return what `pickle` makes of a handle.
 
         Whoever is encoding a value in this thread learns of it; anybody else (a user's own pickle) pins it.
@@ -610,7 +614,7 @@ def build_closed_error(ref: ObjectRef[object]) -> exceptions.ObjectLostError:
     )
 
 
-def check_current(ref: ObjectRef[Any]) -> None:
+def check_current(ref: AnyRef) -> None:
     """Make sure that a handle belongs to the session that is open: in another one its id may stand for something else.
 
     Raises:

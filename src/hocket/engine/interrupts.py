@@ -230,14 +230,14 @@ class _Handler:
 class _Signals:
     """Stands in for the module ``_signal`` in the module ``signal``."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(_signal, name)
 
     def signal(self, number: int, handler: object) -> Any:
         """Set a handler, wrapped; return the last one, unwrapped."""
         return _unwrap(_signal.signal(number, _Handler(handler) if callable(handler) else handler))
 
-    def getsignal(self, number: int) -> Any:
+    def getsignal(self, number: int) -> object:
         """Return the handler, unwrapped."""
         return _unwrap(_signal.getsignal(number))
 
@@ -245,7 +245,7 @@ class _Signals:
 _SIGNALS = _Signals()
 
 
-def _unwrap(handler: object) -> Any:
+def _unwrap(handler: object) -> object:
     return handler.function if type(handler) is _Handler else handler
 
 

@@ -37,7 +37,7 @@ def is_to_be_taken(result: object, num_returns: int, function: object) -> bool:
     return num_returns > 1 or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def take(items: Generator[Any, Any, Any], count: int, name: str) -> Any:
+def take(items: Generator[Any, Any, Any], count: int, name: str) -> object:
     """Return so many items of a generator, or the only one."""
     taken: list[Any] = []
     raised = None
@@ -54,7 +54,7 @@ def take(items: Generator[Any, Any, Any], count: int, name: str) -> Any:
     return _complete(taken, count, name, raised)
 
 
-async def take_async(items: Any, count: int, name: str) -> Any:
+async def take_async(items: Any, count: int, name: str) -> object:
     """Return so many items of a generator, asynchronous or not, or the only one."""
     if not isinstance(items, AsyncGenerator):
         return take(items, count, name)
@@ -82,7 +82,7 @@ def _log_surplus(name: str, count: int) -> None:
     )
 
 
-def _complete(taken: list[object], count: int, name: str, raised: Exception | None) -> Any:
+def _complete(taken: list[object], count: int, name: str, raised: Exception | None) -> object:
     missing = count - len(taken)
     if raised is not None and not missing:
         _log.warning("The generator `%s` raised after its %d results were there: %r", name, count, raised)
@@ -97,7 +97,7 @@ def _complete(taken: list[object], count: int, name: str, raised: Exception | No
     return taken[0] if count == 1 else tuple(taken)
 
 
-def iterate(found: Any) -> Generator[Any, None, None]:
+def iterate(found: Any) -> Generator[object, None, None]:
     """Go through a generator in an ordinary thread, also through an asynchronous one."""
     if not hasattr(found, "__aiter__"):
         yield from found

@@ -124,7 +124,7 @@ class KernelEngine(contract.Engine):
         """Return the source line that made a payload, where known."""
 
     @abc.abstractmethod
-    def _count_processes(self) -> dict[str, Any]:
+    def _count_processes(self) -> dict[str, object]:
         """Return the part of the statistics that is about workers and memory."""
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -197,15 +197,15 @@ class KernelEngine(contract.Engine):
 
     # --- objects ------------------------------------------------------------------------------------------------------
 
-    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[object]:
         with self.lock:
             object_id = next(self._ids)
             self.kernel.put(object_id, self.kernel.encode_error(error), (), DRIVER, failed=True)
             return contract.ObjectRef(object_id, self)
 
-    def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[Any]:
+    def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[object]:
         with self.lock:
-            ref: contract.ObjectRef[Any] = contract.ObjectRef(self.kernel.take_item(stream._id, index), self)
+            ref: contract.AnyRef = contract.ObjectRef(self.kernel.take_item(stream._id, index), self)
             if self.kernel.instructions:
                 self.carry_out()
             return ref

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-def _call_function(actor: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_function(actor: Any, function: Any, *args: Any, **kwargs: Any) -> object:
     return function(actor, *args, **kwargs)
 
 
@@ -46,7 +46,7 @@ def get_method(actor: object, name: str) -> Any:
     return found.__get__(actor, type(actor)) if hasattr(found, "__get__") else found
 
 
-def construct_on(loop: asyncio.AbstractEventLoop, construct: Callable[[], object]) -> Any:
+def construct_on(loop: asyncio.AbstractEventLoop, construct: Callable[[], object]) -> object:
     """Run an actor's constructor on its loop, where it may start tasks that go on afterwards; return the actor."""
     built: list[Any] = []
     errors: list[BaseException] = []

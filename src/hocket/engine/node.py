@@ -6,7 +6,6 @@ import itertools
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hocket import exceptions
 from hocket.kernel import records, resources
@@ -193,7 +192,7 @@ def check_bundles(
         )
 
 
-def describe_group(group: records.GroupRecord) -> dict[str, Any]:
+def describe_group(group: records.GroupRecord) -> dict[str, object]:
     """Return a placement group with Ray's keys."""
     return {
         "placement_group_id": f"{group.id:016x}",
@@ -207,7 +206,7 @@ def describe_group(group: records.GroupRecord) -> dict[str, Any]:
     }
 
 
-def describe_node(node_id: str, total: Mapping[str, float], labels: Mapping[str, str]) -> dict[str, Any]:
+def describe_node(node_id: str, total: Mapping[str, float], labels: Mapping[str, str]) -> dict[str, object]:
     """Return this machine with Ray's keys."""
     return {
         "NodeID": node_id,

@@ -35,7 +35,7 @@ def load_pickler() -> type[pickle.Pickler]:
         cloudpickle.register_pickle_by_value(main)
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        dispatch_table: ClassVar[Any] = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
+        dispatch_table: ClassVar[object] = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
 
     return Pickler
 

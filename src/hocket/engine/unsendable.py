@@ -109,7 +109,7 @@ def _get_optional_advice(value: object) -> str | None:
     return next((_ADVICE[name] for name in names if name in _ADVICE), None)
 
 
-def _find_culprit(value: object, path: str, seen: set[int], depth: int) -> tuple[str, Any]:
+def _find_culprit(value: object, path: str, seen: set[int], depth: int) -> tuple[str, object]:
     """Return the path to, and the value of, the deepest part that fails by itself, or that we have advice for.
 
     The lock inside a thread is nothing that its user has heard of.
@@ -122,7 +122,7 @@ def _find_culprit(value: object, path: str, seen: set[int], depth: int) -> tuple
     return path, value
 
 
-def list_parts(value: object) -> list[tuple[str, Any]]:
+def list_parts(value: object) -> list[tuple[str, object]]:
     """Return what a value is made of, each part with the step that leads to it."""
     if isinstance(value, types.MethodType):
         return [(" -> its object", value.__self__), (" -> its function", value.__func__)]

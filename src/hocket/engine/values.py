@@ -64,7 +64,7 @@ class Slot:
     def __init__(self, index: int) -> None:
         self.index = index
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Slot, (self.index,)
 
 
@@ -87,7 +87,7 @@ class Encoded:
         return self.buffers[0], self.buffers[1:]
 
 
-_NO_REFS: list[contract.ObjectRef[Any]] = []
+_NO_REFS: list[contract.ObjectRef[object]] = []
 _NO_BUFFERS: list[memoryview] = []
 
 
@@ -162,9 +162,9 @@ def _dump(
     take_buffer: Callable[[pickle.PickleBuffer], bool] | None,
     *,
     by_index: bool,
-) -> tuple[io.BytesIO, list[contract.ObjectRef[Any]]]:
+) -> tuple[io.BytesIO, list[contract.ObjectRef[object]]]:
     outer = contract.encoding.refs
-    refs: list[contract.ObjectRef[Any]] = []
+    refs: list[contract.AnyRef] = []
     outer_by_index = contract.encoding.by_index
     contract.encoding.refs = refs
     contract.encoding.by_index = by_index
@@ -191,7 +191,7 @@ def _build_plain(data: bytes) -> Encoded:
     return Encoded(b"", [memoryview(data)], _NO_REFS)
 
 
-def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.ObjectRef[Any]] | None = None) -> Any:
+def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyRef] | None = None) -> Any:
     """Return a new value from its encoding; `refs` are handles for the references inside, if it was encoded by index."""
     if not data:
         data, *buffers = buffers
@@ -227,7 +227,7 @@ def hold_collector() -> Iterator[None]:
 
 def encode_arguments(
     args: tuple[Any, ...], kwargs: dict[str, object], what: str
-) -> tuple[Encoded | None, list[contract.ObjectRef[Any]]]:
+) -> tuple[Encoded | None, list[contract.ObjectRef[object]]]:
     """Encode a call's arguments; return them with the references whose values are to be filled in. `what` is called.
 
     Each argument that is itself a reference becomes a `Slot`. None stands for "no arguments".
@@ -242,9 +242,9 @@ def encode_arguments(
             for ref in args:
                 contract.check_current(ref)
             return Encoded(_encode_slots(len(args)), _NO_BUFFERS, _NO_REFS), list(args)
-    top: list[contract.ObjectRef[Any]] = []
+    top: list[contract.ObjectRef[object]] = []
 
-    def replace(argument: object) -> Any:
+    def replace(argument: object) -> object:
         if type(argument) is contract.ObjectRef:
             contract.check_current(argument)
             top.append(argument)

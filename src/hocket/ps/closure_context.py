@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any, Final, final
+from typing import Final, final
 
 from hocket.ps import gate, records
 
@@ -32,7 +32,7 @@ class ClosureContext:
         self.sequence = sequence
         self.turn = 0
         """How many pushes the closure has made."""
-        self.values: Final[dict[int, Any]] = {}
+        self.values: Final[dict[int, object]] = {}
         """What this worker has of per-worker values, by number."""
         self.failures: Final[dict[int, BaseException]] = {}
         """What making them raised, by number."""

@@ -31,7 +31,7 @@ class RemoteValue:
         self._condition = condition
         self._closure = name
         self._state = NOT_READY
-        self._value: Any = None
+        self._value: object = None
         self._error: BaseException | None = None
         self._dependents: list[Closure] = []
 

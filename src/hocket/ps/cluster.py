@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Final, TypeAlias, final
 
 from hocket.ps import checks
 
@@ -89,7 +89,7 @@ class Cluster:
 
     def __init__(
         self,
-        jobs: Mapping[str, Tasks] | Cluster | Any | None = None,
+        jobs: Mapping[str, Tasks] | Cluster | object | None = None,
         *,
         chief: int = 0,
         workers: int = 0,
@@ -314,7 +314,7 @@ def parse_cluster(given: object) -> Cluster:
     )
 
 
-def _read_foreign(jobs: object, task: ClusterTask | None) -> tuple[Any, ClusterTask | None]:
+def _read_foreign(jobs: object, task: ClusterTask | None) -> tuple[object, ClusterTask | None]:
     """Return the tasks as a dict, also those of another cluster, or of TensorFlow's objects; and which this process is."""
     if hasattr(jobs, "cluster_spec"):  # a resolver
         kind, index = getattr(jobs, "task_type", None), getattr(jobs, "task_id", None)

@@ -370,5 +370,5 @@ def _refuse_in_closure(method: str) -> None:
         )
 
 
-def _identity(value: object) -> Any:
+def _identity(value: object) -> object:
     return value

@@ -39,8 +39,8 @@ def adopted(make: Callable[..., object]) -> Iterator[None]:
         yield
 
 
-def _build_creator(tensorflow: Any, make: Callable[..., object]) -> Callable[..., Any]:
-    def create(_: Callable[..., object], **given: object) -> Any:
+def _build_creator(tensorflow: Any, make: Callable[..., object]) -> Callable[..., object]:
+    def create(_: Callable[..., object], **given: object) -> object:
         if _is_from_keras(sys._getframe(1)):
             raise TypeError(
                 f"A Keras layer or model makes its weights in strategy.scope(), where they would stay in this process. {_REMEDY}"
@@ -131,7 +131,7 @@ def list_captured(function: object) -> list[tuple[str, Any]]:
     return found
 
 
-def _flatten(value: object) -> Iterator[Any]:
+def _flatten(value: object) -> Iterator[object]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple | set):
@@ -184,7 +184,7 @@ def refuse_in_graph(name: str, is_what: str = "is on a server") -> None:
     Raises:
         RuntimeError: It does.
     """
-    tensorflow: Any = sys.modules.get("tensorflow")
+    tensorflow: object = sys.modules.get("tensorflow")
     if tensorflow is None or not hasattr(tensorflow, "inside_function") or not tensorflow.inside_function():
         return
     raise RuntimeError(f"`{name}` {is_what}, and @tf.function would read or change it {_OFF_THE_GRAPH}")

@@ -20,7 +20,7 @@ class Functions:
     """The functions of a coordinator, by number."""
 
     def __init__(self) -> None:
-        self._known: weakref.WeakKeyDictionary[Callable[..., Any], closures.Function] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Callable[..., object], closures.Function] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
 
     def __len__(self) -> int:

@@ -24,7 +24,7 @@ class Inputs:
     """All datasets and values of a coordinator. Changes under the scheduler's lock, but for `released`."""
 
     def __init__(self) -> None:
-        self.sources: Final[dict[int, tuple[contract.ObjectRef[Any], memory.Memory | None]]] = {}
+        self.sources: Final[dict[int, tuple[contract.AnyRef, memory.Memory | None]]] = {}
         """What makes each: a reference to it, and what must be kept for it."""
         self.released: Final[collections.deque[int]] = collections.deque()
         """Those that nobody holds any more. Filled at any moment, without the lock."""

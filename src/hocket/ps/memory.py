@@ -154,7 +154,7 @@ class Plan:
     """
 
     def __init__(self) -> None:
-        self._parts: list[tuple[str, int, tuple[int, ...], Any]] = []
+        self._parts: list[tuple[str, int, tuple[int, ...], object]] = []
         self.nbytes = 0
 
     def add(self, name: str, shape: Sequence[int], dtype: Any) -> None:

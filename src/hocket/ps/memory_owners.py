@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 from hocket.core import actor, api, context, placement, session
 from hocket.ps import gate, memory, remote, store
@@ -82,7 +82,7 @@ class ServerNodes:
         self._actors.append(handle)
         return remote.build_actor_proxy(MemoryOwner, ASKABLE, handle)
 
-    def choose_options(self, server: int) -> dict[str, Any]:
+    def choose_options(self, server: int) -> dict[str, object]:
         """Return where a server's actor must be: with its memory."""
         return _pin(self.nodes[server]) if self.is_spread else {}
 
@@ -97,7 +97,7 @@ class ServerNodes:
 _BOOK_SECONDS: Final = 600.0
 
 
-def _pin(node: str) -> dict[str, Any]:
+def _pin(node: str) -> dict[str, object]:
     return {"scheduling_strategy": placement.NodeAffinitySchedulingStrategy(node, soft=False)}
 
 

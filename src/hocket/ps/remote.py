@@ -70,5 +70,5 @@ def ask(method: Any, *args: Any) -> Any:
     return api.get(method.remote(*args))
 
 
-def _ask_actor(handle: actor.ActorHandle, name: str, *args: object) -> Any:
+def _ask_actor(handle: actor.ActorHandle, name: str, *args: object) -> object:
     return ask(getattr(handle, name), *args)

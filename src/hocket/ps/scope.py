@@ -7,7 +7,7 @@ import contextvars
 from collections.abc import Iterator
 from typing import Any
 
-_current: contextvars.ContextVar[Any] = contextvars.ContextVar("hocket.ps.scope", default=None)
+_current: contextvars.ContextVar[object] = contextvars.ContextVar("hocket.ps.scope", default=None)
 
 
 @contextlib.contextmanager

@@ -200,7 +200,7 @@ class FromSequence:
             deal = remote.build_proxy(Deal, ASKABLE, ask)
         return self._draw(items, deal.list_owned(worker)[position:], deal, worker)
 
-    def _draw(self, items: Sequence[Any], owned: list[int], deal: Deal, worker: int) -> Iterator[Any]:
+    def _draw(self, items: Sequence[Any], owned: list[int], deal: Deal, worker: int) -> Iterator[object]:
         for item in owned:
             yield items[item]
         while (taken := deal.take(worker)) is not None:
@@ -214,7 +214,7 @@ class WorkerStream:
     def __init__(self, number: int, items: Iterator[Any], position: int) -> None:
         self._number = number
         self._items = items
-        self._drawn: list[Any] = []
+        self._drawn: list[object] = []
         self.position = position
 
     def __next__(self) -> Any:

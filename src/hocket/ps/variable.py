@@ -208,7 +208,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
             found.setdefault(part.server, []).append(records.Operation(part.number, "gradient", piece, None, scale))
         return found
 
-    def _update(self, kind: str, value: object) -> Any:
+    def _update(self, kind: str, value: object) -> object:
         foreign.refuse_in_graph(self.name)
         link = links.open_link(self._address)
         given = np.asarray(value)
@@ -227,7 +227,7 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
             link.update(here, part.server, [records.Operation(part.number, kind, np.ascontiguousarray(whole[rows]))])
         return self
 
-    def _scatter(self, kind: str, indices: object, updates: object) -> Any:
+    def _scatter(self, kind: str, indices: object, updates: object) -> object:
         foreign.refuse_in_graph(self.name)
         link = links.open_link(self._address)
         ids = self._check_ids(indices)

@@ -79,7 +79,7 @@ def digest_of(array: Array) -> str:
     return hashlib.sha1(array.tobytes(), usedforsecurity=False).hexdigest()
 
 
-def build_object(rank: int) -> dict[str, Any]:
+def build_object(rank: int) -> dict[str, object]:
     """Return an object that is small in one rank and large in another."""
     return {"rank": rank, "text": "x" * rank, "bytes": bytes(1_500_000 * (rank == 1)), "list": list(range(rank * 40))}
 
@@ -196,7 +196,7 @@ def broadcast_each(group: Collectives, dtypes: Sequence[str]) -> list[str]:
     return wrong
 
 
-def gather_objects(group: Collectives) -> list[list[Any]]:
+def gather_objects(group: Collectives) -> list[list[object]]:
     """Gather objects several times."""
     return [group.all_gather_object(value) for value in (build_object(group.rank), None, group.rank == 1)]
 
@@ -242,7 +242,7 @@ def call_at_any_pace(group: Collectives, turns: int) -> list[int]:
     return found
 
 
-def call_alone(group: Collectives) -> dict[str, Any]:
+def call_alone(group: Collectives) -> dict[str, object]:
     """Call everything."""
     values = np.array([0.5, 1.5])
     for op in ReduceOp:

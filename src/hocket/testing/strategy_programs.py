@@ -57,7 +57,7 @@ class _NotYet:
         self._joined = joined
         self.is_open = False
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         assert self.is_open or name in ("rank", "size"), f"open() must not use collectives yet, but used {name!r}"
         return getattr(self._joined, name)
 
@@ -74,7 +74,7 @@ class GatherResults:
         self._function = function
         functools.update_wrapper(self, function)
 
-    def __call__(self, config: dict[str, object]) -> list[Any]:
+    def __call__(self, config: dict[str, object]) -> list[object]:
         """Run it."""
         found = self._function(config)
         return world.get_world("testing").all_gather_object(found)

@@ -63,7 +63,7 @@ class ScalingConfig:
                 "elastic_resize_monitor_interval_s must be 0 or more seconds, but received "
                 f"{self.elastic_resize_monitor_interval_s!r}. Leave it out for 60."
             )
-        accelerator: Any = self.accelerator_type
+        accelerator: object = self.accelerator_type
         if accelerator is not None and (not isinstance(accelerator, str) or not accelerator):
             raise ValueError(
                 f"accelerator_type must be the name of an accelerator, but received {self.accelerator_type!r}. Write 'A100', or leave it "

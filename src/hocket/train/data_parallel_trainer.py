@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hocket import data, exceptions
 from hocket.core import session
@@ -64,7 +64,7 @@ class DataParallelTrainer:
         self,
         train_loop_per_worker: Callable[..., object],
         *,
-        train_loop_config: dict[str, Any] | None = None,
+        train_loop_config: Mapping[str, object] | None = None,
         backend_config: backend.BackendConfig | None = None,
         scaling_config: configs.ScalingConfig | None = None,
         run_config: configs.RunConfig | None = None,

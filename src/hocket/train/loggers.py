@@ -33,7 +33,7 @@ class _Logger(user_callback.UserCallback, abc.ABC):
         """How many reports there were in this run."""
 
     @abc.abstractmethod
-    def _open(self, run_context: user_callback.TrainRunContext) -> Any:
+    def _open(self, run_context: user_callback.TrainRunContext) -> object:
         """Return what `_close` closes."""
 
     @abc.abstractmethod
@@ -172,7 +172,7 @@ class TensorBoardLogger(_Logger):
         self._folder = _check_path(folder)
         self._writer_class = tensorboard.find_writer_class()
 
-    def _open(self, run_context: user_callback.TrainRunContext) -> Any:
+    def _open(self, run_context: user_callback.TrainRunContext) -> object:
         return tensorboard.open_writer(self._writer_class, self._folder or run_context.path / "tensorboard")
 
     def _add(self, metrics: list[dict[str, object]]) -> None:
@@ -280,7 +280,7 @@ class LossCurve(user_callback.UserCallback):
         self._path = _check_path(path)
         self._keys = keys
         self._step_key = step_key
-        self._history: list[dict[str, Any]] = []
+        self._history: list[dict[str, object]] = []
         plots.import_figure()  # its absence is told before the training, not after it
 
     def after_report(

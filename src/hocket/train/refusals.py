@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 _TIMES = "{name} is not supported, as in Ray Train: the training function decides when it saves. Pass a checkpoint to report()."
 _TPU = "TPUs are not supported: leave out use_tpu, topology and resources_per_worker['TPU'], and use CPUs or GPUs."
@@ -106,7 +106,7 @@ def check_fields(record: object) -> None:
             refuse(owner, name, repr(value))
 
 
-def build_method(owner: str, name: str) -> Callable[[Any], NoReturn]:
+def build_method(owner: str, name: str) -> Callable[[object], NoReturn]:
     """Return a method that raises the error of the table."""
 
     def method(self: object) -> NoReturn:

@@ -141,7 +141,7 @@ class ValidationConfig:
 
 def _validate(
     fn: Callable[..., dict[str, object]], checkpoint: checkpoint_module.Checkpoint, fn_kwargs: dict[str, object]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     metrics: Any = fn(checkpoint, **fn_kwargs)
     if not isinstance(metrics, dict):
         raise TypeError(

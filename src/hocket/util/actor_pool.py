@@ -12,7 +12,7 @@ from hocket.engine import contract
 
 V = TypeVar("V")
 
-Refs = tuple[contract.ObjectRef[Any], ...]
+Refs = tuple[contract.AnyRef, ...]
 """What one call returned: more than one reference if its ``num_returns`` says so."""
 
 
@@ -85,7 +85,7 @@ class ActorPool:
         for value in values:
             self.submit(fn, value)
 
-    def _iterate(self, get: Callable[[], object]) -> Iterator[Any]:
+    def _iterate(self, get: Callable[[], object]) -> Iterator[object]:
         while self.has_next():
             yield get()
 
@@ -182,7 +182,7 @@ class ActorPool:
                 f"{len(self._unsubmitted)} values wait for an actor, but the pool has none. Give it one with push(actor)."
             )
 
-    def _fetch(self, number: int) -> Any:
+    def _fetch(self, number: int) -> object:
         call = self._finish(number)
         return api.get(list(call.refs)) if call.is_many else api.get(call.refs[0])
 

@@ -46,7 +46,7 @@ def as_completed(
 
 def _yield_completed(
     unfinished: list[contract.ObjectRef[object]], chunk_size: int, *, yields_refs: bool
-) -> Iterator[Any]:
+) -> Iterator[object]:
     while unfinished:
         ready, unfinished = _take_finished(unfinished, chunk_size)
         while ready:
@@ -57,7 +57,7 @@ def _yield_completed(
 
 def _take_finished(
     refs: list[contract.ObjectRef[object]], most: int
-) -> tuple[list[contract.ObjectRef[Any]], list[contract.ObjectRef[Any]]]:
+) -> tuple[list[contract.ObjectRef[object]], list[contract.ObjectRef[object]]]:
     """Wait for one, and take those with it that are there by then."""
     ready, rest = api.wait(refs, num_returns=1)
     if most > 1 and rest:
@@ -111,7 +111,7 @@ def map_unordered(
 
 def _yield_mapped(
     fn: Remote, items: Iterator[object], most: int | None, chunk_size: int, *, yields_refs: bool
-) -> Iterator[Any]:
+) -> Iterator[object]:
     unfinished = [fn.remote(item) for item in itertools.islice(items, most)]
     while unfinished:
         ready, unfinished = _take_finished(unfinished, chunk_size)

@@ -128,7 +128,7 @@ class Backend(parallel.AutoBatchingMixin, parallel.ParallelBackendBase):  # type
             self.configure(n_jobs=self.parallel.n_jobs, parallel=self.parallel)
 
 
-def _run_batch(batch: Callable[[], object]) -> Any:
+def _run_batch(batch: Callable[[], object]) -> object:
     return batch()
 
 

@@ -107,7 +107,7 @@ class Metric:
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self._list_arguments(), self._default_tags)
 
-    def _list_arguments(self) -> tuple[Any, ...]:
+    def _list_arguments(self) -> tuple[object, ...]:
         return self._name, self._description, self._tag_keys
 
 
@@ -225,7 +225,7 @@ class Histogram(Metric):
         """What the metric was made with, under Ray's keys."""
         return {**super().info, "boundaries": list(self._boundaries)}
 
-    def _list_arguments(self) -> tuple[Any, ...]:
+    def _list_arguments(self) -> tuple[object, ...]:
         return self._name, self._description, list(self._boundaries), self._tag_keys
 
 

@@ -291,7 +291,7 @@ def _check_put(answer: tuple[bool, int], count: int, maxsize: int) -> None:
         raise Full(f"Cannot add {count} items to a queue of {size} items whose maxsize is {maxsize}.")
 
 
-def _check_get(answer: Outcome, count: int) -> list[Any]:
+def _check_get(answer: Outcome, count: int) -> list[object]:
     ok, found = answer
     if not ok:
         raise Empty(f"Cannot take {count} items from a queue of {found}.")

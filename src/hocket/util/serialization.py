@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hocket.engine import pickling
 
 T = TypeVar("T")
 
 
-def register_serializer(cls: type[T], *, serializer: Callable[[T], object], deserializer: Callable[[Any], T]) -> None:
+def register_serializer(cls: type[T], *, serializer: Callable[[T], object], deserializer: Callable[..., T]) -> None:
     """Have the instances of a class sent as what `serializer` makes of them, and rebuilt by `deserializer`.
 
     Holds for this process, and for exactly this class, not its subclasses. `deserializer` travels with the values, so

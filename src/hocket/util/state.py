@@ -38,7 +38,7 @@ DEFAULT_LIMIT = 100
 Filter = tuple[str, str, Any]
 """``(field, "=" or "!=", value)``"""
 
-_DETAIL: dict[str, Any] = {"detail": True}
+_DETAIL: dict[str, object] = {"detail": True}
 """Marks fields that are filled in only on request."""
 
 S = TypeVar("S", bound="StateRecord")

@@ -55,5 +55,5 @@ def _register(module: Any) -> None:
         module.Backend.register_backend(NAME, _create, devices=["cpu"])
 
 
-def _create(*args: object) -> Any:
+def _create(*args: object) -> object:
     return importlib.import_module("hocket.collective.torch.process_group").ProcessGroup(*args)

@@ -33,7 +33,7 @@ def spare(kind: type, *names: str) -> None:
         setattr(kind, name, _watch(method, mark))
 
 
-def _watch(method: Callable[..., object], mark: Callable[[], None]) -> Callable[..., Any]:
+def _watch(method: Callable[..., object], mark: Callable[[], None]) -> Callable[..., object]:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _COMPILER in sys.modules:

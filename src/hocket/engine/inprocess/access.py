@@ -15,7 +15,7 @@ from hocket.kernel import records
 class ObjectAccess(submission.Submission):
     """Puts and gets."""
 
-    def put(self, value: object) -> contract.ObjectRef[Any]:
+    def put(self, value: object) -> contract.AnyRef:
         with self.lock:
             self._check_open()
             self._drain_dropped()
@@ -24,7 +24,7 @@ class ObjectAccess(submission.Submission):
             self.kernel.put(object_id, payload, contained, records.DRIVER)
             return contract.ObjectRef(object_id, self)
 
-    def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+    def get(self, refs: Sequence[contract.AnyRef], timeout_s: float | None) -> list[Any]:
         with self.lock:
             found = []
             for ref in refs:
@@ -84,13 +84,13 @@ class ObjectAccess(submission.Submission):
             self._run_all()
         return bool(self._callbacks)
 
-    def _open(self, record: records.ObjectRecord) -> Any:
+    def _open(self, record: records.ObjectRecord) -> object:
         assert record.value is not None
         if record.failed:
             exceptions.raise_stored(payloads.decode(record.value))
         return payloads.decode(record.value, self._hold_all(record.contained))
 
-    def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
+    def wait(self, refs: Sequence[contract.AnyRef], num_ready: int, timeout_s: float | None) -> list[bool]:
         with self.lock:
             wanted = [self.kernel.objects[ref._id] for ref in refs]
             self._turn_until(lambda: sum(record.value is not None for record in wanted) >= num_ready, timeout_s)

@@ -8,7 +8,6 @@ import os
 from collections import deque
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from hocket import exceptions
 from hocket.engine import kernel_engine, node
@@ -41,7 +40,7 @@ class InProcessState(kernel_engine.KernelEngine):
         self.lock.check = self.guard.check
         self.guard.install()
         self._runnable: deque[tuple[WorkerRecord, TaskRecord]] = deque()
-        self._instances: dict[int, Any] = {}
+        self._instances: dict[int, object] = {}
         self._stack: list[tuple[WorkerRecord, TaskRecord]] = []
         self._loops: dict[int, coroutines.Loop] = {}
         self._turner = turning.Turner(self.lock, self._turn)
@@ -84,5 +83,5 @@ class InProcessState(kernel_engine.KernelEngine):
     def _locate(self, payload: payloads.Payload) -> str:
         return ""
 
-    def _count_processes(self) -> dict[str, Any]:
+    def _count_processes(self) -> dict[str, object]:
         return {"workers": 0, "worker_pids": [], "guardian_pid": None, "shared_bytes": 0}

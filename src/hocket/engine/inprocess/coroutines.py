@@ -32,7 +32,7 @@ class Loop:
         self._outside = 0
         self._size = size
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._waiting: deque[tuple[int, Coroutine[Any, Any, None]]] = deque()
+        self._waiting: deque[tuple[int, Coroutine[object, object, None]]] = deque()
 
     def build(self, construct: Callable[[], object]) -> Any:
         """Run the actor's constructor on the loop; return the actor."""
@@ -77,7 +77,7 @@ class Loop:
         has_socket = len(loop._selector.get_map()) > 1  # one is the loop's own
         return bool(loop._ready) or has_timer or has_socket or self._outside > 0
 
-    def _run_in_executor(self, executor: Any, function: Any, *args: Any) -> asyncio.Future[Any]:
+    def _run_in_executor(self, executor: Any, function: Any, *args: Any) -> asyncio.Future[object]:
         """Count what is done in threads, which the loop itself does not."""
         future = self._in_executor(executor, function, *args)
         self._outside += 1
@@ -134,7 +134,7 @@ def get_running_loop() -> asyncio.AbstractEventLoop | None:
     return None if asyncio_ is None else asyncio_._get_running_loop()
 
 
-async def iterate_async(items: Any) -> AsyncIterator[Any]:
+async def iterate_async(items: Any) -> AsyncIterator[object]:
     """Return the items of a generator, asynchronous or not."""
     if hasattr(items, "__aiter__"):
         async for item in items:

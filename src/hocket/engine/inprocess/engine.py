@@ -23,7 +23,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 from hocket.engine import callers, contract, forks, kernel_engine
 from hocket.engine.inprocess import access
@@ -82,7 +82,7 @@ class InProcessEngine(access.ObjectAccess):
         forks.cut_off(self)
         if not is_in_task:
             return
-        ends: dict[str, Any] = {  # where there are processes, the child would end here too
+        ends: dict[str, object] = {  # where there are processes, the child would end here too
             "_finish": lambda worker, task, result, started: forks.end(),
             "_fail": lambda worker, task, error, started: forks.end(error),
             "_yield_item": lambda worker, task, index, item: forks.end(RuntimeError(forks.YIELDED)),

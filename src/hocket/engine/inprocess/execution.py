@@ -117,7 +117,7 @@ class Execution(base.InProcessState):
                 self._note(task, failure)
             self.kernel.finish(worker, task.id, time.perf_counter() - started, encoded, started)
 
-    def _iterate(self, result: object) -> Iterator[Any]:
+    def _iterate(self, result: object) -> Iterator[object]:
         """Yield what a generator of the user's yields."""
         found = iter(items.iterate(result))
         while True:
@@ -128,7 +128,7 @@ class Execution(base.InProcessState):
                     return
             yield item
 
-    def _call(self, worker: WorkerRecord, task: TaskRecord) -> Any:
+    def _call(self, worker: WorkerRecord, task: TaskRecord) -> object:
         args, kwargs = self._open_arguments(task)
         if task.kind == TaskKind.CALL:
             method = methods.get_method(self._instances[worker.id], task.method)
@@ -171,7 +171,7 @@ class Execution(base.InProcessState):
             )
         return results
 
-    def _open_arguments(self, task: TaskRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _open_arguments(self, task: TaskRecord) -> tuple[tuple[object, ...], dict[str, object]]:
         if task.args is None:
             return (), {}
         args, kwargs = payloads.decode(task.args, self._hold_all(task.borrowed))
@@ -203,7 +203,7 @@ class Execution(base.InProcessState):
     def _note(self, task: TaskRecord, cause: BaseException) -> None:
         self.note_error(task.id, task.options.name, texts.name_class(type(cause)), texts.safe_text(cause))
 
-    def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.ObjectRef[Any]]:
+    def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.AnyRef]:
         return [self.intern(object_id) for object_id in object_ids]
 
 

@@ -27,7 +27,7 @@ def encode_error(error: BaseException) -> Payload:
     return (True, values.encode_error(error), [])
 
 
-def decode(payload: Payload, refs: list[contract.ObjectRef[Any]] | None = None) -> Any:
+def decode(payload: Payload, refs: list[contract.AnyRef] | None = None) -> Any:
     """Return a new value; `refs` are handles for the references inside."""
     return values.decode(payload[1], [bytearray(buffer) for buffer in payload[2]], refs)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hocket import exceptions
 from hocket.engine import callers, checks, contract, rules, values
 from hocket.engine.inprocess import carrier, payloads
@@ -24,7 +22,7 @@ class Submission(carrier.Carrier):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[Any]]:
+    ) -> list[contract.ObjectRef[object]]:
         with self.lock:
             self._check_open()
             self.check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
@@ -56,7 +54,7 @@ class Submission(carrier.Carrier):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[Any]]:
+    ) -> list[contract.ObjectRef[object]]:
         with self.lock:
             if self.end is not None:
                 rules.raise_ended(self.end, options.name)
@@ -84,7 +82,7 @@ class Submission(carrier.Carrier):
         borrowed = () if encoded is None else tuple([ref._id for ref in encoded.refs])
         return next(self._ids), function, payload, dependencies, borrowed
 
-    def _submit(self, task: TaskRecord) -> list[contract.ObjectRef[Any]]:
+    def _submit(self, task: TaskRecord) -> list[contract.AnyRef]:
         returns = task.options.num_returns
         for _ in range(returns - 1):
             next(self._ids)
@@ -92,7 +90,7 @@ class Submission(carrier.Carrier):
         if found is not None:
             task.parent = found[1].id
         self.kernel.submit(task)
-        refs: list[contract.ObjectRef[Any]] = [
+        refs: list[contract.AnyRef] = [
             contract.ObjectRef(object_id, self) for object_id in range(task.id, task.id + abs(returns))
         ]
         self._finish_change()

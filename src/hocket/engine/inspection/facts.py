@@ -53,9 +53,9 @@ class Facts:
     """The pid of a worker, dead ones included; 0 if it is not known."""
     find_running: Callable[[WorkerRecord], tuple[int, float]]
     """The task that a worker started last, and when, by `time.perf_counter`; zeros where unknown."""
-    measure: Callable[[tuple[Any, ...]], int]
+    measure: Callable[[tuple[object, ...]], int]
     """Bytes of a payload."""
-    locate: Callable[[tuple[Any, ...]], str]
+    locate: Callable[[tuple[object, ...]], str]
     """The source line that made a payload, where known."""
     errors: Iterable[exceptions.ErrorRecord]
     starts: Mapping[int, float] = field(default_factory=dict)

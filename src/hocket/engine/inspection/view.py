@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, final
+from typing import final
 
 from hocket import version
 from hocket.engine.inspection import tasks, things
 from hocket.engine.inspection.facts import Facts, Row
 from hocket.kernel import resources
 
-Filter = tuple[str, str, Any]
+Filter = tuple[str, str, object]
 """``(field, "=" or "!=", value)``"""
 
 KINDS = (

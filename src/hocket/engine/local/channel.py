@@ -33,6 +33,7 @@ import array
 import functools
 import io
 import marshal
+import mmap
 import os
 import socket
 import struct
@@ -114,7 +115,6 @@ class Channel:
     """One end of a socket pair. Not thread-safe: the owner holds a lock."""
 
     __slots__ = (
-        "_buffer",
         "_descriptors",
         "_partial",
         "_unsent",
@@ -142,8 +142,8 @@ class Channel:
         self.received = 0
         #: Descriptors that belong to them; still the sender's, and duplicated until they are sent.
         self.outbox_fds: list[int] = []
-        self._buffer = bytearray(RECEIVE_BYTES)
-        self._view = memoryview(self._buffer)
+        # Not a bytearray, which would touch all of it: most channels never carry as much at once.
+        self._view = memoryview(mmap.mmap(-1, RECEIVE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self._partial = bytearray()
         self._unsent: deque[tuple[memoryview, list[int]]] = deque()
         self._descriptors: deque[int] = deque()
@@ -162,7 +162,8 @@ class Channel:
         """Send what is in the outbox without blocking; tell whether all of it is on its way."""
         if self.outbox:
             fds = self.outbox_fds
-            frame, *others = build_frames(self.outbox)
+            frames = build_frames(self.outbox)
+            frame = frames[0]
             self.outbox = []
             if fds:
                 self.outbox_fds = []
@@ -173,7 +174,7 @@ class Channel:
                     sent = self.sock.send(frame)
                 except BlockingIOError:
                     sent = 0
-                if sent == len(frame) and not others:
+                if sent == len(frame) and len(frames) == 1:
                     return True
                 self._unsent.append((memoryview(frame)[sent:], []))
             else:
@@ -182,7 +183,7 @@ class Channel:
                     self._unsent.append((memoryview(_EMPTY_FRAME), fds[:MAX_DESCRIPTORS]))
                     fds = fds[MAX_DESCRIPTORS:]
                 self._unsent.append((memoryview(frame), list(fds)))  # its own list: the outbox goes on with the other
-            self._unsent += [(memoryview(other), []) for other in others]
+            self._unsent += [(memoryview(other), []) for other in frames[1:]]
         return self._send_rest()
 
     def _send_rest(self) -> bool:
@@ -321,25 +322,20 @@ def parse_all(encoded: memoryview) -> list[Message]:
 
 def _parse(frame: memoryview) -> list[Message]:
     size = len(frame)
-    if (
-        size < _LIST_HEAD.size
-        or frame[0] & _TYPE != LIST
-        or (count := _LIST_HEAD.unpack_from(frame)[1]) > size
-        or (count and not _begins_with_tuple(frame))
-    ):
+    if size < _START.size:
+        is_list = frame == _EMPTY_FRAME[_LENGTH.size :]
+    else:
+        kind, count, *first = _START.unpack_from(frame)
+        is_list = kind & _TYPE == LIST and count <= size and first == _SHORT_TUPLE
+    if not is_list:
         raise FrameError("a frame does not begin with a list of messages")
     try:
         messages = _load(frame)
     except Exception as error:  # MemoryError and SystemError included: whatever the bytes are, they are not ours
         raise FrameError(f"a frame does not hold plain data: {error}") from error
-    if type(messages) is not list or not all(type(message) is tuple and message for message in messages):
+    if type(messages) is not list or not set(map(type, messages)) <= _SHORT or () in messages:
         raise FrameError("a frame must hold a list of tuples")
     return messages
-
-
-def _begins_with_tuple(frame: memoryview) -> bool:
-    """Tell whether the first message is announced as a tuple of less than 256 parts, as every message is."""
-    return len(frame) >= _FIRST.size and _FIRST.unpack_from(frame) in _SHORT_TUPLES
 
 
 if sys.version_info >= (3, 13):
@@ -356,14 +352,14 @@ HEAD = struct.Struct("<IBI")
 """How a frame begins: its length without these four bytes, and the head of marshal's list, with how many are in it."""
 LIST = ord("[")
 LIST_BYTES = 5
-_LIST_HEAD = struct.Struct("<BI")
 _LENGTH = struct.Struct("<I")
 _SHORT = {tuple}
 """The types in an outbox in which nothing is encoded yet."""
 _TYPE = 0x7F
 """The bits of a type; the last one tells that the object may be referred to later."""
-_FIRST = struct.Struct("<5xBxBH")
-"""Of the first message: its type, and the three upper bytes of the number of its parts."""
-_SHORT_TUPLES = frozenset({(ord("("), 0, 0)})
+_START = struct.Struct("<BIBxBH")
+"""How a list begins: its type and length, and the first message's type and the upper bytes of its length."""
+_SHORT_TUPLE = [ord("("), 0, 0]
+"""Of the first message: it is announced as a tuple of less than 256 parts, as every message is."""
 
 _EMPTY_FRAME = _build_frame([])

@@ -17,7 +17,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
 
 def find_terminal() -> str | None:
@@ -37,7 +36,7 @@ def install(terminal: str | None, lock_fd: int, get_title: Callable[[], str]) ->
         get_title: Says what is running.
     """
 
-    def stop_here(*args: object, **kwargs: object) -> Any:
+    def stop_here(*args: object, **kwargs: object) -> object:
         if os.environ.get("PYTHONBREAKPOINT") not in (None, "", "pdb.set_trace"):
             return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100 (the user's own choice of a debugger)
         title = get_title()

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hocket import exceptions
 from hocket.engine.local import messages, payloads, segments, spill, store
@@ -370,7 +370,7 @@ class DriverStore(ObjectTable):
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> dict[str, object]:
         """Return what the store holds, in bytes, and who made it. Called with the lock held."""
         in_memory = sum(entry.capacity for entry in self.entries.values() if not entry.is_file)
         return {

@@ -150,7 +150,7 @@ def _open_endpoint(driver_pid: int) -> int:
     raise LookupError(f"the process {driver_pid} shows no session")
 
 
-def _read_snapshot(memfd: int, before: int) -> dict[str, Any] | None:
+def _read_snapshot(memfd: int, before: int) -> dict[str, object] | None:
     """Return a snapshot newer than `before`; None if there is none yet, or it is being replaced."""
     _, _, _, sequence, length = _HEADER.unpack(os.pread(memfd, _HEADER.size, 0))
     if sequence == before or sequence % 2:
@@ -158,5 +158,5 @@ def _read_snapshot(memfd: int, before: int) -> dict[str, Any] | None:
     data = os.pread(memfd, length, _DATA_AT)
     if _HEADER.unpack(os.pread(memfd, _HEADER.size, 0))[3] != sequence:
         return None
-    snapshot: dict[str, Any] = json.loads(data)
+    snapshot: dict[str, object] = json.loads(data)
     return snapshot

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hocket import exceptions
 from hocket.engine import contract, forks, items, methods
 from hocket.engine.local import flow, worker_engine
+from hocket.engine.local.work import Work
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,19 +31,6 @@ DROP_SECONDS = 0.05
 much."""
 
 
-class Work(Protocol):
-    """One call that stands in the row."""
-
-    task_id: int
-    name: str
-    num_returns: int
-    extra: dict[str, Any] | None
-    started: float
-
-    def clear(self) -> None:
-        """Let go of what it holds."""
-
-
 class Owner(Protocol):
     """What the loop needs of the worker."""
 
@@ -50,34 +38,34 @@ class Owner(Protocol):
     def is_stopping(self) -> bool:
         """Whether the process is to end when it has done what it has."""
 
-    def find_method(self, work: Any) -> Any:
+    def find_method(self, work: Work) -> Any:
         """Return what the call is to run."""
 
-    def open_arguments(self, work: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def open_arguments(self, work: Work) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the call."""
 
-    def note_start(self, work: Any, running: worker_engine.Running) -> None:
+    def note_start(self, work: Work, running: worker_engine.Running) -> None:
         """Write down what runs now."""
 
-    def send_result(self, work: Any, result: object, started: float) -> None:
+    def send_result(self, work: Work, result: object, started: float) -> None:
         """Put the result in the outbox."""
 
-    def send_item(self, work: Any, index: int, item: object) -> int:
+    def send_item(self, work: Work, index: int, item: object) -> int:
         """Send one item of a generator; return how many bytes it takes."""
 
-    def open_flow(self, work: Any) -> flow.Flow:
+    def open_flow(self, work: Work) -> flow.Flow:
         """Begin to count how far a generator is ahead of its reader."""
 
-    def close_flow(self, work: Any) -> None:
+    def close_flow(self, work: Work) -> None:
         """The generator is over."""
 
-    def announce_pause(self, work: Any, ahead: flow.Flow) -> None:
+    def announce_pause(self, work: Work, ahead: flow.Flow) -> None:
         """A generator waits for its reader: send what it has yielded, and ask to be told."""
 
-    def report(self, work: Any, error: BaseException) -> None:
+    def report(self, work: Work, error: BaseException) -> None:
         """Send the error of a call."""
 
-    def report_unstarted(self, work: Any) -> None:
+    def report_unstarted(self, work: Work) -> None:
         """Say that a call was cancelled before it started."""
 
     def exit_actor(self) -> None:
@@ -102,7 +90,7 @@ class Loop:
         self._thread_id = threading.get_ident()
         self._main = Lane(self, self._loop, size)
         self._groups = {name: self._start_lane(name, group_size) for name, group_size in groups.items()}
-        self._row: deque[Any] = deque()
+        self._row: deque[Work] = deque()
         self._code = 0
         self._is_flush_due = False
         self._is_draining = False
@@ -120,7 +108,7 @@ class Loop:
         """Run the actor's constructor on the loop; return the actor."""
         return methods.construct_on(self._loop, construct)
 
-    def run(self, row: deque[Any]) -> int:
+    def run(self, row: deque[Work]) -> int:
         """Serve the calls that come into the row until told to stop; return the exit code of the process."""
         self._row = row
         reactor = self._engine.reactor
@@ -270,7 +258,10 @@ class Loop:
             if place is not None:
                 engine.channel.note_ended(place)
             lane.note_end(work)
-            self.flush_soon()
+            if lane.is_idle():  # nobody's answer can go with this one: that saves a round of the loop
+                self.flush()
+            else:
+                self.flush_soon()
 
     def _leave(self, request: SystemExit, place: int | None) -> int | None:
         """The user's code has called `sys.exit`; return the call's place if it is over by that."""
@@ -339,27 +330,27 @@ class Lane:
         self.loop = loop
         self._parent = parent
         self._size = size
-        self._waiting: deque[Any] = deque()
+        self._waiting: deque[Work] = deque()
         self._running: dict[int, asyncio.Task[None]] = {}
         #: Those that have not made their first step. One that is cancelled before it could not say so itself.
-        self._unstarted: dict[asyncio.Task[None], Any] = {}
+        self._unstarted: dict[asyncio.Task[None], Work] = {}
         #: What a call begins with, whatever the call that made room for it has set.
         self._context = contextvars.copy_context()
 
-    def add(self, work: object) -> None:
+    def add(self, work: Work) -> None:
         """Start a call, or let it wait for its turn. Runs in the lane's own thread."""
         if self._waiting or len(self._running) >= self._size:
             self._waiting.append(work)
         else:
             self._start(work)
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Work) -> None:
         task = self.loop.create_task(self._parent.run_call(work, self))
         self._running[work.task_id] = task
         self._unstarted[task] = work
         task.add_done_callback(self._end_unstarted)
 
-    def note_start(self, work: Any) -> None:
+    def note_start(self, work: Work) -> None:
         """The call makes its first step.
 
         From here on it says itself when it ends: a callback would cost a round of the loop.
@@ -368,11 +359,15 @@ class Lane:
         del self._unstarted[task]
         task.remove_done_callback(self._end_unstarted)
 
-    def note_end(self, work: Any) -> None:
+    def note_end(self, work: Work) -> None:
         """The call is over: the next one may begin."""
         self._running.pop(work.task_id, None)
         if self._waiting:
             self.loop.call_soon(self._start_next, context=self._context)
+
+    def is_idle(self) -> bool:
+        """Tell whether no call runs or waits."""
+        return not (self._running or self._waiting)
 
     def _start_next(self) -> None:
         if self._waiting and len(self._running) < self._size:
@@ -394,7 +389,7 @@ class Lane:
             if work.task_id == task_id:
                 self.loop.call_soon_threadsafe(self._drop, work)
 
-    def _drop(self, work: Any) -> None:
+    def _drop(self, work: Work) -> None:
         if work in self._waiting:
             self._waiting.remove(work)
             self._parent.report_cancelled(work)

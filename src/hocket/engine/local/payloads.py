@@ -48,7 +48,7 @@ def build_small(encoded: values.Encoded) -> Payload | None:
     return None
 
 
-def open_payload(payload: Payload, refs: list[contract.ObjectRef[object]] | None = None) -> Any:
+def open_payload(payload: Payload, refs: list[contract.ObjectRef[object]] | None = None) -> object:
     """Return the value of a payload that is no `SEGMENT`; raise it if it is an error."""
     kind = payload[0]
     if kind == BUFFERS:
@@ -61,7 +61,7 @@ def open_payload(payload: Payload, refs: list[contract.ObjectRef[object]] | None
 
 def open_segment(
     payload: Payload, fd: int, on_unmapped: Callable[[], None], refs: list[contract.ObjectRef[object]] | None
-) -> Any:
+) -> object:
     """Return the value of a `SEGMENT`."""
     return values.decode(payload[1], map_segment(payload, fd, on_unmapped), refs)
 

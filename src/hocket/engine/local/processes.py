@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from hocket import exceptions
 from hocket.engine import descendants, descriptors
@@ -250,7 +249,7 @@ def parse_death(message: channel.Message) -> exceptions.Death:
 
 def list_paths() -> list[str]:
     """Return where modules are looked for, as plain text; a program may have put anything there."""
-    entries: list[Any] = list(sys.path)
+    entries: list[object] = list(sys.path)
     return [os.fspath(entry) for entry in entries if isinstance(entry, str | os.PathLike)]
 
 

@@ -151,9 +151,8 @@ class Reactor:
                         if left_s <= 0 and timeout_s:
                             return False
                         left_s = max(0.0, left_s)
-                    if (
-                        self._guard.is_called()
-                    ):  # one that is noted later, with the lock held, wakes whoever holds the role
+                    # A handler that is noted later, with the lock held, wakes the thread that reads.
+                    if self._guard.is_called():
                         left_s = 0.0
                     if self._holder is None or self._holder == me:
                         self._holder = me

@@ -8,7 +8,7 @@ from hocket.kernel import resources
 from hocket.kernel.records import TaskRecord, WorkerRecord
 
 
-def build_extra(worker: WorkerRecord, task: TaskRecord) -> dict[str, Any]:
+def build_extra(worker: WorkerRecord, task: TaskRecord) -> dict[str, object]:
     """Return it for a task."""
     shape = task.options.shape
     allocation = worker.allocation
@@ -40,7 +40,7 @@ def build_extra(worker: WorkerRecord, task: TaskRecord) -> dict[str, Any]:
     return extra
 
 
-def build_call_extra(task: TaskRecord) -> dict[str, Any] | None:
+def build_call_extra(task: TaskRecord) -> dict[str, object] | None:
     """Return it for a call; None for an ordinary one."""
     options = task.options
     if not (task.attempt or options.concurrency_group or options.backpressure):

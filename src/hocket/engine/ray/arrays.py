@@ -22,7 +22,7 @@ from hocket.engine.ray import outside
 VARIABLE = "HOCKET_RAY_READ_ONLY_ARRAYS"
 
 
-def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
+def _reduce_array(array: np.ndarray[Any, Any]) -> object:
     flags = array.flags
     if array.dtype.hasobject or not flags.forc:
         return array.__reduce_ex__(pickling.PROTOCOL)
@@ -60,6 +60,6 @@ def uninstall() -> None:
     tables[:] = _list_others(tables)
 
 
-def _list_others(tables: list[object]) -> list[Any]:
+def _list_others(tables: list[object]) -> list[object]:
     ours = (pickling.reducers, outside.refusing, _table)
     return [table for table in tables if all(table is not one for one in ours)]

@@ -46,7 +46,7 @@ class RayState(contract.Engine):
 
     name = "ray"
     #: Makes our handle of Ray's where a message is unpickled.
-    _rebuilder: Callable[[Any], contract.ObjectRef[Any]]
+    _rebuilder: Callable[[object], contract.ObjectRef[object]]
     #: How a worker of Ray's opens its side of the session: a function of `engine`, and its arguments.
     _home: tuple[Callable[[str, str], None], tuple[str, str]]
 
@@ -59,7 +59,7 @@ class RayState(contract.Engine):
         self._namespace = namespace
         self.session_id = session_id
         self._is_closed = False
-        self._handles: weakref.WeakValueDictionary[int, contract.ObjectRef[Any]] = weakref.WeakValueDictionary()
+        self._handles: weakref.WeakValueDictionary[int, contract.AnyRef] = weakref.WeakValueDictionary()
         self._functions: dict[tuple[bytes, records.TaskOptions], Any] = {}
         self._codes: dict[bytes, runner.Code] = {}
         self._feasible: set[resources.Shape] = set()
@@ -72,7 +72,7 @@ class RayState(contract.Engine):
         self._groups: dict[int, Any] = {}
         #: Placement groups that this process gave back, and the references of tasks that were to run in one.
         self._removed: set[int] = set()
-        self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[Any], int] = weakref.WeakKeyDictionary()
+        self._in_groups: weakref.WeakKeyDictionary[contract.ObjectRef[object], int] = weakref.WeakKeyDictionary()
         #: When this worker last wrote what it had noted.
         self._told_at = time.monotonic()
         arrays.install()
@@ -84,18 +84,18 @@ class RayState(contract.Engine):
         if connection is None or connection.is_attached:
             self._earlier = frozenset([*listing.list_objects(), *listing.list_living_actors()])
 
-    def wrap(self, native: object) -> contract.ObjectRef[Any]:
+    def wrap(self, native: object) -> contract.AnyRef:
         """Return our handle for one of Ray's that is new to this process."""
-        ref: contract.ObjectRef[Any] = contract.ObjectRef(natives.identify(native), self)
+        ref: contract.AnyRef = contract.ObjectRef(natives.identify(native), self)
         ref._native = native
         return ref
 
-    def wrap_known(self, native: object) -> contract.ObjectRef[Any]:
+    def wrap_known(self, native: object) -> contract.AnyRef:
         """Return this process's handle for one of Ray's that came in a message."""
         ref = self.wrap(native)
         return self._handles.setdefault(ref._id, ref)
 
-    def reduce_ref(self, ref: contract.ObjectRef[object]) -> tuple[Any, ...]:
+    def reduce_ref(self, ref: contract.ObjectRef[object]) -> tuple[object, ...]:
         if self._is_closed:
             raise contract.build_closed_error(ref)
         self._handles.setdefault(ref._id, ref)
@@ -107,7 +107,7 @@ class RayState(contract.Engine):
     def format_ref(self, ref: contract.ObjectRef[object]) -> str:
         return natives.format_id(ref._native)
 
-    def intern(self, object_id: int) -> contract.ObjectRef[Any]:
+    def intern(self, object_id: int) -> contract.AnyRef:
         known = self._handles.get(object_id)
         if known is None:
             group = self._groups.get(object_id) or listing.find_group(object_id)
@@ -116,7 +116,7 @@ class RayState(contract.Engine):
             known = self.wrap_known(group)
         return known
 
-    def remember(self, ref: contract.ObjectRef[object]) -> contract.ObjectRef[Any]:
+    def remember(self, ref: contract.ObjectRef[object]) -> contract.AnyRef:
         return self._handles.setdefault(ref._id, ref)
 
     def adopt(self, object_id: int) -> None:

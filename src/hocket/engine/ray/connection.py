@@ -50,7 +50,7 @@ PRINT_SECONDS = 0.5
 """How long what workers have printed last has to come to the driver before it leaves. Ray collects it from files, twice
 a second or so, and says to nobody when it is through; at the exit of a driver it waits for as long itself."""
 
-_FOR_STARTING: dict[str, Any] = {
+_FOR_STARTING: dict[str, object] = {
     "num_cpus": None,
     "num_gpus": None,
     "resources": None,
@@ -150,7 +150,7 @@ def _refuse_resources(request: Request, where: str) -> None:
         )
 
 
-def _list_init_keywords(request: Request) -> dict[str, Any]:
+def _list_init_keywords(request: Request) -> dict[str, object]:
     """Return the keywords of `ray.init` that are the same for all.
 
     Ray's own log says nothing below an error unless asked.
@@ -375,7 +375,7 @@ def _build_token_error(address: addresses.Address, what: str) -> exceptions.Conn
     )
 
 
-def _build_environment(request: Request) -> dict[str, Any]:
+def _build_environment(request: Request) -> dict[str, object]:
     """Return the runtime environment that carries this package and the driver's modules to the nodes."""
     script_folder, job = packages.find_script_folder(sys.modules.get("__main__")), packages.read_job_environment()
     if script_folder is not None and not {"working_dir"} & {*request.environment, *job}:

@@ -213,7 +213,7 @@ class _Rebuilder:
     def __init__(self, home: tuple[str, str]) -> None:
         self._home = home
 
-    def __call__(self, native: object) -> contract.ObjectRef[Any]:
+    def __call__(self, native: object) -> contract.AnyRef:
         engine = contract.get_optional_current_engine()
         if engine is None or not engine.is_closable:
             open_in_worker(*self._home)

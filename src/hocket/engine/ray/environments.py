@@ -19,11 +19,11 @@ from hocket.engine.ray import outside
 
 _log = logging.getLogger("hocket")
 
-_uploaded: dict[tuple[str, str], dict[str, Any]] = {}
+_uploaded: dict[tuple[str, str], dict[str, object]] = {}
 """By the job's id and the text; a handful for a program."""
 
 
-def build_environment(text: str) -> dict[str, Any]:
+def build_environment(text: str) -> dict[str, object]:
     """Return the keyword ``runtime_env`` of a task or an actor, from the form that travels."""
     context = ray.get_runtime_context()
     key = (context.get_job_id(), text)
@@ -35,7 +35,7 @@ def build_environment(text: str) -> dict[str, Any]:
     return dict(found)
 
 
-def _upload(given: dict[str, Any], inherited: Any) -> dict[str, Any]:
+def _upload(given: dict[str, Any], inherited: Any) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="hocket-") as scratch:
         if "working_dir" in given:
             given = upload_working_dir_if_needed(given, include_gitignore=True, scratch_dir=scratch, logger=_log)

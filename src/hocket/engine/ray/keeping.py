@@ -34,7 +34,7 @@ class KeptArguments:
 
     def __init__(self, list_dead: Callable[[], Iterable[str]]) -> None:
         self._list_dead = list_dead
-        self._kept: dict[str, list[Any]] = {}
+        self._kept: dict[str, list[object]] = {}
         self._search_at = 0
         self._lock = threading.Lock()
 
@@ -64,12 +64,12 @@ class KeptArguments:
             self._kept.clear()
 
 
-def put_large(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def put_large(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
     """Put references in the place of values that Ray would put into its store, where nobody could keep them."""
     return tuple(map(_put_if_large, args)), {name: _put_if_large(arg) for name, arg in kwargs.items()}
 
 
-def _put_if_large(arg: object) -> Any:
+def _put_if_large(arg: object) -> object:
     if type(arg) in _PLAIN or natives.is_object(arg) or not _is_large(arg):
         return arg
     return ray.put(arg)

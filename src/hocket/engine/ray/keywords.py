@@ -16,7 +16,7 @@ from hocket.kernel import records, resources
 _NODE_ID = re.compile(f"[0-9a-f]{{{2 * ray.NodeID.size()}}}")
 
 
-def build_task_keywords(options: records.TaskOptions) -> dict[str, Any]:
+def build_task_keywords(options: records.TaskOptions) -> dict[str, object]:
     """Return the keywords of ``ray.remote`` for a function."""
     keywords = {
         **_build_amounts(options.shape.demand, default_cpus=0),
@@ -35,7 +35,7 @@ def count_returns(options: records.TaskOptions) -> int | str:
     return "streaming" if options.num_returns == records.STREAMING else options.num_returns
 
 
-def _build_returning(options: records.TaskOptions) -> dict[str, Any]:
+def _build_returning(options: records.TaskOptions) -> dict[str, object]:
     retried = options.retry_exceptions
     found: dict[str, Any] = {
         "num_returns": count_returns(options),
@@ -46,7 +46,7 @@ def _build_returning(options: records.TaskOptions) -> dict[str, Any]:
     return found
 
 
-def build_call_keywords(options: records.TaskOptions) -> dict[str, Any]:
+def build_call_keywords(options: records.TaskOptions) -> dict[str, object]:
     """Return the keywords of one call of a method."""
     found = _build_returning(options)
     found["name"] = options.name
@@ -56,7 +56,7 @@ def build_call_keywords(options: records.TaskOptions) -> dict[str, Any]:
     return found
 
 
-def build_actor_keywords(options: records.ActorOptions) -> dict[str, Any]:
+def build_actor_keywords(options: records.ActorOptions) -> dict[str, object]:
     """Return the keywords of ``ray.remote`` for a class."""
     lasting, placing = options.lifetime_shape, options.creation.shape
     keywords: dict[str, Any] = {
@@ -89,7 +89,7 @@ def _convert(name: str, units: int) -> float:
     return int(amount) if name == "memory" or amount.is_integer() else amount
 
 
-def _build_amounts(demand: resources.Demand, default_cpus: float) -> dict[str, Any]:
+def _build_amounts(demand: resources.Demand, default_cpus: float) -> dict[str, object]:
     amounts = build_bundle(demand)
     found: dict[str, Any] = {"num_cpus": amounts.pop("CPU", default_cpus)}
     if "GPU" in amounts:
@@ -101,7 +101,7 @@ def _build_amounts(demand: resources.Demand, default_cpus: float) -> dict[str, A
     return found
 
 
-def _build_placing(shape: resources.Shape) -> dict[str, Any]:
+def _build_placing(shape: resources.Shape) -> dict[str, object]:
     found: dict[str, Any] = {}
     if shape.environment:
         found["runtime_env"] = environments.build_environment(shape.environment)
@@ -120,7 +120,7 @@ def build_group(group_id: int) -> Any:
     return PlacementGroup(ray.PlacementGroupID.from_hex(f"{group_id:0{digits}x}"))
 
 
-def _build_choice(choice: dict[str, Any]) -> dict[str, Any]:
+def _build_choice(choice: dict[str, Any]) -> dict[str, object]:
     """Return the keywords for a choice among nodes, in the form that `hocket.core.placement` gives it."""
     match choice.pop("kind"):
         case "strategy":
@@ -141,5 +141,5 @@ def _build_choice(choice: dict[str, Any]) -> dict[str, Any]:
             return choice
 
 
-def _build_condition(name: str, *values: str) -> Any:
+def _build_condition(name: str, *values: str) -> object:
     return getattr(scheduling_strategies, name)(*values)

@@ -163,7 +163,7 @@ def list_removed_groups() -> set[int]:
     return {int(found["placement_group_id"], 16) for found in list_groups() if found["state"] == "REMOVED"}
 
 
-def find_group(group_id: int) -> Any:
+def find_group(group_id: int) -> object:
     """Return Ray's handle on the placement group of that id; None if there is none."""
     if any(int(found["placement_group_id"], 16) == group_id for found in list_groups()):
         return keywords.build_group(group_id)

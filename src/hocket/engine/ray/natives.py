@@ -142,5 +142,5 @@ def _is_in_rays_pickle() -> bool:
     return bool(context.is_in_band_serialization())
 
 
-def _load(rebuild: Callable[[object], contract.ObjectRef[object]], blob: bytes) -> contract.ObjectRef[Any]:
+def _load(rebuild: Callable[[object], contract.ObjectRef[object]], blob: bytes) -> contract.AnyRef:
     return rebuild(pickle.loads(blob))

@@ -23,7 +23,7 @@ Guesses; each part doubles, so that what takes long to fetch is not begun again 
 class ObjectAccess(submission.Submission):
     """Puts and gets."""
 
-    def put(self, value: object) -> contract.ObjectRef[Any]:
+    def put(self, value: object) -> contract.AnyRef:
         self._check_open()
         try:
             native = ray.put(value)
@@ -39,7 +39,7 @@ class ObjectAccess(submission.Submission):
             return self.wrap(native)
         raise failure
 
-    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[object]:
         self._check_open()
         options = records.TaskOptions(name=error.function_name)
         failing = outside.build_remote(
@@ -47,7 +47,7 @@ class ObjectAccess(submission.Submission):
         )
         return self.wrap(failing.remote())
 
-    def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+    def get(self, refs: Sequence[contract.AnyRef], timeout_s: float | None) -> list[Any]:
         self._check_open()
         wanted = natives.list_awaitables(refs)
         for part_s in _split_time(timeout_s):
@@ -67,7 +67,7 @@ class ObjectAccess(submission.Submission):
         missing = len(ray.wait(distinct, num_returns=len(distinct), timeout=0, fetch_local=False)[1])
         raise rules.build_timeout_error(missing, len(refs), timeout_s)
 
-    def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
+    def wait(self, refs: Sequence[contract.AnyRef], num_ready: int, timeout_s: float | None) -> list[bool]:
         self._check_open()
         wanted = natives.list_awaitables(refs)
         # Those that are there already count in their order, which Ray's own wait does not promise.
@@ -86,7 +86,7 @@ class ObjectAccess(submission.Submission):
                 break
         return [native in ready for native in wanted]
 
-    def _find_lost(self, refs: Sequence[contract.ObjectRef[object]]) -> list[contract.ObjectRef[Any]]:
+    def _find_lost(self, refs: Sequence[contract.ObjectRef[object]]) -> list[contract.ObjectRef[object]]:
         """Return those that Ray will never make, though it does not say so: what waits for a placement group that was removed."""
         groups = {ref: self._in_groups.get(ref, ref._id if natives.is_group(ref._native) else 0) for ref in refs}
         suspects = [ref for ref, group_id in groups.items() if group_id]
@@ -121,10 +121,10 @@ class ObjectAccess(submission.Submission):
 
         natives.get_awaitable(ref).future().add_done_callback(call_back)
 
-    def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[Any]:
+    def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[object]:
         return self.wrap(natives.Head(stream._native))
 
-    def is_end(self, item: contract.ObjectRef[Any], timeout_s: float | None) -> bool | None:
+    def is_end(self, item: contract.AnyRef, timeout_s: float | None) -> bool | None:
         head = item._native
         if not isinstance(head, natives.Head):
             return False

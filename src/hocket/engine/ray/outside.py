@@ -106,7 +106,7 @@ def ask(function: Callable[..., T], *args: Any) -> T:
 
 def call_method(
     actor: object, name: str, args: tuple[object, ...], kwargs: dict[str, object], keywords: dict[str, object]
-) -> Any:
+) -> object:
     """Call a method of an actor and return what Ray does.
 
     Ray Client's handle would look for the method in its own class first, and knows fewer keywords than the server,
@@ -140,18 +140,18 @@ def list_functions(tasks: Iterable[object]) -> frozenset[bytes]:
     )
 
 
-class Kept(list[Any]):
+class Kept(list[object]):
     """A list that goes through `pickle` as Ray pickles values: classes of the driver's script included, of which the server has no module.
 
     Ray Client uses `pickle` itself for options.
     """
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return ray.cloudpickle.loads, (ray.cloudpickle.dumps(list(self)),)
 
 
-class _Refusing(dict[type, Any]):
-    def __missing__(self, kind: type) -> Any:
+class _Refusing(dict[type, object]):
+    def __missing__(self, kind: type) -> object:
         if kind not in pickling.reducers:
             raise KeyError(kind)
         return _refuse
@@ -162,5 +162,5 @@ refusing = _Refusing()
 on."""
 
 
-def _refuse(value: object) -> Any:
+def _refuse(value: object) -> object:
     raise build_refusal(f"A serializer of your own, as {type(value).__qualname__!r} has one by register_serializer,")

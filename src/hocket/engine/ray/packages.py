@@ -57,14 +57,14 @@ def list_import_folders() -> list[str]:
     return [folder for folder in dict.fromkeys(found) if not _is_installed(Path(folder))]
 
 
-def read_job_environment() -> dict[str, Any]:
+def read_job_environment() -> dict[str, object]:
     """Return the runtime environment with which this program was handed over as a job; empty if it was not."""
     return dict(json.loads(os.environ.get(JOB_VARIABLE) or "{}").get("runtime_env") or {})
 
 
 def build_environment(
     given: Mapping[str, Any], package: Path, script_folder: Path | None, job: Mapping[str, Any] = MappingProxyType({})
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the runtime environment of a whole session on a cluster: the user's, this package, and the script's folder if they name none.
 
     What `job` says holds on beside it: its modules are taken over, and its working directory is the script's folder

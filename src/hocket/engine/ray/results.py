@@ -5,8 +5,6 @@ Ray pickles a result after the user's code has returned, and its error has the r
 
 from __future__ import annotations
 
-from typing import Any
-
 import ray
 
 from hocket import exceptions
@@ -20,7 +18,7 @@ def install() -> None:
     if getattr(encode, "explains", False):
         return
 
-    def serialize(value: object) -> Any:
+    def serialize(value: object) -> object:
         try:
             return encode(value)
         except (ray.exceptions.RayError, exceptions.HocketError):

@@ -44,7 +44,7 @@ class Code:
         self._captured = list(function.captured)
         self._buffers = buffers
         self._home = home
-        self._value: Any = None
+        self._value: object = None
 
     def load(self) -> Any:
         """Return the function or class; the first time in a process, open its side of the session and unpickle it."""
@@ -55,11 +55,11 @@ class Code:
             self._value = values.decode(self._blob, [bytearray(buffer) for buffer in buffers], self._captured)
         return self._value
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild_code, (self._blob, self._captured, self._buffers, self._home)
 
 
-def _rebuild_code(blob: bytes, captured: list[contract.ObjectRef[Any]], buffers: Any, home: Any) -> Code:
+def _rebuild_code(blob: bytes, captured: list[contract.AnyRef], buffers: Any, home: Any) -> Code:
     code = Code.__new__(Code)
     code._blob, code._captured, code._buffers, code._home, code._value = blob, captured, buffers, home, None
     return code
@@ -68,7 +68,7 @@ def _rebuild_code(blob: bytes, captured: list[contract.ObjectRef[Any]], buffers:
 # --- functions --------------------------------------------------------------------------------------------------------
 
 
-def build_function(code: Code, options: records.TaskOptions, *, is_generator: bool) -> Callable[..., Any]:
+def build_function(code: Code, options: records.TaskOptions, *, is_generator: bool) -> Callable[..., object]:
     """Return the function that Ray runs in the place of the user's; for a generator one, which Ray makes several results of."""
     name, count = options.name, options.num_returns
 
@@ -83,16 +83,16 @@ def build_function(code: Code, options: records.TaskOptions, *, is_generator: bo
         finally:
             finish()
 
-    def run_and_split(*args: Any, **kwargs: Any) -> Any:
+    def run_and_split(*args: Any, **kwargs: Any) -> object:
         with _Explaining(name):
             return _split(name, count, code.load()(*args, **kwargs))
 
-    def run_generator(*args: Any, **kwargs: Any) -> Any:
+    def run_generator(*args: Any, **kwargs: Any) -> object:
         with _Explaining(name):
             for item in code.load()(*args, **kwargs):  # noqa: UP028 (not `yield from`: Ray sends values in, which not every iterator takes)
                 yield item
 
-    def run_and_take(*args: Any, **kwargs: Any) -> Any:
+    def run_and_take(*args: Any, **kwargs: Any) -> object:
         with _Explaining(name):  # as a whole: Ray would keep the first error of a generator that it tries again
             taken = _split(name, count, itertools.islice(code.load()(*args, **kwargs), count))
             return taken[0] if taken is not None and count == 1 else taken
@@ -110,7 +110,7 @@ def build_failure(error: BaseException, options: records.TaskOptions) -> Callabl
     def fail() -> Any:
         raise error
 
-    def fail_as_generator() -> Any:
+    def fail_as_generator() -> object:
         yield from fail()
 
     chosen = fail_as_generator if options.num_returns == records.STREAMING else fail
@@ -234,7 +234,7 @@ current_options: records.ActorOptions | None = None
 
 def build_class(code: Code, cls: type, options: records.ActorOptions) -> type:
     """Return the class that Ray runs in the place of the user's."""
-    members: dict[str, Any] = {
+    members: dict[str, object] = {
         name: _build_method(name, inspect.getattr_static(cls, name), f"{options.class_name}.{name}")
         for name, _ in options.methods
     }
@@ -252,7 +252,7 @@ def build_class(code: Code, cls: type, options: records.ActorOptions) -> type:
     return type(options.class_name, (Shell,), members)
 
 
-def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
+def _build_method(name: str, function: Any, label: str) -> Callable[..., object]:
     if isinstance(function, staticmethod | classmethod):
         function = function.__func__
 
@@ -264,21 +264,21 @@ def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
         finally:
             finish()
 
-    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def generate(self: Any, *args: Any, **kwargs: Any) -> object:
         with _Explaining(label):
             for item in methods.get_method(self.__hocket_instance__, name)(*args, **kwargs):  # noqa: UP028 (the same)
                 yield item
 
-    async def await_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    async def await_call(self: Any, *args: Any, **kwargs: Any) -> object:
         with _Explaining(label):
             return await methods.get_method(self.__hocket_instance__, name)(*args, **kwargs)
 
-    async def generate_async(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+    async def generate_async(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[object]:
         with _Explaining(label):
             async for item in methods.get_method(self.__hocket_instance__, name)(*args, **kwargs):
                 yield item
 
-    chosen: Callable[..., Any] = call
+    chosen: Callable[..., object] = call
     if inspect.isgeneratorfunction(function):
         chosen = generate
     elif inspect.isasyncgenfunction(function):
@@ -289,14 +289,14 @@ def _build_method(name: str, function: Any, label: str) -> Callable[..., Any]:
     return chosen
 
 
-def _build_caller(options: records.ActorOptions) -> Callable[..., Any]:
+def _build_caller(options: records.ActorOptions) -> Callable[..., object]:
     label = f"{options.class_name}.__ray_call__"
 
-    def call_function(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call_function(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> object:
         with _Explaining(label):
             return function(self.__hocket_instance__, *args, **kwargs)
 
-    async def call_and_await(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def call_and_await(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> object:
         with _Explaining(label):
             result = function(self.__hocket_instance__, *args, **kwargs)
             return await result if inspect.iscoroutine(result) else result

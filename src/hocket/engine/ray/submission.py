@@ -28,7 +28,7 @@ class Submission(base.RayState):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[Any]]:
+    ) -> list[contract.AnyRef]:
         self._check_open()
         if options.shape.group_id in self._removed:
             return self._submit_lost(options)
@@ -43,7 +43,7 @@ class Submission(base.RayState):
                 self._in_groups[ref] = options.shape.group_id
         return refs
 
-    def _submit_lost(self, options: records.TaskOptions) -> list[contract.ObjectRef[Any]]:
+    def _submit_lost(self, options: records.TaskOptions) -> list[contract.AnyRef]:
         """Submit what fails in the place of a task whose placement group is gone: Ray would wait for the group."""
         error = exceptions.TaskPlacementGroupRemoved(
             f"Task `{options.name}` was to run in a placement group that was removed. Make a new group."
@@ -52,7 +52,7 @@ class Submission(base.RayState):
         found = outside.build_remote(runner.build_failure(error, options), given).remote()
         return self._wrap_returns(found, options.num_returns)
 
-    def _wrap_returns(self, found: Any, num_returns: int) -> list[contract.ObjectRef[Any]]:
+    def _wrap_returns(self, found: Any, num_returns: int) -> list[contract.AnyRef]:
         if found is None:
             return []
         return [self.wrap(native) for native in found] if num_returns > 1 else [self.wrap(found)]
@@ -120,7 +120,7 @@ class Submission(base.RayState):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[Any]]:
+    ) -> list[contract.AnyRef]:
         if self._is_closed:
             rules.raise_ended(exceptions.SessionClosedError(), options.name)
         _check_returning(options)
@@ -143,7 +143,7 @@ class Submission(base.RayState):
             raise kind(problem)
         self._feasible.add(shape)
 
-    def cancel(self, ref: contract.ObjectRef[Any], *, force: bool, recursive: bool) -> None:
+    def cancel(self, ref: contract.AnyRef, *, force: bool, recursive: bool) -> None:
         self._check_open()
         native = natives.get_native(ref)
         if isinstance(native, natives.Head):

@@ -71,7 +71,7 @@ def list_records(
     return list(itertools.islice(found, limit))
 
 
-def _shorten_id(name: str, comparison: str, value: object) -> tuple[str, str, Any]:
+def _shorten_id(name: str, comparison: str, value: object) -> tuple[str, str, object]:
     """Take the id of a task's result for the task's, which Ray has at its beginning: with us they are one."""
     if name == "task_id" and isinstance(value, str):
         value = value[: 2 * ray.TaskID.size()]

@@ -33,7 +33,7 @@ class ActorContract:
                 counts: list[int] = api.get([child.count.remote() for child in self.children])
                 return 1 + sum(counts)
 
-            def list_children(self) -> list[Any]:
+            def list_children(self) -> list[object]:
                 return self.children
 
         class AsyncNode(Node):
@@ -231,7 +231,7 @@ class ActorLifeContract:
 
     def test_current_actor(self) -> None:
         class Selfish:
-            def me(self) -> Any:
+            def me(self) -> object:
                 return api.get_runtime_context().current_actor
 
             def name(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hocket.core import api
+from hocket.core import api, generators
 from hocket.testing.suites import programs
 
 
@@ -71,7 +71,7 @@ class AsyncContract:
     def test_what_waits_for_time_is_awaited(self) -> None:
         sleeper = api.remote(programs.Sleeper).remote()
 
-        async def main() -> Any:
+        async def main() -> object:
             return await api.remote(programs.Sleeper).remote().add_up.remote(sleeper, 3)
 
         assert asyncio.run(main()) == pytest.approx(0.03)
@@ -115,7 +115,7 @@ class AsyncContract:
         def count(n: int) -> Iterator[int]:
             yield from range(n)
 
-        async def main() -> list[int]:
-            return [await ref async for ref in count.remote(3)]
+        async def add_one(items: generators.ObjectRefGenerator) -> list[int]:
+            return [await ref + 1 async for ref in items]  # a type checker lets the user say what the items are
 
-        assert asyncio.run(main()) == [0, 1, 2]
+        assert asyncio.run(add_one(count.remote(3))) == [1, 2, 3]

@@ -45,7 +45,7 @@ class DeathContract:
             def ask(self) -> Any:
                 return api.get(self.peer.answer.remote())
 
-            def answer(self) -> Any:
+            def answer(self) -> object:
                 return api.get(self.peer.ask.remote())
 
         first, second = api.remote(Node).remote(), api.remote(Node).remote()
@@ -139,7 +139,7 @@ class DeathContract:
             api.get(next(items))
 
     def test_workers_may_poll(self) -> None:
-        def poll(refs: Any) -> tuple[int, int, Any]:
+        def poll(refs: Any) -> tuple[int, int, object]:
             ready, rest = api.wait(refs, num_returns=2, timeout=0)
             return len(ready), len(rest), api.get(ready[0], timeout=0)
 
@@ -150,7 +150,7 @@ class DeathContract:
     def test_threads_of_an_actor_may_wait_for_tasks_that_call_it(self) -> None:
         class Host:
             def start(self, task: Any, me: Any) -> None:
-                self.answers: list[Any] = []
+                self.answers: list[object] = []
                 self.thread = threading.Thread(target=lambda: self.answers.append(api.get(task.remote(me))))
                 self.thread.start()
 
@@ -175,7 +175,7 @@ class DeathContract:
         add = api.remote(lambda x: x)
         for _ in range(3000):
             ref = add.remote(ref)
-        nested: Any = api.put(1)
+        nested: object = api.put(1)
         for _ in range(3000):
             nested = api.put([nested])
         api.get(gate.open.remote())

@@ -51,7 +51,7 @@ class DirectCallContract:
             square = api.remote(programs.square)
             shared, large = api.put(1), np.ones(100_000)
             for number in range(300):
-                argument: Any = None
+                argument: object = None
                 if number % 7 == 3:
                     argument = shared
                 elif number % 11 == 5:
@@ -211,7 +211,7 @@ class DirectCallContract:
             def ask(self) -> Any:
                 return api.get(self.peer.answer.remote())
 
-            def answer(self) -> Any:
+            def answer(self) -> object:
                 return api.get(self.peer.ping.remote())
 
         first, second = api.remote(Node).remote(), api.remote(Node).remote()

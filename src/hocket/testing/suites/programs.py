@@ -161,7 +161,7 @@ def note_and_end_some(file: str, number: int, every: int) -> int:
     return number
 
 
-def split_outcomes(refs: list[object], kind: type[Exception]) -> tuple[list[int], list[Any]]:
+def split_outcomes(refs: list[object], kind: type[Exception]) -> tuple[list[int], list[object]]:
     """Return the places of those that failed with an error of that kind, and the values of the others."""
     failed, values = [], []
     for place, ref in enumerate(refs):

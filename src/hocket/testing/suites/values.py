@@ -94,7 +94,7 @@ class ValueContract:
                 return self.text + text
 
             @actor.method(num_returns=2)
-            def take_apart(self) -> Any:
+            def take_apart(self) -> object:
                 return self.text, len(self.text)
 
         @api.remote

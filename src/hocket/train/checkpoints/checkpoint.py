@@ -96,7 +96,7 @@ class Checkpoint:
     def get_metadata(self) -> dict[str, Any]:
         """Return what `set_metadata` stored; an empty dict if nothing."""
         try:
-            metadata: dict[str, Any] = json.loads(self._metadata_path.read_text(encoding="utf-8"))
+            metadata: dict[str, object] = json.loads(self._metadata_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         return metadata

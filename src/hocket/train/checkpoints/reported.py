@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any
 
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 
@@ -59,6 +58,6 @@ class ReportedCheckpoint:
     """A committed checkpoint, as `get_all_reported_checkpoints` gives it."""
 
     checkpoint: checkpoint_module.Checkpoint
-    metrics: dict[str, Any]
+    metrics: dict[str, object]
     """Rank 0's metrics of its report, and what its validation returned."""
     status: ReportedCheckpointStatus

@@ -404,7 +404,7 @@ def write_whole(path: Path, data: bytes) -> None:
     beside.replace(path)
 
 
-def _simplify(value: object) -> Any:
+def _simplify(value: object) -> object:
     """Return a number for a number of numpy's, and a description of anything else that JSON cannot hold."""
     return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else texts.safe_repr(value)
 
@@ -420,7 +420,7 @@ def _sync_folder(folder: Path) -> None:
 def get_optional_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a committed checkpoint; None if the folder is none."""
     try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+        manifest: dict[str, object] = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return manifest

@@ -80,7 +80,7 @@ def _check_moments(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
 
 def _choose(
     wanted: str | Sequence[str] | Mapping[str, str] | None, logs: Mapping[str, object], moment: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the metrics to report, by the name under which they are."""
     if wanted is None:
         names: Mapping[str, str] = {name: name for name in logs}
@@ -99,7 +99,7 @@ def _choose(
     return {name: _to_plain(logs[source]) for name, source in names.items()}
 
 
-def _to_plain(value: Any) -> Any:
+def _to_plain(value: Any) -> object:
     """Return a number of Python's for one of numpy's or a framework's."""
     is_scalar = getattr(value, "shape", None) == () and hasattr(value, "__float__")
     return float(value) if is_scalar else value

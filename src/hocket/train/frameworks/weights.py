@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
 
 FILE_NAME: Final = "weights.npz"
 """The file in the checkpoint's folder."""
@@ -35,7 +37,7 @@ def save(folder: str | os.PathLike[str], arrays: Iterable[tuple[str, npt.ArrayLi
         {'dense/kernel': [[1.0]], 'dense/bias': [0.5], 'dense/bias.1': [2.0]}
     """
     path = Path(folder, FILE_NAME)
-    named: dict[str, npt.NDArray[Any]] = {}
+    named: dict[str, Array] = {}
     for name, value in arrays:
         array = np.asarray(value)
         named[_find_free(name, named)] = array if array.dtype.kind in "biufcU" else array.astype(np.float32)
@@ -51,7 +53,7 @@ def _find_free(name: str, taken: Mapping[str, object]) -> str:
     return found
 
 
-def load(folder: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
+def load(folder: str | os.PathLike[str]) -> dict[str, Array]:
     """Return the arrays of a folder, by name, in the order in which they were saved.
 
     Raises:
@@ -66,7 +68,7 @@ def load(folder: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
         return {name: found[name] for name in found.files}
 
 
-def check(who: str, targets: Sequence[tuple[str, tuple[int, ...]]], saved: Mapping[str, npt.NDArray[Any]]) -> None:
+def check(who: str, targets: Sequence[tuple[str, tuple[int, ...]]], saved: Mapping[str, Array]) -> None:
     """Compare what a model has with what a file has, by their order.
 
     Args:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import keras
 import numpy as np
-import numpy.typing as npt
 
 from hocket.train.frameworks.keras import bridges, framework, variables
 from hocket.train.horovod import place, verbs
@@ -50,7 +49,7 @@ join = _verbs.join
 
 def allreduce(
     value: object, name: str | None = None, average: bool | None = None, op: place.Op | None = None
-) -> npt.NDArray[Any]:
+) -> variables.Array:
     """Return the mean of all ranks' values, or what `op` makes of them, as a numpy array. Not inside a compiled step.
 
     Args:
@@ -77,7 +76,7 @@ def allreduce(
     return array
 
 
-def allgather(value: object, name: str | None = None) -> npt.NDArray[Any]:
+def allgather(value: object, name: str | None = None) -> variables.Array:
     """Return all ranks' arrays one after another, along the first dimension, which may be of another length in each rank."""
     array = _read(value)
     if not array.ndim:
@@ -87,7 +86,7 @@ def allgather(value: object, name: str | None = None) -> npt.NDArray[Any]:
     return np.concatenate(allgather_object(array))
 
 
-def broadcast(value: object, root_rank: int, name: str | None = None) -> npt.NDArray[Any]:
+def broadcast(value: object, root_rank: int, name: str | None = None) -> variables.Array:
     """Return the root's value in all ranks, as a numpy array."""
     array = np.array(_read(value))
     verbs.check_root(root_rank)
@@ -151,7 +150,7 @@ def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: o
     crossing = bridges.Crossing(runtime.average)
     original = optimizer.apply
 
-    def apply(grads: Sequence[object], trainable_variables: object = None) -> Any:
+    def apply(grads: Sequence[object], trainable_variables: object = None) -> object:
         return original(crossing.average(list(grads), 1.0), trainable_variables)
 
     object.__setattr__(optimizer, "hocket_crossing", crossing)
@@ -170,7 +169,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         super().__init__()
         self._root_rank = root_rank
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Mapping[str, object] | None = None) -> None:
         """Do it."""
         broadcast_parameters(self.model, self._root_rank)
 
@@ -221,7 +220,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._steps_per_epoch = steps_per_epoch
         self._epoch = 0
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Mapping[str, object] | None = None) -> None:
         """Find out how many batches an epoch has."""
         self._steps_per_epoch = self._steps_per_epoch or (self.params or {}).get("steps")
         if not self.staircase and not self._steps_per_epoch:
@@ -229,13 +228,13 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
                 "The learning rate changes with each batch, but how many an epoch has is unknown. Pass steps_per_epoch=..."
             )
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, object] | None = None) -> None:
         """Set it for the epoch."""
         self._epoch = epoch
         if self.staircase:
             self._set(epoch)
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, object] | None = None) -> None:
         """Set it for the batch."""
         if not self.staircase:
             assert self._steps_per_epoch, "checked when training began"
@@ -319,5 +318,5 @@ callbacks = types.SimpleNamespace(
 """Where Horovod's programs look for them: ``hvd.callbacks.MetricAverageCallback()``."""
 
 
-def _read(value: object) -> npt.NDArray[Any]:
+def _read(value: object) -> variables.Array:
     return np.asarray(keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value)

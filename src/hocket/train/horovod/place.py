@@ -11,7 +11,7 @@ import os
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from hocket.train.rank import worker_session
 
@@ -158,7 +158,7 @@ def choose_op(op: object, average: bool | None) -> Op:
     return op
 
 
-_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+_NEUTRAL: Final[dict[str, tuple[object, ...]]] = {
     "name": (None, ...),
     "use_locking": (None, False),
     "device_dense": (None, ""),
@@ -199,7 +199,7 @@ def is_built() -> bool:
     return False
 
 
-def refuse(verb: str, **given: Any) -> None:
+def refuse(verb: str, **given: tuple[object, object]) -> None:
     """Raise for an argument of Horovod's that has no meaning here and is not at its default.
 
     Raises:

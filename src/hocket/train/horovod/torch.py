@@ -195,7 +195,7 @@ class _AllReduce(torch.autograd.Function):
         return _reduce(tensor.detach().clone(), op)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> object:
         if ctx.op not in (Average, Sum):
             raise RuntimeError(
                 f"allreduce() with {ctx.op} has no gradient. Use hvd.Average or hvd.Sum in a loss, or pass tensor.detach()."
@@ -217,7 +217,7 @@ class _AllGather(torch.autograd.Function):
         return torch.cat([part[:length] for part, length in zip(_gather(padded), lengths, strict=True)])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> object:
         return _reduce(gradients[0].clone(memory_format=torch.contiguous_format), Average)[ctx.own]
 
 
@@ -228,7 +228,7 @@ class _Broadcast(torch.autograd.Function):
         return broadcast_(tensor.detach().clone(), root_rank)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> object:
         mean = _reduce(gradients[0].clone(memory_format=torch.contiguous_format), Average)
         return (mean if rank() == ctx.root_rank else torch.zeros_like(mean)), None
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 from hocket.train import configs, user_callback
 from hocket.train.checkpoints import checkpoint
@@ -117,7 +117,7 @@ class ProgressDisplay(user_callback.UserCallback):
     def after_report(
         self,
         run_context: user_callback.TrainRunContext,
-        metrics: list[dict[str, Any]],
+        metrics: list[dict[str, object]],
         checkpoint: checkpoint.Checkpoint | None,
     ) -> None:
         """Take note, and show it if it is time."""

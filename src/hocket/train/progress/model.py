@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hocket.train.tracking import plots, values
 
@@ -87,12 +86,12 @@ class Progress:
 
     def __init__(self, keys: Keys, config: object, now: float) -> None:
         self._keys = keys
-        self._config: Mapping[str, Any] = config if isinstance(config, Mapping) else {}
+        self._config: Mapping[str, object] = config if isinstance(config, Mapping) else {}
         self._began = now
         self.report_count = 0
         """How many reports all ranks have made."""
         self._restarts = 0
-        self._metrics: Mapping[str, Any] = {}
+        self._metrics: Mapping[str, object] = {}
         self._numbers: dict[str, float] = {}
         self._step_name = "report"
         self._counts_from_0: bool | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 def is_here() -> bool:
     """Tell whether this process is the kernel of a notebook. IPython is not imported for it."""
-    ipython: Any = sys.modules.get("IPython")
+    ipython: object = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     return getattr(shell, "kernel", None) is not None
 

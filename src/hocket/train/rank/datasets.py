@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Literal, final
 
 from hocket import data
 from hocket.data import execution, shard
@@ -46,7 +46,7 @@ class DataConfig:
     enable_shard_locality: bool = True
 
     def __post_init__(self) -> None:
-        names: Any = self.datasets_to_split
+        names: object = self.datasets_to_split
         if names != "all" and (
             isinstance(names, str)
             or not isinstance(names, Sequence)

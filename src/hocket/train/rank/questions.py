@@ -78,7 +78,7 @@ class Inquiry:
         self._put = put
         self._count = 0
         self._open: set[int] = set()
-        self._answers: dict[int, Any] = {}
+        self._answers: dict[int, object] = {}
         self._error: BaseException | None = None
         self._changed = threading.Condition()
 

@@ -74,7 +74,7 @@ class WorkerSession:
         self._to_delete: dict[int, str] = {}
         self.shards: dict[str, Any] = {}
         """This rank's parts of the trainer's datasets, as far as they were asked for."""
-        self._trackers: dict[str, Callable[[], Mapping[str, Any]]] = {}
+        self._trackers: dict[str, Callable[[], Mapping[str, object]]] = {}
         self._count = 0
         self._last_saved = -1
         self._lock = threading.Lock()

@@ -133,7 +133,7 @@ class AttemptMonitor:
         self._intake.take(rank, found, has_ended=has_ended)
         self._attempt.answer()
 
-    def _read_return(self, rank: int) -> Any:
+    def _read_return(self, rank: int) -> object:
         run = self._runs[rank]
         return None if run is None else self._group.get(rank, run)
 

@@ -302,7 +302,7 @@ def sort_by_metric(committed: Sequence[Committed], key: str, order: str) -> list
 
 def _describe(
     status: reported.ReportedCheckpointStatus, task: validation.ValidationTaskConfig | None
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Return what the manifest says of a checkpoint's validation."""
     if task is None:
         return None

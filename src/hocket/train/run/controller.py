@@ -61,7 +61,7 @@ class Controller:
             self._validations.abandon()
         return returned
 
-    def _train(self) -> Any:
+    def _train(self) -> object:
         run = self._run
         work = training_run.put_work((run.function, run.args), run.backend_config, _NAMES)
         failure: errors.TrainingFailedError | None = None
@@ -96,7 +96,7 @@ class Controller:
         for callback in self._run.config.callbacks:
             callback.after_exception(self._run.book.run_context, error.worker_failures)
 
-    def _attempt(self, work: worker_group.Ref) -> Any:
+    def _attempt(self, work: worker_group.Ref) -> object:
         run = self._run
         if self._attempts:
             run.manager.pass_over_damaged()
@@ -116,7 +116,7 @@ class Controller:
         finally:
             group.shutdown()
 
-    def _follow(self, attempt: attempt_module.Attempt) -> Any:
+    def _follow(self, attempt: attempt_module.Attempt) -> object:
         """Have the ranks begin, and follow them, with SIGTERM as a notice: not later than they, who may be quick."""
 
         def tell_ranks() -> None:

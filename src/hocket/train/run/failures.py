@@ -8,7 +8,6 @@ cause.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hocket import exceptions, texts
 from hocket.core import actor, api
@@ -70,9 +69,9 @@ def _find_dead(asking: int, actors: Sequence[actor.ActorHandle], num_nodes: int)
     return {pings[ref]: error for ref, error in dead.items()}
 
 
-def _list_errors(answered: Sequence[contract.ObjectRef[object]]) -> dict[contract.ObjectRef[Any], Exception]:
+def _list_errors(answered: Sequence[contract.ObjectRef[object]]) -> dict[contract.ObjectRef[object], Exception]:
     """Return which pings were answered by a death."""
-    dead: dict[contract.ObjectRef[Any], Exception] = {}
+    dead: dict[contract.ObjectRef[object], Exception] = {}
     for ref in answered:
         try:
             api.get(ref)

@@ -22,7 +22,7 @@ class PollLoop:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[Source, Callable[[Any], None]] = {}
+        self._waiting: dict[Source, Callable[[object], None]] = {}
         self._aside: dict[Source, int] = {}
         """What is in `_waiting`, but not waited for at the end, with the rank that it is of."""
 

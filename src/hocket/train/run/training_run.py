@@ -63,7 +63,7 @@ Work = tuple[Callable[..., Any], tuple[Any, ...]]
 """A training function and its arguments."""
 
 
-def put_work(work: Work, config: backend.BackendConfig, names: Mapping[str, str]) -> contract.ObjectRef[Any]:
+def put_work(work: Work, config: backend.BackendConfig, names: Mapping[str, str]) -> contract.ObjectRef[object]:
     """Pickle a training function and its arguments, once for all ranks, and before anything is started.
 
     Args:

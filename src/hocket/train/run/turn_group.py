@@ -41,7 +41,7 @@ class TurnGroup(worker_group.WorkerGroup):
 
     def call(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in one rank; return what it returns."""
-        bodies: list[Callable[[], Any]] = [_do_nothing] * len(self)
+        bodies: list[Callable[[], object]] = [_do_nothing] * len(self)
         bodies[rank] = functools.partial(function, *args)
         return self.run(bodies)[rank]
 

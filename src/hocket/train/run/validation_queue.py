@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hocket import exceptions, texts
 from hocket.core import api, session
@@ -28,7 +27,7 @@ Status = reported.ReportedCheckpointStatus
 class _Running:
     """A validation under way."""
 
-    ref: contract.ObjectRef[Any]
+    ref: contract.AnyRef
     record: checkpoint_manager.Committed
     deadline: float | None
 
@@ -49,7 +48,7 @@ class ValidationQueue:
             return ""
         return f"a validation needs {needed}, and of {there} the ranks hold {dict(held)}"
 
-    def start(self) -> list[contract.ObjectRef[Any]]:
+    def start(self) -> list[contract.AnyRef]:
         """Start the next one if none runs; return what to wait for before `settle`."""
         if self._running is None:
             record = next(iter(self._manager.list_unvalidated()), None)

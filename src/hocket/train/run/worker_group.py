@@ -42,7 +42,7 @@ LOOK_SECONDS = 0.25
 REMOVE_SECONDS = 15.0
 """How long the removal of copies on the nodes may take before the group's end goes on without it. A guess."""
 
-Ref = contract.ObjectRef[Any]
+Ref = contract.AnyRef
 
 
 class WorkerGroup:

@@ -46,7 +46,7 @@ def convert(metrics: Mapping[Any, object], what: str = "metrics") -> dict[str, A
     return _convert_dict(metrics, what, ())
 
 
-def _convert(value: Any, where: str, outer: tuple[int, ...]) -> Any:
+def _convert(value: Any, where: str, outer: tuple[int, ...]) -> object:
     kind = type(value)
     if value is None or kind in (bool, float, str):
         return value
@@ -66,7 +66,7 @@ def _convert(value: Any, where: str, outer: tuple[int, ...]) -> Any:
     raise _build_refusal(value, where)
 
 
-def _convert_dict(value: Mapping[object, object], where: str, outer: tuple[int, ...]) -> dict[str, Any]:
+def _convert_dict(value: Mapping[object, object], where: str, outer: tuple[int, ...]) -> dict[str, object]:
     outer = _enter(value, where, outer)
     converted = {}
     for key, inner in value.items():
@@ -98,7 +98,7 @@ def _check_int(value: int, where: str) -> int:
     return value
 
 
-def _convert_array(value: object, where: str, outer: tuple[int, ...]) -> Any:
+def _convert_array(value: object, where: str, outer: tuple[int, ...]) -> object:
     torch = sys.modules.get("torch")  # a tensor can only be there if torch is; it is not imported for this
     if torch is not None and isinstance(value, torch.Tensor):
         raise ValueError(  # Ray's class, which programs catch

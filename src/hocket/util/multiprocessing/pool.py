@@ -302,6 +302,6 @@ def _check_cpus(processes: int, options: Mapping[str, Any]) -> None:
         )
 
 
-def _cut(items: Iterator[object], size: int) -> Iterator[list[Any]]:
+def _cut(items: Iterator[object], size: int) -> Iterator[list[object]]:
     while piece := list(itertools.islice(items, size)):
         yield piece

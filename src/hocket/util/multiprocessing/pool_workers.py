@@ -83,9 +83,9 @@ class PoolWorkers:
         self._idle_threads = 0
         #: The function encoded last, as long as there is work: many calls of one function encode it once, and a later
         #: call sees the globals of its time.
-        self._latest: tuple[Any, Function] | None = None
+        self._latest: tuple[object, Function] | None = None
         #: Functions that need to be encoded only once, by their address.
-        self._fixed: dict[int, tuple[Any, Function]] = {}
+        self._fixed: dict[int, tuple[object, Function]] = {}
         #: By digest, to remember how long they take; the oldest are forgotten.
         self._functions: dict[bytes, Function] = {}
         self._is_closed = False

@@ -21,7 +21,7 @@ DROPPED_AT_ONCE = 32
 class ObjectAccess(submission.Submission):
     """Puts and gets."""
 
-    def put(self, value: object) -> contract.ObjectRef[Any]:
+    def put(self, value: object) -> contract.AnyRef:
         encoded = values.encode(value, by_index=True)
         contained = tuple([ref._id for ref in encoded.refs]) if encoded.refs else ()
         if encoded.buffers:
@@ -38,12 +38,12 @@ class ObjectAccess(submission.Submission):
                 self._drain_dropped()
             object_id = next(self._ids)
             self.kernel.put(object_id, payload, contained, DRIVER)
-            ref: contract.ObjectRef[Any] = contract.ObjectRef(object_id, self)
+            ref: contract.AnyRef = contract.ObjectRef(object_id, self)
         if self.guard.is_pending:
             self.guard.check()
         return ref
 
-    def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+    def get(self, refs: Sequence[contract.AnyRef], timeout_s: float | None) -> list[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         objects = self.kernel.objects
         found = []
@@ -119,7 +119,7 @@ class ObjectAccess(submission.Submission):
                     self.kernel.cancel(record.id, force=False, recursive=True)
             self._finish_change()
 
-    def _open(self, record: records.ObjectRecord) -> Any:
+    def _open(self, record: records.ObjectRecord) -> object:
         payload = record.value
         assert payload is not None
         kind = payload[0]
@@ -137,9 +137,9 @@ class ObjectAccess(submission.Submission):
             return values.decode(payload[1], buffers, refs)  # type: ignore[arg-type]
         return payloads.open_payload(payload, refs)
 
-    def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.ObjectRef[Any]]:
+    def _hold_all(self, object_ids: tuple[int, ...]) -> list[contract.AnyRef]:
         """Return handles on objects that a value refers to: `intern` of each, without a call for each."""
-        refs: list[contract.ObjectRef[Any]] = []
+        refs: list[contract.AnyRef] = []
         fresh = []
         with self.lock:
             interned = self.interned
@@ -159,7 +159,7 @@ class ObjectAccess(submission.Submission):
         self.store.unmapped.append(object_id)
         self.dropped.append(object_id)
 
-    def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
+    def wait(self, refs: Sequence[contract.AnyRef], num_ready: int, timeout_s: float | None) -> list[bool]:
         objects = self.kernel.objects
         there = [False] * len(refs)
         left = num_ready

@@ -6,7 +6,7 @@ guardian.
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 from hocket import exceptions
 from hocket.engine import forks, kernel_engine
@@ -18,7 +18,7 @@ from hocket.engine.local.driver import access
 class DriverEngine(access.ObjectAccess):
     """The local engine."""
 
-    def _count_processes(self) -> dict[str, Any]:
+    def _count_processes(self) -> dict[str, object]:
         return {
             "workers": len(self.kernel.workers),
             "worker_pids": sorted(link.pid for link in self.links.values() if link.pid),

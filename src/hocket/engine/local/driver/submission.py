@@ -6,7 +6,6 @@ A task costs two messages, one each way, and both are batched (see `carrier`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hocket import exceptions
 from hocket.engine import checks, contract, rules, values
@@ -29,7 +28,7 @@ class Submission(events.EventHandling):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[Any]]:
+    ) -> list[contract.ObjectRef[object]]:
         if args or kwargs:
             encoded, top = values.encode_arguments(args, kwargs, function.name)
         else:
@@ -80,7 +79,7 @@ class Submission(events.EventHandling):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[Any]]:
+    ) -> list[contract.ObjectRef[object]]:
         if args or kwargs:
             encoded, top = values.encode_arguments(args, kwargs, options.name)
         else:
@@ -98,7 +97,7 @@ class Submission(events.EventHandling):
         self._after_submit()
         return refs
 
-    def _submit(self, task: TaskRecord) -> list[contract.ObjectRef[Any]]:
+    def _submit(self, task: TaskRecord) -> list[contract.AnyRef]:
         """Hand the task to the kernel and return the references. Called with the lock held."""
         returns = task.options.num_returns
         self.kernel.submit(task)
@@ -140,7 +139,7 @@ class Submission(events.EventHandling):
 
     def _store_buffers(
         self, encoded: values.Encoded, contained: tuple[int, ...] = ()
-    ) -> tuple[payloads.Payload, contract.ObjectRef[Any] | None]:
+    ) -> tuple[payloads.Payload, contract.ObjectRef[object] | None]:
         """Return a payload that holds a copy of the buffers, and a handle on its object if it has a segment.
 
         Called without the lock: bytes are copied, here or to the disk.
@@ -149,7 +148,7 @@ class Submission(events.EventHandling):
             if self.dropped:
                 self._drain_dropped()  # what was freed may be used again
             object_id = next(self._ids)
-        holder: contract.ObjectRef[Any] | None = None
+        holder: contract.AnyRef | None = None
 
         def announce(payload: payloads.Payload) -> None:
             nonlocal holder
@@ -197,4 +196,4 @@ class Submission(events.EventHandling):
 
 _NO_ARGUMENTS: tuple[None, tuple[int, ...], tuple[int, ...]] = (None, (), ())
 
-_NOTHING: list[contract.ObjectRef[Any]] = []
+_NOTHING: list[contract.ObjectRef[object]] = []

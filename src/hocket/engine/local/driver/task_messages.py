@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
 from hocket import exceptions, texts
 from hocket.engine import contract, values
@@ -150,13 +149,13 @@ class TaskMessages(carrier.Carrier):
             if is_taken:
                 self.store.free(payload)
             return
-        refs: list[contract.ObjectRef[Any]] = []
+        refs: list[contract.AnyRef] = []
         if is_taken:
             self.kernel.put(payload[2], payload, (), DRIVER)
             refs.append(contract.ObjectRef(payload[2], self))
         self.functions.add(function_id, payload, refs)
 
-    def _on_notes(self, link: links.Link, notes: list[tuple[Any, ...]]) -> None:
+    def _on_notes(self, link: links.Link, notes: list[tuple[int, str, float, float, str | None, str]]) -> None:
         """Remember direct calls, for those who look."""
         for task_id, name, started, seconds, error_type, text in notes:
             options = self._direct_options.get(name)

@@ -12,6 +12,7 @@ from typing import Any
 from hocket import exceptions, texts
 from hocket.engine import callers, faults, items, methods, rules, values
 from hocket.engine.local import flow, messages, payloads, surroundings
+from hocket.engine.local.work import Work
 from hocket.engine.local.worker import state
 from hocket.kernel import ids
 
@@ -19,14 +20,14 @@ from hocket.kernel import ids
 class Answers(state.WorkerState):
     """Publishes results."""
 
-    def send_result(self, work: state.Work, result: object, started: float) -> None:
+    def send_result(self, work: Work, result: object, started: float) -> None:
         """Put the result in the outbox; one that cannot travel is the task's error."""
         try:
             self._send_result(work, result, time.perf_counter() - started, started)
         except BaseException as error:  # a user's __reduce__, or handler of a signal, may raise anything
             self.report(work, error)
 
-    def _send_result(self, work: state.Work, result: object, seconds: float, started: float) -> None:
+    def _send_result(self, work: Work, result: object, seconds: float, started: float) -> None:
         count = work.num_returns
         if count == 1 and values.is_plain(result) and faults.plan is None:  # the usual case
             data = values.encode_plain(result)
@@ -61,7 +62,7 @@ class Answers(state.WorkerState):
             faults.plan.reach("worker.after_result")
 
     def _post_results(
-        self, work: state.Work, encoded: list[values.Encoded], sent: list[state.Sent], started: float, seconds: float
+        self, work: Work, encoded: list[values.Encoded], sent: list[state.Sent], started: float, seconds: float
     ) -> None:
         engine = self._engine
         with engine.lock:
@@ -73,7 +74,7 @@ class Answers(state.WorkerState):
                 return
             self._post_done(work, sent, started, seconds)
 
-    def _post_done(self, work: state.Work, sent: list[state.Sent], started: float, seconds: float) -> None:
+    def _post_done(self, work: Work, sent: list[state.Sent], started: float, seconds: float) -> None:
         """Publish the results: from here on they are safe."""
         engine = self._engine
         with engine.lock:
@@ -84,7 +85,7 @@ class Answers(state.WorkerState):
                     engine.send_payload(payload)
             engine.channel.post((messages.DONE, work.task_id, seconds, sent, started))
 
-    def _answer(self, work: state.Work, sent: list[state.Sent], started: float, seconds: float) -> None:
+    def _answer(self, work: Work, sent: list[state.Sent], started: float, seconds: float) -> None:
         """Answer a direct call: by its direct channel, or through the driver if the driver has to count something.
 
         With the lock held.
@@ -100,7 +101,7 @@ class Answers(state.WorkerState):
             object_id = work.task_id + position
             engine.channel.post((messages.DELIVER, object_id, engine.send_payload(payload), contained))
 
-    def _answer_plain(self, work: state.Work, data: bytes, started: float, seconds: float) -> None:
+    def _answer_plain(self, work: Work, data: bytes, started: float, seconds: float) -> None:
         """Do the same with one short result."""
         engine = self._engine
         engine.notes.append((work.task_id, work.name, started, seconds, None, ""))
@@ -109,11 +110,11 @@ class Answers(state.WorkerState):
         if reply is None or not engine.direct.send_reply(reply, (messages.REPLY, work.task_id, [payload])):
             engine.channel.post((messages.DELIVER, work.task_id, payload, ()))
 
-    def _encode_failure(self, work: state.Work, failure: items.Failure) -> values.Encoded:
+    def _encode_failure(self, work: Work, failure: items.Failure) -> values.Encoded:
         """Encode the error that stands for one of several results."""
         return values.Encoded(values.encode_error(self._explain(work, failure.error)), [], [])
 
-    def _store_result(self, work: state.Work, value: values.Encoded, position: int) -> payloads.Payload:
+    def _store_result(self, work: Work, value: values.Encoded, position: int) -> payloads.Payload:
         """Store a large result, in the name of the function that returned it."""
         engine = self._engine
 
@@ -125,13 +126,13 @@ class Answers(state.WorkerState):
                     engine.store.pool.recycle(earlier)
             raise
 
-    def _describe_maker(self, work: state.Work) -> str:
+    def _describe_maker(self, work: Work) -> str:
         function = methods.get_method(self._actor, work.method) if work.method else self._functions[work.function_id]
         return f"{callers.describe_function(function)} (returned by `{work.name}`)"
 
     # --- errors --------------------------------------------------------------------------------------------------------
 
-    def report(self, work: state.Work, error: BaseException) -> None:
+    def report(self, work: Work, error: BaseException) -> None:
         """Send the error of a task."""
         try:
             self._send_error(work, self._explain(work, error))
@@ -139,7 +140,7 @@ class Answers(state.WorkerState):
             text = f"{texts.describe(error)}\n(it could not be sent as it is: {texts.describe(failure)})"
             self._send_error(work, exceptions.TaskError(work.name, f"{text}\n", exceptions.HocketError(text)))
 
-    def report_unstarted(self, work: state.Work) -> None:
+    def report_unstarted(self, work: Work) -> None:
         """A task or call was cancelled before it started."""
         kind = "Call" if work.method else "Task"
         error = exceptions.TaskCancelledError(f"{kind} `{work.name}` was cancelled before it started.")
@@ -148,7 +149,7 @@ class Answers(state.WorkerState):
             self._close_unopened(work)
             self._send_error(work, error)
 
-    def _explain(self, work: state.Work, error: BaseException) -> BaseException:
+    def _explain(self, work: Work, error: BaseException) -> BaseException:
         """Return what the caller shall see.
 
         What came out of the user's code is a `TaskError`, with what it was on the innermost level; what the engine says
@@ -164,7 +165,7 @@ class Answers(state.WorkerState):
         surroundings.add_hint(error, work.extra or self._engine.actor_extra)
         return rules.wrap_error(work.name, error)
 
-    def _send_error(self, work: state.Work, error: BaseException) -> None:
+    def _send_error(self, work: Work, error: BaseException) -> None:
         payload = payloads.encode_error(error)
         cause = exceptions.get_cause(error)
         error_type, text = texts.name_class(type(cause)), texts.safe_text(cause, 1000)
@@ -179,7 +180,7 @@ class Answers(state.WorkerState):
         with self._engine.lock:
             self._engine.channel.post(message)
 
-    def _answer_error(self, work: state.Work, payload: payloads.Payload) -> None:
+    def _answer_error(self, work: Work, payload: payloads.Payload) -> None:
         """Answer a direct call that failed. Called with the lock held."""
         engine = self._engine
         reply = engine.direct.find_reply(work.reply_to)
@@ -192,17 +193,17 @@ class Answers(state.WorkerState):
 
     # --- items of generators -------------------------------------------------------------------------------------------
 
-    def open_flow(self, work: state.Work) -> flow.Flow:
+    def open_flow(self, work: Work) -> flow.Flow:
         """Begin to count how far a generator is ahead of its reader."""
         extra = work.extra or {}
         found = self._flows[work.task_id] = flow.Flow(extra.get("backpressure", 0), extra.get("consumed", 0))
         return found
 
-    def close_flow(self, work: state.Work) -> None:
+    def close_flow(self, work: Work) -> None:
         """The generator is over."""
         self._flows.pop(work.task_id, None)
 
-    def announce_pause(self, work: state.Work, ahead: flow.Flow) -> None:
+    def announce_pause(self, work: Work, ahead: flow.Flow) -> None:
         """A generator waits for its reader: send what it has yielded, and ask to be told."""
         with self._engine.lock:
             wanted = ahead.find_wanted()
@@ -210,7 +211,7 @@ class Answers(state.WorkerState):
                 self._engine.channel.post((messages.PAUSED, work.task_id, wanted))
             self._engine.flush()
 
-    def send_item(self, work: state.Work, index: int, item: object) -> int:
+    def send_item(self, work: Work, index: int, item: object) -> int:
         """Send one item of a generator; return how many bytes it takes."""
         encoded = values.encode(item, f"item {index} of `{work.name}`", by_index=True)
         engine = self._engine
@@ -225,7 +226,7 @@ class Answers(state.WorkerState):
         return payloads.measure(payload)
 
 
-def _split(work: state.Work, result: Any, count: int) -> tuple[Any, ...]:
+def _split(work: Work, result: Any, count: int) -> tuple[Any, ...]:
     try:
         results = tuple(result)
     except TypeError:

@@ -12,13 +12,14 @@ from typing import Any
 from hocket import exceptions
 from hocket.engine import callers, contract, faults, items, methods, values
 from hocket.engine.local import event_loop, messages, payloads, surroundings, worker_engine
+from hocket.engine.local.work import Work
 from hocket.engine.local.worker import intake, state, threads
 
 
 class Execution(intake.Intake):
     """Runs work."""
 
-    def _run_work(self, work: state.Work) -> int | None:
+    def _run_work(self, work: Work) -> int | None:
         """Run it and put its results in the outbox; return an exit code if it ends the process."""
         engine = self._engine
         if (
@@ -61,7 +62,7 @@ class Execution(intake.Intake):
             self._note_end(work, running, place)
         return None
 
-    def _run_in_thread(self, work: state.Work) -> None:
+    def _run_in_thread(self, work: Work) -> None:
         """Run it in a thread.
 
         What is raised here would vanish with the thread, and the caller wait for ever: so it ends the process.
@@ -77,7 +78,7 @@ class Execution(intake.Intake):
             traceback.print_exc()
             os._exit(1)
 
-    def note_start(self, work: state.Work, running: worker_engine.Running) -> None:
+    def note_start(self, work: Work, running: worker_engine.Running) -> None:
         """Write down, for ourselves and for whoever has to explain our death, what runs now."""
         running.task_id = work.task_id
         running.work = work
@@ -85,7 +86,7 @@ class Execution(intake.Intake):
         self._status[self._slot] = work.task_id
         self._start_times[self._slot + messages.STATUS_SLOTS] = work.started = time.perf_counter()
 
-    def _compute(self, work: state.Work, running: worker_engine.Running) -> Any:
+    def _compute(self, work: Work, running: worker_engine.Running) -> Any:
         """Run the user's code; return its result."""
         result = self._call(work)
         if work.num_returns < 0:
@@ -97,7 +98,7 @@ class Execution(intake.Intake):
             raise exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
         return result
 
-    def _note_end(self, work: state.Work, running: worker_engine.Running, place: int | None) -> None:
+    def _note_end(self, work: Work, running: worker_engine.Running, place: int | None) -> None:
         """What ran has been answered, unless it ends the process."""
         running.task_id = 0
         running.work = None  # it holds handles
@@ -110,7 +111,7 @@ class Execution(intake.Intake):
 
     # --- one call ------------------------------------------------------------------------------------------------------
 
-    def _call(self, work: state.Work) -> Any:
+    def _call(self, work: Work) -> Any:
         if work.method:
             function = self.find_method(work)
         else:
@@ -164,7 +165,7 @@ class Execution(intake.Intake):
         if "gpu_ids" in extra:
             surroundings.set_gpus(extra["gpu_ids"])
 
-    def open_arguments(self, work: state.Work) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def open_arguments(self, work: Work) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if work.args is None:
             return (), {}
         given, work.args = work.args, None
@@ -187,7 +188,7 @@ class Execution(intake.Intake):
     def _open_once(self, arrived: worker_engine.Arrived, object_id: Any) -> Any:
         return self._engine.open_payload(object_id, arrived)
 
-    def _create_actor(self, work: state.Work, actor_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _create_actor(self, work: Work, actor_class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         extra = work.extra or {}
         self._engine.actor_id = work.task_id
         self._engine.actor_extra = {name: value for name, value in extra.items() if name != "creates_actor"}
@@ -213,7 +214,7 @@ class Execution(intake.Intake):
         if extra.get("max_concurrency", 1) > 1:
             self._threads = threads.CallThreads(extra["max_concurrency"], "hocket-call", self._run_in_thread)
 
-    def _send_items(self, work: state.Work, found: Any) -> None:
+    def _send_items(self, work: Work, found: Any) -> None:
         """Run a generator and send what it yields."""
         if hasattr(found, "__aiter__"):
             found = items.iterate(found)
@@ -235,7 +236,7 @@ class Execution(intake.Intake):
             if hasattr(found, "close"):
                 found.close()  # now, and not when the last frame that holds it is gone
 
-    def find_method(self, work: state.Work) -> Any:
+    def find_method(self, work: Work) -> Any:
         """Return what the call is to run."""
         if self._actor_error is not None:
             raise self._build_init_error()

@@ -16,6 +16,7 @@ from typing import Any
 from hocket import texts
 from hocket.engine import contract
 from hocket.engine.local import channel, journal, messages, payloads, surroundings, worker_engine
+from hocket.engine.local.work import Work
 from hocket.engine.local.worker import answers, state
 
 
@@ -26,14 +27,14 @@ class Intake(answers.Answers):
         op = message[0]
         if op == messages.RUN:
             _, task_id, function_id, args, dependencies, borrowed, num_returns, name, extra = message
-            work = state.Work(task_id, name, num_returns)
+            work = Work(task_id, name, num_returns)
             self._taken = work.number = self._taken + 1
             work.function_id = function_id
             work.extra = extra
             self._complete(work, args, dependencies, borrowed)
         elif op == messages.CALL:
             _, task_id, method, args, dependencies, borrowed, num_returns, name, extra = message
-            work = state.Work(task_id, name, num_returns)
+            work = Work(task_id, name, num_returns)
             self._taken = work.number = self._taken + 1
             work.method = method
             work.extra = extra
@@ -42,7 +43,7 @@ class Intake(answers.Answers):
             self._complete(work, args, dependencies, borrowed)
         elif op == messages.DIRECT:
             _, task_id, method, args, num_returns, name, group = message
-            work = state.Work(task_id, name, num_returns)
+            work = Work(task_id, name, num_returns)
             work.method = method
             work.reply_to = task_id >> 40
             if group:
@@ -84,7 +85,7 @@ class Intake(answers.Answers):
         if facts["has_gpus"]:
             surroundings.set_gpus(())
 
-    def _complete(self, work: state.Work, args: Any, dependencies: Any, borrowed: Any) -> None:
+    def _complete(self, work: Work, args: Any, dependencies: Any, borrowed: Any) -> None:
         engine = self._engine
         work.held = engine.hold(borrowed) if borrowed else []
         # Dependencies first: their descriptors were sent before that of the arguments.
@@ -106,7 +107,7 @@ class Intake(answers.Answers):
             payload = (*payload, self._engine.channel.take_descriptor())
         return worker_engine.Arrived(payload, held)
 
-    def _enqueue(self, work: state.Work) -> None:
+    def _enqueue(self, work: Work) -> None:
         """Give the work to whoever runs it."""
         if self._groups and self._give_to_group(work):
             return
@@ -114,7 +115,7 @@ class Intake(answers.Answers):
         if self._loop is not None:
             self._loop.notice()
 
-    def _give_to_group(self, work: state.Work) -> bool:
+    def _give_to_group(self, work: Work) -> bool:
         """Give the call to the threads of its concurrency group; False if it belongs to none."""
         group = (work.extra or {}).get("group")
         if not group or work.function_id:
@@ -124,7 +125,7 @@ class Intake(answers.Answers):
 
     # --- what is not done here -----------------------------------------------------------------------------------------
 
-    def _hand_back(self, work: state.Work) -> None:
+    def _hand_back(self, work: Work) -> None:
         """The driver has withdrawn the task.
 
         It may not have seen that we were about to start it, so tell it that we did not.

@@ -7,10 +7,9 @@ import os
 import sys
 import threading
 from collections import deque
-from typing import Any
 
-from hocket.engine import contract
 from hocket.engine.local import event_loop, flow, messages, payloads, worker_engine
+from hocket.engine.local.work import Work
 from hocket.engine.local.worker import threads
 
 FLUSH_SECONDS = 0.001
@@ -18,48 +17,6 @@ FLUSH_SECONDS = 0.001
 
 Sent = tuple[payloads.Payload, tuple[int, ...]]
 """A result, and the ids of the references inside it."""
-
-
-class Work:
-    """One task or call that stands in the row."""
-
-    __slots__ = (
-        "args",
-        "dependencies",
-        "extra",
-        "function_id",
-        "held",
-        "method",
-        "name",
-        "num_returns",
-        "number",
-        "reply_to",
-        "started",
-        "task_id",
-    )
-
-    def __init__(self, task_id: int, name: str, num_returns: int) -> None:
-        self.task_id = task_id
-        self.name = name
-        self.num_returns = num_returns
-        self.function_id = b""
-        #: Its place in all that the driver has sent; 0 for a direct call.
-        self.number = 0
-        #: The worker that called directly; 0 is the driver.
-        self.reply_to = 0
-        self.method = ""
-        self.extra: dict[str, Any] | None = None
-        self.args: worker_engine.Arrived | None = None
-        self.dependencies: list[tuple[int, worker_engine.Arrived]] = []
-        self.held: list[contract.ObjectRef[Any]] = []
-        #: When it was started; 0 if it was not.
-        self.started = 0.0
-
-    def clear(self) -> None:
-        """Let go of what it holds."""
-        self.args = None
-        self.dependencies = []
-        self.held = []
 
 
 class WorkerState:
@@ -75,8 +32,8 @@ class WorkerState:
         #: How many tasks and calls the driver has sent.
         self._taken = 0
         self._codes: dict[bytes, worker_engine.Arrived] = {}
-        self._functions: dict[bytes, Any] = {}
-        self._actor: Any = None
+        self._functions: dict[bytes, object] = {}
+        self._actor: object = None
         self._actor_error: payloads.Payload | None = None
         self._threads: threads.CallThreads[Work] | None = None
         self._groups: dict[str, threads.CallThreads[Work]] = {}

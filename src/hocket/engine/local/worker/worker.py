@@ -17,7 +17,7 @@ import os
 import signal
 import socket
 import sys
-from typing import Any, final
+from typing import final
 
 import cloudpickle  # noqa: F401 (most functions come in its form: it is to be here before the guardian forks)
 
@@ -99,7 +99,7 @@ class Worker(execution.Execution):
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if self._loop is not None:
             self._loop.cut_off()
-        ends: dict[str, Any] = {
+        ends: dict[str, object] = {
             "send_result": lambda work, result, started: forks.end(),
             "send_item": lambda work, index, item: forks.end(RuntimeError(forks.YIELDED)),
             "report": lambda work, error: forks.end(error),

@@ -21,7 +21,7 @@ told that its CPU is free. A guess: less than any task that the CPU could be len
 class ObjectAccess(submission.Submission):
     """Puts and gets."""
 
-    def put(self, value: object) -> contract.ObjectRef[Any]:
+    def put(self, value: object) -> contract.AnyRef:
         encoded = values.encode(value, by_index=True)
         contained = tuple([ref._id for ref in encoded.refs])
         if contained:
@@ -30,7 +30,7 @@ class ObjectAccess(submission.Submission):
         if not encoded.buffers:
             with self.lock:
                 return self._announce_put((payloads.INLINE, encoded.data), next(self._ids), contained)
-        ref: contract.ObjectRef[Any] | None = None
+        ref: contract.AnyRef | None = None
 
         def announce(payload: payloads.Payload) -> None:
             nonlocal ref
@@ -44,14 +44,14 @@ class ObjectAccess(submission.Submission):
         with self.lock:
             return self._announce_put(payload, object_id, contained)
 
-    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[Any]:
+    def put_error(self, error: exceptions.TaskError) -> contract.ObjectRef[object]:
         payload = payloads.encode_error(error)
         with self.lock:
             return self._announce_put(payload, next(self._ids), ())
 
     def _announce_put(
         self, payload: payloads.Payload, object_id: int, contained: tuple[int, ...]
-    ) -> contract.ObjectRef[Any]:
+    ) -> contract.ObjectRef[object]:
         if faults.plan is not None:
             faults.plan.reach("worker.in_put")
         message = (messages.PUT, object_id, self.send_payload(payload), contained)
@@ -61,7 +61,7 @@ class ObjectAccess(submission.Submission):
             self.channel.post_short(message)
         return self._own(object_id)
 
-    def get(self, refs: Sequence[contract.ObjectRef[Any]], timeout_s: float | None) -> list[Any]:
+    def get(self, refs: Sequence[contract.AnyRef], timeout_s: float | None) -> list[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         missing = {ref._id for ref in refs if ref._id not in self._arrived}
         if missing:
@@ -71,7 +71,7 @@ class ObjectAccess(submission.Submission):
         with values.hold_collector():
             return [self._open(ref._id, refs, deadline) for ref in refs]
 
-    def wait(self, refs: Sequence[contract.ObjectRef[Any]], num_ready: int, timeout_s: float | None) -> list[bool]:
+    def wait(self, refs: Sequence[contract.AnyRef], num_ready: int, timeout_s: float | None) -> list[bool]:
         with self.lock:
             unknown = [ref._id for ref in refs if not self._is_there(ref._id)]
             enough = num_ready - (len(refs) - len(unknown))
@@ -105,7 +105,7 @@ class ObjectAccess(submission.Submission):
                 callback = self.flush_soon
         callback()
 
-    def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[Any]:
+    def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[object]:
         with self.lock:
             self.channel.post((messages.TAKE, stream._id, index))
             return self._own(ids.build_item_id(stream._id, index))
@@ -226,7 +226,7 @@ class ObjectAccess(submission.Submission):
 
     # --- opening -------------------------------------------------------------------------------------------------------
 
-    def _open(self, object_id: int, refs: Sequence[contract.ObjectRef[object]], deadline: float | None) -> Any:
+    def _open(self, object_id: int, refs: Sequence[contract.ObjectRef[object]], deadline: float | None) -> object:
         """Return one of the values; raise if it, or another one that has arrived, is an error."""
         while True:
             with self.lock:
@@ -242,7 +242,7 @@ class ObjectAccess(submission.Submission):
                     return self.open_payload(ref._id, other)
             self._fetch({object_id}, len(refs), None if deadline is None else max(0.0, deadline - time.monotonic()))
 
-    def open_payload(self, object_id: int, found: state.Arrived) -> Any:
+    def open_payload(self, object_id: int, found: state.Arrived) -> object:
         """Return a value that has arrived; raise it if it is an error."""
         payload = found.payload
         if payload[0] == payloads.SEGMENT:
@@ -253,7 +253,7 @@ class ObjectAccess(submission.Submission):
                 os.close(fd)
         return payloads.open_payload(payload, found.held)
 
-    def open_code(self, found: state.Arrived) -> Any:
+    def open_code(self, found: state.Arrived) -> object:
         """Return a function that has arrived.
 
         If it cannot be loaded, `found` stays as it is, and this may be called again.

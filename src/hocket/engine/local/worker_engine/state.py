@@ -121,7 +121,7 @@ class WorkerEngineState(contract.Engine):
         self._arrived: dict[int, Arrived] = {}
         self._wanted: set[int] = set()
         self._ready: set[int] = set()
-        self._answers: dict[int, tuple[bool, bytes, list[contract.ObjectRef[Any]]]] = {}
+        self._answers: dict[int, tuple[bool, bytes, list[contract.ObjectRef[object]]]] = {}
         self._room_questions: set[int] = set()
         self._receipts: dict[int, int] = {}
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
@@ -140,7 +140,7 @@ class WorkerEngineState(contract.Engine):
         self._notes_sent = 0.0
         self._unmapped: deque[int] = deque()
         self._exported: set[bytes] = set()
-        self._options_blobs: dict[Any, bytes] = {}
+        self._options_blobs: dict[object, bytes] = {}
         self.guard = interrupts.InterruptGuard(self.lock)
         self.reactor = reactor.Reactor(
             self,
@@ -236,7 +236,7 @@ class WorkerEngineState(contract.Engine):
 
     # --- counts --------------------------------------------------------------------------------------------------------
 
-    def hold(self, object_ids: Sequence[int]) -> list[contract.ObjectRef[Any]]:
+    def hold(self, object_ids: Sequence[int]) -> list[contract.ObjectRef[object]]:
         """Count a receipt for each reference that came with a message, and return handles that keep them."""
         held = []
         for object_id in object_ids:
@@ -244,7 +244,7 @@ class WorkerEngineState(contract.Engine):
             held.append(self.intern(object_id))
         return held
 
-    def intern(self, object_id: int) -> contract.ObjectRef[Any]:
+    def intern(self, object_id: int) -> contract.AnyRef:
         with self.lock:  # the background reader must not give receipts back between the look and the new handle
             return super().intern(object_id)
 
@@ -254,7 +254,7 @@ class WorkerEngineState(contract.Engine):
                 self._receipts[object_id] = 1
                 self.channel.post((messages.ADOPT, object_id))
 
-    def _own(self, object_id: int) -> contract.ObjectRef[Any]:
+    def _own(self, object_id: int) -> contract.ObjectRef[object]:
         """Return the first handle on an object that this process has just announced to the driver."""
         self._receipts[object_id] = 1
         return contract.ObjectRef(object_id, self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hocket import exceptions
 from hocket.engine import contract, faults, rules, values
@@ -22,7 +22,7 @@ class Submission(questions.Questions):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[Any]]:
+    ) -> list[contract.ObjectRef[object]]:
         self._check_feasible(options.shape, exceptions.TaskUnschedulableError, f"Task `{options.name}`")
         return self._submit(function, args, kwargs, options, options.num_returns)
 
@@ -53,7 +53,7 @@ class Submission(questions.Questions):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[Any]]:
+    ) -> list[contract.ObjectRef[object]]:
         encoded, top = values.encode_arguments(args, kwargs, options.name)
         options_blob = self._options_blobs.get(options) or self._encode_options(options)
         stored = self._build_arguments(encoded)
@@ -92,7 +92,7 @@ class Submission(questions.Questions):
         kwargs: dict[str, object],
         options: records.TaskOptions | records.ActorOptions,
         num_returns: int,
-    ) -> list[contract.ObjectRef[Any]]:
+    ) -> list[contract.AnyRef]:
         encoded, top = values.encode_arguments(args, kwargs, function.name)
         options_blob = self._options_blobs.get(options) or self._encode_options(options)
         if function.id not in self._exported:
@@ -118,7 +118,7 @@ class Submission(questions.Questions):
         method: str,
         payload: payloads.Payload | None,
         options: records.TaskOptions,
-    ) -> list[contract.ObjectRef[Any]] | None:
+    ) -> list[contract.ObjectRef[object]] | None:
         """Make a call by a direct channel; None if there is none. Called with the lock held."""
         direct = self.direct.find_channel(actor._id)
         if direct is None:

@@ -42,7 +42,7 @@ class TrainingIterator:
         self._budget = budget.Budget({"max_retries": max_retries})
         self._on_end = on_end
         self._is_over = False
-        self._results: list[Any] | None = None
+        self._results: list[object] | None = None
         self._ranks: ranks.Ranks = self._guard(self._start)
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
@@ -85,7 +85,7 @@ class TrainingIterator:
         if not self._is_over:
             self._end(is_good=False)
 
-    def _take(self) -> list[dict[str, Any]] | None:
+    def _take(self) -> list[dict[str, object]] | None:
         """Return the next report of each rank; None after the last."""
         while True:
             try:

@@ -213,7 +213,7 @@ class ThreadRank(Ranks):
         self._use_gpu = scaling.use_gpu
         self._actor = rank_actor.RankActor(is_process=False)
         self._thread: threading.Thread | None = None
-        self._returned: Any = None
+        self._returned: object = None
         self._error: BaseException | None = None
         if hook is not None:
             hook()

@@ -54,7 +54,7 @@ class RankSession:
         """Hand metrics to the driver, and wait until it has taken them."""
         self._hand_over("report", {**metrics, **self._describe()})
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self) -> dict[str, object]:
         """Return what every report says besides its metrics."""
         now = time.monotonic()
         self._iteration += 1
@@ -95,7 +95,7 @@ def perform(task: Task, function: Callable[..., Any], args: tuple[Any, ...]) -> 
     return function(*args)
 
 
-def _unwrap(state: dict[str, Any]) -> dict[str, Any]:
+def _unwrap(state: dict[str, Any]) -> dict[str, object]:
     """Return the state with models in place of their DistributedDataParallel wrappers, which cannot be loaded without the group."""
     torch = sys.modules.get("torch")  # a wrapper can only be there if torch is; it is not imported for this
     if torch is None or not torch.distributed.is_available():

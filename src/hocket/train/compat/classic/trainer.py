@@ -312,7 +312,7 @@ def _build_backend(given: object) -> backend_module.BackendConfig:
     return built
 
 
-def _build_args(function: object, config: object) -> tuple[Any, ...]:
+def _build_args(function: object, config: object) -> tuple[object, ...]:
     """Check a training function; return what it is called with."""
     if not callable(function):
         raise TypeError(

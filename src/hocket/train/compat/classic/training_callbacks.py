@@ -289,7 +289,7 @@ def _list_ranks(given: object) -> list[int] | None:
     return ranks  # type: ignore[return-value]  # all are ints
 
 
-def _pick(results: list[dict[str, object]], rank: int) -> dict[str, Any]:
+def _pick(results: list[dict[str, object]], rank: int) -> dict[str, object]:
     if not 0 <= rank < len(results):
         raise ValueError(
             f"There is no rank {rank} to log: there are {len(results)}, from 0. Name another in worker_to_log or workers_to_log."

@@ -10,7 +10,7 @@ import json
 import os
 import zipfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket.train.frameworks.jax import trees
+
+Array: TypeAlias = npt.NDArray[Any]
 
 DTYPES: Final = ".dtypes"
 """The array that says what the others were, as JSON."""
@@ -52,7 +54,7 @@ def save_pytree(path: str | os.PathLike[str], tree: object) -> None:
         (2, 3)
     """
     leaves, values, _ = trees.list_leaves(tree, "save_pytree")
-    arrays: dict[str, npt.NDArray[Any]] = {}
+    arrays: dict[str, Array] = {}
     for leaf, value in zip(leaves, values, strict=True):
         if isinstance(value, jax.core.Tracer):
             raise TypeError(  # an error of the caller's, like a leaf that is no array
@@ -130,12 +132,12 @@ def _name_dtype(value: Any) -> str:
     return f"{_KEY}{jax.random.key_impl(value)}" if trees.is_key(value) else str(value.dtype)
 
 
-def _to_plain(value: object) -> npt.NDArray[Any]:
+def _to_plain(value: object) -> Array:
     array = np.asarray(jax.random.key_data(value) if trees.is_key(value) else value)
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 
 
-def _from_plain(array: npt.NDArray[Any], dtype: str) -> Any:
+def _from_plain(array: Array, dtype: str) -> object:
     if dtype.startswith(_KEY):
         return jax.random.wrap_key_data(array, impl=dtype.removeprefix(_KEY))
     kind = jnp.dtype(dtype)

@@ -118,7 +118,7 @@ def synchronize(params: object, state: object) -> tuple[Any, Any]:
     return framework.FRAMEWORK.get_state("synchronize").synchronize(params, state)
 
 
-def _unwrap(value: object) -> tuple[Any, Callable[[Any], Any]]:
+def _unwrap(value: object) -> tuple[object, Callable[[object], object]]:
     """Return an array that numpy knows, and what makes of it what it was."""
     if trees.is_key(value):
         kind = jax.random.key_impl(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import final
 
 from hocket import data
 from hocket.train import configs, data_parallel_trainer, strategies, validation
@@ -61,7 +61,7 @@ class JaxTrainer(data_parallel_trainer.DataParallelTrainer):
         self,
         train_loop_per_worker: Callable[..., object],
         *,
-        train_loop_config: dict[str, Any] | None = None,
+        train_loop_config: Mapping[str, object] | None = None,
         strategy: strategies.Strategy | None = None,
         jax_config: config.JaxConfig | None = None,
         scaling_config: configs.ScalingConfig | None = None,

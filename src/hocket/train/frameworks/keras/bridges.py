@@ -31,11 +31,10 @@ from typing import Any, Final, TypeAlias, final
 
 import keras
 import numpy as np
-import numpy.typing as npt
 
 from hocket.train.strategies import strategy
 
-OnHost: TypeAlias = Callable[[npt.NDArray[Any], float], None]
+OnHost: TypeAlias = Callable[[strategy.Array, float], None]
 """Changes an array in place, given the number of rows; its last element has no meaning."""
 
 Gather: TypeAlias = Callable[[Sequence[strategy.Slices], float], Sequence[strategy.Slices]]
@@ -81,8 +80,8 @@ class Crossing:
         return [None if gradient is None else next(back) for gradient in gradients]
 
     def call(
-        self, flat: npt.NDArray[Any], slices: Sequence[strategy.Slices] = ()
-    ) -> tuple[npt.NDArray[Any], Sequence[strategy.Slices]]:
+        self, flat: strategy.Array, slices: Sequence[strategy.Slices] = ()
+    ) -> tuple[strategy.Array, Sequence[strategy.Slices]]:
         """Called on the host."""
         try:
             rows = float(flat[-1])
@@ -104,7 +103,7 @@ def _find_sizes(gradients: Sequence[Any]) -> list[int]:
     return [math.prod(gradient.shape) for gradient in gradients]
 
 
-def _cross_tensorflow(crossing: Crossing, given: Sequence[object], rows: object) -> list[Any]:
+def _cross_tensorflow(crossing: Crossing, given: Sequence[object], rows: object) -> list[object]:
     import tensorflow as tf
 
     some = [one for one in given if crossing.keeps_slices and isinstance(one, tf.IndexedSlices)]
@@ -131,7 +130,7 @@ def _cross_tensorflow(crossing: Crossing, given: Sequence[object], rows: object)
     return [_rebuild_slices(one, *next(pairs)) if any(one is other for other in some) else next(back) for one in given]
 
 
-def _rebuild_slices(like: Any, indices: Any, values: Any) -> Any:
+def _rebuild_slices(like: Any, indices: Any, values: Any) -> object:
     import tensorflow as tf
 
     indices.set_shape([None])
@@ -139,7 +138,7 @@ def _rebuild_slices(like: Any, indices: Any, values: Any) -> Any:
     return tf.IndexedSlices(tf.cast(values, like.dtype), tf.cast(indices, like.indices.dtype), like.dense_shape)
 
 
-def _cross_jax(crossing: Crossing, gradients: Sequence[Any], rows: object) -> list[Any]:
+def _cross_jax(crossing: Crossing, gradients: Sequence[Any], rows: object) -> list[object]:
     import jax
     from jax.experimental import io_callback
 
@@ -156,10 +155,10 @@ def _cross_jax(crossing: Crossing, gradients: Sequence[Any], rows: object) -> li
     ]
 
 
-def _cross_torch(crossing: Crossing, gradients: Sequence[Any], rows: Any) -> list[Any]:
+def _cross_torch(crossing: Crossing, gradients: Sequence[Any], rows: Any) -> list[object]:
     import torch
 
-    def cross() -> list[Any]:
+    def cross() -> list[object]:
         dtype = getattr(torch, _choose_dtype(gradients))
         parts = [gradient.detach().reshape(-1).to(dtype) for gradient in gradients]
         flat = torch.cat([*parts, torch.tensor([float(rows)], dtype=dtype, device=parts[0].device)])

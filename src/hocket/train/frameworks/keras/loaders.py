@@ -104,7 +104,7 @@ def prepare_arrays(
     return PreparedArrays(arrays, cursor, whole)
 
 
-def _check_array(array: object) -> Any:
+def _check_array(array: object) -> object:
     if isinstance(array, np.ndarray) and array.ndim:
         return array
     if hasattr(array, "__array__") and np.ndim(array):
@@ -115,7 +115,7 @@ def _check_array(array: object) -> Any:
     )
 
 
-def _without_lists(given: object) -> Any:
+def _without_lists(given: object) -> object:
     """Return a structure with tuples for lists, where Keras reads through TensorFlow, whose data sets know no lists."""
     if keras.backend.backend() != "tensorflow":
         return given

@@ -339,20 +339,20 @@ class _Follower(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not
         self._filler: int | None = None
         self._metrics: list[Any] = []
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
         self._prepared.begin_fit()
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         self._taken = 0
         self._filler = None if self._data is None else self._data.begin_epoch()
         self._prepared.begin_epoch(self._filler)
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, object] | None = None) -> None:
         if batch == self._filler:
             variables.attach(self.model)
             self._metrics = [variables.read(one) for one in self._list_states()]
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
         count = batch + 1 - self._taken
         self._taken = batch + 1
         if batch == self._filler:
@@ -380,11 +380,11 @@ class _OneCall(keras.callbacks.CallbackList):  # type: ignore[misc]  # Keras is 
         self.is_last = False
         self.last_logs: Any = None
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, object] | None = None) -> None:
         if not self.is_last:
             super().on_train_begin(logs)
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: dict[str, object] | None = None) -> None:
         self.last_logs = logs
         if self.is_last:
             super().on_train_end(logs)

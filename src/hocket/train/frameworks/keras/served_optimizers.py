@@ -54,7 +54,7 @@ def convert(optimizer: Any, variable: Any) -> ps.Optimizer:
     return rule(config, float(config["weight_decay"]) if decays else 0.0)
 
 
-def _find_rule(kind: type) -> Callable[[Mapping[str, Any], float], ps.Optimizer] | None:
+def _find_rule(kind: type) -> Callable[[Mapping[str, object], float], ps.Optimizer] | None:
     if not kind.__module__.startswith("keras."):
         return None  # the user's own may compute anything
     return next((_RULES[one] for one in kind.__mro__ if one in _RULES), None)  # on torch Keras derives from them
@@ -89,7 +89,7 @@ def _convert_adagrad(config: Mapping[str, Any], decay: float) -> ps.Optimizer:
     return ps.Adagrad(lr=_LR, initial_accumulator=config["initial_accumulator_value"], eps=config["epsilon"])
 
 
-_RULES: Final[Mapping[type, Callable[[Mapping[str, Any], float], ps.Optimizer]]] = {
+_RULES: Final[Mapping[type, Callable[[Mapping[str, object], float], ps.Optimizer]]] = {
     keras.optimizers.SGD: _convert_sgd,
     keras.optimizers.Adam: _convert_adam,
     keras.optimizers.AdamW: _convert_adam,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import keras
 import numpy as np
@@ -17,6 +17,8 @@ from hocket import ps
 from hocket.train import strategies
 from hocket.train.frameworks.keras import served_optimizers
 
+Array: TypeAlias = npt.NDArray[Any]
+
 
 def attach(model: object) -> None:
     """Have the model's variables be what the steps so far have made of them."""
@@ -25,7 +27,7 @@ def attach(model: object) -> None:
         sync()
 
 
-def read(variable: Any) -> npt.NDArray[Any]:
+def read(variable: Any) -> Array:
     """Return a copy of a variable's value."""
     value = variable.value
     if keras.backend.backend() == "tensorflow":  # Keras asks numpy, here and below, in a way that numpy warns of
@@ -38,12 +40,12 @@ def read(variable: Any) -> npt.NDArray[Any]:
     return np.array(keras.ops.convert_to_numpy(value))
 
 
-def read_flat(given: Sequence[object]) -> npt.NDArray[Any]:
+def read_flat(given: Sequence[object]) -> Array:
     """Return all values in one array of float32, or of float64 if one of them is."""
     return strategies.flatten([read(variable) for variable in given])
 
 
-def write_flat(given: Sequence[Any], flat: npt.NDArray[Any]) -> None:
+def write_flat(given: Sequence[Any], flat: Array) -> None:
     """Set values from what `read_flat` returned, or what was made of it."""
     for variable, array in zip(given, strategies.unflatten(flat, [tuple(one.shape) for one in given]), strict=True):
         variable.assign(array)
@@ -75,12 +77,12 @@ class ModelVariables(strategies.HostModel):
         """The variables' shapes."""
         return [tuple(variable.shape) for variable in self._variables]
 
-    def read(self) -> list[npt.NDArray[Any]]:
+    def read(self) -> list[Array]:
         """Return copies of the variables."""
         attach(self._get_model())
         return [read(variable) for variable in self._variables]
 
-    def write(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def write(self, arrays: Sequence[Array]) -> None:
         """Set the variables."""
         attach(self._get_model())
         strategies.check_shapes(arrays, self.shapes)

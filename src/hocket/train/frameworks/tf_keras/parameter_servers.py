@@ -206,7 +206,7 @@ class ParameterServerBackend(backend.BackendConfig):
 
 # --- in the ranks ----------------------------------------------------------------------------------------------------
 
-_server: Any = None
+_server: object = None
 """This process's; it serves as long as it is referred to."""
 
 

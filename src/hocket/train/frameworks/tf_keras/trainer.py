@@ -60,7 +60,7 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
         self,
         train_loop_per_worker: Callable[..., object],
         *,
-        train_loop_config: dict[str, Any] | None = None,
+        train_loop_config: Mapping[str, object] | None = None,
         strategy: strategies.Strategy | parameter_servers.ParameterServers | str | None = None,
         tensorflow_config: config.TensorflowConfig | None = None,
         scaling_config: configs.ScalingConfig | None = None,

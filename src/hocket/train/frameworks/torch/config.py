@@ -158,7 +158,7 @@ _GROUP_GLOBALS: Final = (
 them, too."""
 
 
-def _take_groups() -> dict[str, Any]:
+def _take_groups() -> dict[str, object]:
     return {name: getattr(distributed_c10d, name) for name in _GROUP_GLOBALS}
 
 
@@ -167,7 +167,7 @@ def _put_groups(kept: dict[str, object]) -> None:
         setattr(distributed_c10d, name, value)
 
 
-def _build_groups() -> dict[str, Any]:
+def _build_groups() -> dict[str, object]:
     return {name: type(value)() if value is not None else None for name, value in _take_groups().items()}
 
 

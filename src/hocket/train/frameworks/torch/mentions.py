@@ -45,7 +45,7 @@ def _is_from(value: object, module: str) -> bool:
     return isinstance(value, types.FunctionType | type) and f"{value.__module__}.".startswith(f"{module}.")
 
 
-def _open_cells(function: types.FunctionType) -> Iterator[Any]:
+def _open_cells(function: types.FunctionType) -> Iterator[object]:
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # nothing is in it yet
             yield cell.cell_contents

@@ -43,7 +43,7 @@ class _Forward:
         self._device_type = device_type
         self._dtype = dtype
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         with torch.autocast(self._device_type, self._dtype):
             outputs = self._function(self._model, *args, **kwargs)
         return pytree.tree_map_only(torch.Tensor, _widen, outputs)

@@ -43,7 +43,7 @@ class Meeting:
     store: Any = None
 
 
-_server: Any = None  # rank 0's store: it serves the others as long as the process lives
+_server: object = None  # rank 0's store: it serves the others as long as the process lives
 
 
 def arrange(group: worker_group.WorkerGroup, timeout_s: float) -> Meeting:

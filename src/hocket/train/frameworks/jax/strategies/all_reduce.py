@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from hocket.train import strategies
 from hocket.train.frameworks.jax.strategies import averaging, strategy
 
-_SHORT: Final[Mapping[str, Any]] = {"fp16": jnp.float16, "bf16": jnp.bfloat16}
+_SHORT: Final[Mapping[str, object]] = {"fp16": jnp.float16, "bf16": jnp.bfloat16}
 
 
 @final
@@ -45,5 +45,5 @@ class Exchange(strategy.Exchange):
         return optimizer._replace(update=update)
 
 
-def _shorten(compression: str, dtype: object) -> Any:
+def _shorten(compression: str, dtype: object) -> object:
     return _SHORT[compression] if jnp.issubdtype(dtype, jnp.floating) else dtype

@@ -84,7 +84,7 @@ class Exchange(strategy.Exchange):
                 count=state.count + 1, apart=jnp.where(early, 0, state.apart + 1).astype(jnp.int32), inner=inner
             )
 
-            def meet(steps: object, state: LocalSGDState) -> Any:
+            def meet(steps: object, state: LocalSGDState) -> object:
                 moved = jax.tree.map(lambda param, step: jnp.asarray(param + step, param.dtype), params, steps)
                 common, state = self._meet(moved, state)
                 found = jax.tree.map(averaging.find_step, params, common, steps)
@@ -108,21 +108,21 @@ class Exchange(strategy.Exchange):
         )
         return common, whole
 
-    def _average(self, tree: object) -> Any:
+    def _average(self, tree: object) -> object:
         return averaging.compute_means(tree, self._world_size, "prepare_optimizer")
 
-    def _compute_mean(self, params: object) -> Any:
+    def _compute_mean(self, params: object) -> object:
         wide = jax.tree.map(
             lambda param: param.astype(host_calls.widen(param.dtype)) if trees.is_inexact(param) else param, params
         )
         return averaging.compute_means(wide, self._world_size, "prepare_optimizer", floats_only=False)
 
-    def _settle(self, params: object, state: LocalSGDState) -> tuple[Any, LocalSGDState]:
+    def _settle(self, params: object, state: LocalSGDState) -> tuple[object, LocalSGDState]:
         """Return the common parameters where no rank has stepped since the last meeting: only their last digits may differ."""
         common = self._compute_mean(params)
         return jax.tree.map(lambda param, mean: mean.astype(param.dtype), params, common), state
 
-    def _meet(self, params: object, state: LocalSGDState) -> tuple[Any, LocalSGDState]:
+    def _meet(self, params: object, state: LocalSGDState) -> tuple[object, LocalSGDState]:
         """Return the common parameters, and take the outer step."""
         common = self._compute_mean(params)
         if self._outer is not None:
@@ -149,6 +149,6 @@ def _check_state(state: object) -> None:
         )
 
 
-def _copy_wide(param: object) -> Any:
+def _copy_wide(param: object) -> object:
     array = jnp.asarray(param)
     return jnp.array(array, host_calls.widen(array.dtype), copy=True)

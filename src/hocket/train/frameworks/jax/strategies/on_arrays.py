@@ -150,14 +150,14 @@ class OnArrays(strategy.Exchange):
 
     # --- in the program -----------------------------------------------------------------------------------------------
 
-    def _average(self, gradients: object, count: object = None, params: object = None) -> Any:
+    def _average(self, gradients: object, count: object = None, params: object = None) -> object:
         if not self._runtime.averages_gradients:
             return gradients
         if self._looks_first and params is not None:
             return self._travel(_GRADIENTS, gradients, count, params)
         return self._travel(_GRADIENTS, gradients)
 
-    def _travel(self, visitor: str, tree: object, count: object = None, before: object = None) -> Any:
+    def _travel(self, visitor: str, tree: object, count: object = None, before: object = None) -> object:
         """Return what the host makes of a tree's floats.
 
         Args:

@@ -12,7 +12,7 @@ from torch.nn import parallel
 from hocket.train import strategies
 from hocket.train.frameworks.torch.strategies import closures, sharding, strategy
 
-_HOOKS: Final[Mapping[str, Callable[..., Any]]] = {
+_HOOKS: Final[Mapping[str, Callable[..., object]]] = {
     "fp16": default_hooks.fp16_compress_hook,
     # DistributedDataParallel refuses this one by its name where there is no NCCL, but it works with every backend that
     # adds bfloat16.

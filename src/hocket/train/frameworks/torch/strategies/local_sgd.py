@@ -104,7 +104,7 @@ class _Meetings:
         self._anchors: dict[torch.Tensor, torch.Tensor] = {}
         self._outer: torch.optim.Optimizer | None = None
         #: What was loaded and waits for the anchors.
-        self._loaded: Mapping[str, Any] | None = None
+        self._loaded: Mapping[str, object] | None = None
         self._hooks = [
             optimizer.register_state_dict_post_hook(self._add_state),
             optimizer.register_load_state_dict_pre_hook(self._take_state),
@@ -122,7 +122,7 @@ class _Meetings:
             self._average_gradients()
             return None
 
-        def compute() -> Any:
+        def compute() -> object:
             loss = closure()
             self._average_gradients()
             device = list_parameters(optimizer)[0].device
@@ -208,7 +208,7 @@ class _Meetings:
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def _add_state(self, optimizer: torch.optim.Optimizer, state: dict[str, object]) -> None:
-        mine: dict[str, Any] = {"count": self._count, "apart": self._apart}
+        mine: dict[str, object] = {"count": self._count, "apart": self._apart}
         if self._outer is not None:
             mine["outer"] = self._outer.state_dict()
             mine["anchors"] = list(self._anchors.values()) if self._apart else None  # else they are the weights

@@ -76,7 +76,7 @@ def _convert_adagrad(group: Mapping[str, Any]) -> ps.Optimizer:
     )
 
 
-_RULES: Final[Mapping[type, Callable[[Mapping[str, Any]], ps.Optimizer]]] = {
+_RULES: Final[Mapping[type, Callable[[Mapping[str, object]], ps.Optimizer]]] = {
     torch.optim.SGD: _convert_sgd,
     torch.optim.Adam: _convert_adam,
     torch.optim.AdamW: _convert_adamw,

@@ -126,7 +126,7 @@ class _Lookup(torch.autograd.Function):
         return torch.nn.functional.embedding(places, rows)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: torch.Tensor) -> object:
         places, ids = ctx.saved_tensors
         (grad,) = grads
         flat = places.reshape(-1)
