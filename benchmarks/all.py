@@ -7,7 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAMS = ("startup", "core", "envelope", "idle", "store", "launch", "collective", "train_jax", "parameter_server")
+PROGRAMS = (
+    "startup",
+    "core",
+    "envelope",
+    "idle",
+    "idle_actors",
+    "store",
+    "launch",
+    "collective",
+    "train_jax",
+    "parameter_server",
+)
 
 
 def main() -> int:

@@ -9,10 +9,8 @@ import typing as _typing
 from types import ModuleType as _ModuleType
 
 from hocket import actor as actor
-from hocket import dag as dag
 from hocket import exceptions as exceptions
 from hocket import runtime_env as runtime_env
-from hocket import util as util
 from hocket.core.actor import ActorClass as ActorClass
 from hocket.core.actor import ActorHandle as ActorHandle
 from hocket.core.actor import method as method
@@ -44,9 +42,12 @@ from hocket.version import __version__ as __version__
 ObjectID = ObjectRef
 """Ray's older name."""
 
-_LATER = ("cloudpickle", "data", "ps", "train")
+_LATER = ("cloudpickle", "dag", "data", "ps", "train", "util")
 
-if not _typing.TYPE_CHECKING:  # else no wrong name would be found
+if _typing.TYPE_CHECKING:
+    from hocket import dag as dag
+    from hocket import util as util
+else:  # or no wrong name would be found
 
     def __getattr__(name: str) -> _ModuleType:
         """Import a room when it is first asked for: ``hocket.data``, as programs for Ray have it, costs nothing where it is not used."""

@@ -105,10 +105,12 @@ class Reactor:
         self._poked = False
         self._unparked = threading.Event()
         self._is_parked = False
-        self._closed = False
         self._reader = threading.Thread(target=self._run_reader, name=name, daemon=True)
         self._reader_id: int | None = None
+        self._closed = False
         self._is_retired = False
+        #: Set with either of the two: the reader sleeps on it, so nobody waits for a tick to pass.
+        self._dismissed = threading.Event()
         #: Hangs while somebody waits.
         self.bell = bell.Bell(owner, self._wake)
         #: What is to be called without the lock after the round of messages that brought it about; must be quick.
@@ -201,8 +203,7 @@ class Reactor:
         """Send the background reader away: from now on an event loop calls `handle_arrived`."""
         with self._lock:
             self._is_retired = True
-            self._unparked.set()
-            os.eventfd_write(self._wake_fd, 1)
+            self._dismiss()
         if self._reader.is_alive():
             self._reader.join()
 
@@ -283,7 +284,13 @@ class Reactor:
             elif self._is_parked:
                 self._unparked.wait()
             else:
-                time.sleep(TICK_SECONDS)
+                self._dismissed.wait(TICK_SECONDS)
+
+    def _dismiss(self) -> None:
+        """Have the background reader end, wherever it waits."""
+        self._dismissed.set()
+        self._unparked.set()
+        os.eventfd_write(self._wake_fd, 1)
 
     def _try_to_read(self, failures: int) -> int:
         """Read, and return how many rounds in a row have failed: without a background reader, futures would wait for ever."""
@@ -349,8 +356,7 @@ class Reactor:
             if self._closed:
                 return
             self._closed = True
-            self._unparked.set()
-            os.eventfd_write(self._wake_fd, 1)
+            self._dismiss()
         if (
             self._reader.is_alive() and threading.current_thread() is not self._reader
         ):  # which may call this in a callback

@@ -124,7 +124,9 @@ class ProcessActorContract:
         sleeping = sleeper.sleep.remote()
         programs.wait_until(lambda: bool(api.get(sleeper.look.remote())))
         api.cancel(sleeping)
-        with pytest.raises(exceptions.TaskCancelledError, match=r"^(Call `\S*Sleeper.sleep`|The task) was cancelled"):  # Ray says no name
+        with pytest.raises(
+            exceptions.TaskCancelledError, match=r"^(Call `\S*Sleeper.sleep`|The task) was cancelled"
+        ):  # Ray says no name
             api.get(sleeping)
         assert api.get(sleeper.look.remote()) == ["started", "cancelled"]
         with pytest.raises(ValueError, match="force=True is not supported"):
