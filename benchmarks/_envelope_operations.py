@@ -19,7 +19,10 @@ NUMBERS = list(range(10_000))
 """What each object holds: Ray's choice."""
 
 QUEUED = {OURS: 1_000_000}
-"""Tasks in the long row. What is reported is a cost for each task, so a peer that would need hours has a shorter one."""
+"""Tasks in the long row.
+
+What is reported is a cost for each task, so a peer that would need hours has a shorter one.
+"""
 QUEUED_BY_OTHERS = 50_000
 
 _queue_figures: dict[str, float] = {}
@@ -100,7 +103,8 @@ def get_queue_figure(ray_like: Any, divisor: int, name: str) -> float:
 
 
 def measure_queue(ray_like: Any, count: int) -> dict[str, float]:
-    """Submit a long row behind tasks that hold every CPU, let it go, and read the results in the order of submission."""
+    """Submit a long row behind tasks that hold every CPU, let it go, and read the results in the order of
+    submission."""
     process = psutil.Process()
 
     @ray_like.remote

@@ -43,8 +43,10 @@ PEERS = {
     "synchronous": "torch",
     "tensorflow": "tensorflow",
 }
-"""Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy, `array` a loop over one in memory; the
-cores are JAX's without us; `in place` is ours without a journal, `synchronous` ours in steps."""
+"""Peer to the module it needs. `futures` is ProcessPoolExecutor, `pool` is multiprocessing.Pool, `memcpy` a plain copy,
+`array` a loop over one in memory; the cores are JAX's without us; `in place` is ours without a journal, `synchronous`
+ours in steps.
+"""
 
 LIMIT_SECONDS = 1800
 """Longest that one side may take for one round; Ray needs some 300 on two cores. Guessed."""

@@ -1,7 +1,7 @@
 """The process that measures one side.
 
-`python _sides.py LIST SIDE FILE` measures one side of a list of operations, `core` or `envelope`, and appends a JSON line to FILE
-for each operation.
+`python _sides.py LIST SIDE FILE` measures one side of a list of operations, `core` or `envelope`, and appends a JSON
+line to FILE for each operation.
 """
 
 import argparse

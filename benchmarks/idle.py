@@ -1,4 +1,6 @@
-"""What an open session costs that does nothing: memory and processor time of all its processes together. Beside Ray and Dask.
+"""What an open session costs that does nothing: memory and processor time of all its processes together.
+
+Beside Ray and Dask.
 
 python benchmarks/idle.py
 """

@@ -1,7 +1,9 @@
-"""Feeding 28x28 images to a training loop: a dataset's shard, beside a loop over an array in memory and beside Ray Data's shard.
+"""Feeding 28x28 images to a training loop: a dataset's shard, beside a loop over an array in memory and beside Ray
+Data's shard.
 
-All three run as the one rank of a trainer, with one thread: `array` as ours, with the images in the rank's own memory and no dataset. A row is an image and its label, 785
-numbers. The first epoch is not counted; of the others the fastest is, because others use the machine too.
+All three run as the one rank of a trainer, with one thread: `array` as ours, with the images in the rank's own memory
+and no dataset. A row is an image and its label, 785 numbers. The first epoch is not counted; of the others the fastest
+is, because others use the machine too.
 
 python benchmarks/ingest.py
 """

@@ -1,7 +1,9 @@
-"""Keras LeNet (44,426 parameters) in two ranks of 64 rows a step each: our collectives beside TensorFlow's own, and beside one process.
+"""Keras LeNet (44,426 parameters) in two ranks of 64 rows a step each: our collectives beside TensorFlow's own, and
+beside one process.
 
-Ours is Keras 3 with `hocket.train.keras.prepare_model`; TensorFlow's is MultiWorkerMirroredStrategy with tf-keras, in ranks that a TensorflowTrainer starts.
-Both read the same rows from a ``tf.data.Dataset`` in memory; ours also from `prepare_arrays`, which keeps the sample ledger. The sides take turns.
+Ours is Keras 3 with `hocket.train.keras.prepare_model`; TensorFlow's is MultiWorkerMirroredStrategy with tf-keras, in
+ranks that a TensorflowTrainer starts. Both read the same rows from a ``tf.data.Dataset`` in memory; ours also from
+`prepare_arrays`, which keeps the sample ledger. The sides take turns.
 
     python benchmarks/keras3.py
 """

@@ -1,4 +1,5 @@
-"""From nothing to the first step of training on two ranks: `hocket run` beside torchrun, and a `TorchTrainer` beside Ray Train's.
+"""From nothing to the first step of training on two ranks: `hocket run` beside torchrun, and a `TorchTrainer` beside
+Ray Train's.
 
 python benchmarks/launch.py
 """

@@ -1,4 +1,6 @@
-"""What the order of an epoch costs: the ledger beside a shuffled list, as numpy makes one. Processor time of one thread.
+"""What the order of an epoch costs: the ledger beside a shuffled list, as numpy makes one.
+
+Processor time of one thread.
 
 python benchmarks/ledger.py
 """

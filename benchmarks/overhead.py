@@ -2,8 +2,8 @@
 
 python benchmarks/overhead.py --only tasks
 
-Both sides are in one process, on one Ray, and take turns at each operation: a second Ray would differ from the first by more than
-what is measured here.
+Both sides are in one process, on one Ray, and take turns at each operation: a second Ray would differ from the first by
+more than what is measured here.
 """
 
 import os

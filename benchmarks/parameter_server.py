@@ -1,13 +1,17 @@
 """Parameter servers: two workers and one server, beside TensorFlow's ParameterServerStrategy.
 
-Each sample of a side is a program of its own, from nothing to its last row; the sides take turns. Both sides do the same: closures that do nothing; closures that draw a
-number, add it to a variable and read it; a perceptron 784-700-500-10 on batches of 128, whose gradients SGD applies; a table of 200,000 x 64 of which a batch of 256 bags
-of 32 ids (Zipf, 1.3) is looked up, summed, and pushed back. Our workers compute with torch, on a thread each; TensorFlow's are as it sets them up itself.
+Each sample of a side is a program of its own, from nothing to its last row; the sides take turns. Both sides do the
+same: closures that do nothing; closures that draw a number, add it to a variable and read it; a perceptron
+784-700-500-10 on batches of 128, whose gradients SGD applies; a table of 200,000 x 64 of which a batch of 256 bags of
+32 ids (Zipf, 1.3) is looked up, summed, and pushed back. Our workers compute with torch, on a thread each; TensorFlow's
+are as it sets them up itself.
 
-`in place` is ours without the journal: updates write over the values that they read, and a process that dies in the middle leaves half an update. It tells what surviving costs.
+`in place` is ours without the journal: updates write over the values that they read, and a process that dies in the
+middle leaves half an update. It tells what surviving costs.
 
-The last row is how long two workers, of which one takes five times as long for a step, need to bring a perceptron's loss down: ours alone, asynchronous beside
-`synchronous`, where a step is the mean of both and, being of twice the batch, twice as long.
+The last row is how long two workers, of which one takes five times as long for a step, need to bring a perceptron's
+loss down: ours alone, asynchronous beside `synchronous`, where a step is the mean of both and, being of twice the
+batch, twice as long.
 
 python benchmarks/parameter_server.py
 """

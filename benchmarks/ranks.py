@@ -1,7 +1,8 @@
-"""When more ranks help: steps of the same global batch in one process with all cores, and in 2, 4 and 8 ranks that share them, on one machine.
+"""When more ranks help: steps of the same global batch in one process with all cores, and in 2, 4 and 8 ranks that
+share them, on one machine.
 
-DistributedDataParallel with Adam. Beside the steps a second: the processor time of rank 0 a step, and what of it is the optimizer's, which every
-rank does again however few rows it has. Rounds are interleaved; the median counts.
+DistributedDataParallel with Adam. Beside the steps a second: the processor time of rank 0 a step, and what of it is the
+optimizer's, which every rank does again however few rows it has. Rounds are interleaved; the median counts.
 
 python benchmarks/ranks.py
 """

@@ -1,4 +1,5 @@
-"""How long a training stands still when a rank is killed: from SIGKILL to the training function in the last rank of the next group.
+"""How long a training stands still when a rank is killed: from SIGKILL to the training function in the last rank of the
+next group.
 
 Two ranks of PyTorch, a checkpoint every ten steps, three deaths.
 

@@ -1,6 +1,8 @@
-"""Peak memory, of all processes together, of reading Parquet files once: in order, and shuffled, which needs every row before the first.
+"""Peak memory, of all processes together, of reading Parquet files once: in order, and shuffled, which needs every row
+before the first.
 
-The data are larger than the session's store by far. The peak is the sum of the proportional set sizes, looked at every 50 ms.
+The data are larger than the session's store by far. The peak is the sum of the proportional set sizes, looked at every
+50 ms.
 
 python benchmarks/shuffle.py
 """

@@ -2,8 +2,9 @@
 
 python benchmarks/train_jax.py --only rows
 
-`one core` is the same training function in one rank that is pinned to a core; `both cores` is one rank whose XLA has as many threads as the machine has cores. `io_callback`
-is JAX's own way to call Python from a compiled program, with the same collective behind it. Each sample is a training of its own; the sides take turns.
+`one core` is the same training function in one rank that is pinned to a core; `both cores` is one rank whose XLA has as
+many threads as the machine has cores. `io_callback` is JAX's own way to call Python from a compiled program, with the
+same collective behind it. Each sample is a training of its own; the sides take turns.
 """
 
 import itertools
@@ -23,7 +24,10 @@ from hocket import train
 NUM_RANKS = 2
 
 BATCH = 256
-"""Rows of a batch of one rank. With them a step of the larger network takes some 10 ms of a core, and the average of its gradients 1 ms."""
+"""Rows of a batch of one rank.
+
+With them a step of the larger network takes some 10 ms of a core, and the average of its gradients 1 ms.
+"""
 
 NETWORKS = {
     "rows: 784-512-512-10": (784, 512, 512, 10),
@@ -33,8 +37,9 @@ NETWORKS = {
 SIZES = {"average of 4 KB": 1 << 10, "average of 1 MB": 1 << 18, "average of 25 MB": 25 << 18}
 
 OF_PROCESSOR = ", processor"
-"""What a row is called that counts the ranks' seconds of processor, all together, instead of those of the clock: on a busy machine they say more. Twice its ratio is what
-two free cores would give."""
+"""What a row is called that counts the ranks' seconds of processor, all together, instead of those of the clock: on a
+busy machine they say more. Twice its ratio is what two free cores would give.
+"""
 
 ROWS = (
     *(Row(name=name, unit="rows/s") for name in NETWORKS),

@@ -1,8 +1,8 @@
 """The same eight numbers added up twice: as a chain and as a tree.
 
-Both programs make seven additions of one second each. In the chain every addition needs the one before it, so seven seconds pass.
-In the tree four additions can run at once, then two, then one: three seconds. Nothing in `add` says so; the order
-follows from which references the calls are given.
+Both programs make seven additions of one second each. In the chain every addition needs the one before it, so seven
+seconds pass. In the tree four additions can run at once, then two, then one: three seconds. Nothing in `add` says so;
+the order follows from which references the calls are given.
 
     python examples/chain_and_tree.py
 """

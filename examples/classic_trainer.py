@@ -1,7 +1,7 @@
 """The trainer of 2022: a function, run in two ranks, again and again.
 
-A program written for Ray Train of that time runs when its one import says hocket. The ranks start once, and each `run` calls
-the function in all of them; what comes back is a list, by rank.
+A program written for Ray Train of that time runs when its one import says hocket. The ranks start once, and each `run`
+calls the function in all of them; what comes back is a list, by rank.
 
     python examples/classic_trainer.py
 """

@@ -1,7 +1,8 @@
-"""A training step as a graph and step by step, side by side: torch.compile and jax.jit against the same code without them.
+"""A training step as a graph and step by step, side by side: torch.compile and jax.jit against the same code without
+them.
 
-Each side trains the same small network on the same batch with plain gradient descent. What differs is who runs it: Python, operation by operation, or a
-program that was compiled once. Prints one table, and saves it as a chart.
+Each side trains the same small network on the same batch with plain gradient descent. What differs is who runs it:
+Python, operation by operation, or a program that was compiled once. Prints one table, and saves it as a chart.
 
     python examples/graph_and_eager.py --png graph_and_eager.png
 """

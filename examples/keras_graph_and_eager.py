@@ -1,7 +1,7 @@
 """A step as a graph against the same step executed line by line, side by side: what ``tf.function`` saves.
 
-Both take turns, so that a change of the machine's mood touches both. The step is a plain one, of TensorFlow alone; in a KerasTrainer the graph also has the
-call that averages the gradients.
+Both take turns, so that a change of the machine's mood touches both. The step is a plain one, of TensorFlow alone; in a
+KerasTrainer the graph also has the call that averages the gradients.
 
     python examples/keras_graph_and_eager.py
 """

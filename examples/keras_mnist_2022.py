@@ -1,8 +1,8 @@
 """The Keras program of 2022: MultiWorkerMirroredStrategy in two ranks of the Trainer of that time.
 
-TensorFlow's own example for training on several workers, run by Ray Train's Trainer of 2022, whose name here is the same: a function makes the
-model under the strategy's scope and calls ``fit``; the Trainer sets TF_CONFIG, so that the ranks find each other. ``tf.keras`` is Keras 2 there
-(tf-keras), the last that has the strategy.
+TensorFlow's own example for training on several workers, run by Ray Train's Trainer of 2022, whose name here is the
+same: a function makes the model under the strategy's scope and calls ``fit``; the Trainer sets TF_CONFIG, so that the
+ranks find each other. ``tf.keras`` is Keras 2 there (tf-keras), the last that has the strategy.
 
     python examples/keras_mnist_2022.py                     # MNIST-like digits made here
     python examples/keras_mnist_2022.py --mnist mnist.npz   # the real ones, in Keras's file
@@ -22,7 +22,8 @@ from hocket.train import Trainer
 
 
 def build_reporter() -> Any:
-    """Make the callback that hands each epoch's numbers to the driver: of a class of TensorFlow's, so it is made where that is imported."""
+    """Make the callback that hands each epoch's numbers to the driver: of a class of TensorFlow's, so it is made
+    where that is imported."""
     import tensorflow as tf
 
     class Report(tf.keras.callbacks.Callback):  # type: ignore[misc]  # TensorFlow is not type-checked

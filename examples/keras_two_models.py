@@ -1,8 +1,9 @@
 """Two Keras models with and without Hocket: how long the same rows take, as a table and as a chart.
 
-The small one is LeNet on 28 by 28 pixels (44,426 parameters), the large one a network with two classes on 224 by 224 (420,802). Each is trained on the
-same rows by one process that has the whole machine, and by two ranks with half of each batch. Which is faster depends on the model and the machine:
-a step must take longer than what two ranks spend on meeting.
+The small one is LeNet on 28 by 28 pixels (44,426 parameters), the large one a network with two classes on 224 by 224
+(420,802). Each is trained on the same rows by one process that has the whole machine, and by two ranks with half of
+each batch. Which is faster depends on the model and the machine: a step must take longer than what two ranks spend on
+meeting.
 
     KERAS_BACKEND=torch python examples/keras_two_models.py --chart comparison.png
 """

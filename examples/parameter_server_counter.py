@@ -1,4 +1,5 @@
-"""The counter of 2022's introduction to parameter servers: five closures add 1 to 5 to a variable on a server, which ends at 15.
+"""The counter of 2022's introduction to parameter servers: five closures add 1 to 5 to a variable on a server, which
+ends at 15.
 
 python examples/parameter_server_counter.py local
 python examples/parameter_server_counter.py distributed

@@ -1,13 +1,14 @@
 """TensorFlow's own parameter servers: a counter that must end at 15.
 
-Workers add what their data sets give to a variable that a server holds; the chief schedules the additions. It is the program that introduces
-``tf.distribute.ParameterServerStrategy``, unchanged: chief, workers and servers are started here by the trainer, each with its TF_CONFIG.
+Workers add what their data sets give to a variable that a server holds; the chief schedules the additions. It is the
+program that introduces ``tf.distribute.ParameterServerStrategy``, unchanged: chief, workers and servers are started
+here by the trainer, each with its TF_CONFIG.
 
     python examples/parameter_server_tensorflow.py                             # 1 worker, 1 server
     python examples/parameter_server_tensorflow.py --workers 2 --servers 2
 
-One worker's five steps take the numbers 1 to 5. Each of several workers has a data set of its own, so what five steps add up to depends on who takes them;
-there all numbers are 3, and the sum is 15 again.
+One worker's five steps take the numbers 1 to 5. Each of several workers has a data set of its own, so what five steps
+add up to depends on who takes them; there all numbers are 3, and the sum is 15 again.
 """
 
 from __future__ import annotations

@@ -1,15 +1,20 @@
-"""A recommender on parameter servers: tables of a million rows, learnt from a click log by workers that may die at any time.
+"""A recommender on parameter servers: tables of a million rows, learnt from a click log by workers that may die at any
+time.
 
-The network is a small DLRM (M. Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems", 2019): a row for the user, one for the
-item, the mean of the rows of the item's tags, and four numbers that a perceptron makes a fourth row of; how well each two of the four agree goes into another perceptron,
-which says how probable a click is. The tables and both perceptrons' weights live on the servers, and the servers' Adagrad updates them. Workers pull what a batch needs,
-compute with PyTorch, JAX or Keras, and push gradients. There are no other differences between the frameworks than the three classes below.
+The network is a small DLRM (M. Naumov et al., "Deep Learning Recommendation Model for Personalization and
+Recommendation Systems", 2019): a row for the user, one for the item, the mean of the rows of the item's tags, and four
+numbers that a perceptron makes a fourth row of; how well each two of the four agree goes into another perceptron, which
+says how probable a click is. The tables and both perceptrons' weights live on the servers, and the servers' Adagrad
+updates them. Workers pull what a batch needs, compute with PyTorch, JAX or Keras, and push gradients. There are no
+other differences between the frameworks than the three classes below.
 
-Users and items come as in life: a few often, most of them once or never. Users are hashed: their ids are any 64-bit numbers. What a user likes is planted, as a function of the
-ids, so it is known how good a recommender can be: its AUC is printed beside the best possible one.
+Users and items come as in life: a few often, most of them once or never. Users are hashed: their ids are any 64-bit
+numbers. What a user likes is planted, as a function of the ids, so it is known how good a recommender can be: its AUC
+is printed beside the best possible one.
 
     python examples/recommender.py --framework jax
-    python examples/recommender.py --kill-every 0.5     # kill a worker or a server at random, twice a second: nothing is lost, nothing is done twice
+    python examples/recommender.py --kill-every 0.5     # kill a worker or a server at random, twice a second: nothing
+    is lost, nothing is done twice
 """
 
 import argparse
@@ -76,7 +81,7 @@ class Outcome:
     seconds: float
 
 
-# --- the click log: each batch is a function of its number -------------------------------------------------------------
+# --- the click log: each batch is a function of its number ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,8 @@ def plant(ids: Any, seed: int) -> Any:
 
 
 def compute_auc(labels: Any, scores: Any) -> float:
-    """Return how probable it is that a click is ranked above what was not clicked (Mann and Whitney's U), ties counted as half."""
+    """Return how probable it is that a click is ranked above what was not clicked (Mann and Whitney's U), ties
+    counted as half."""
     unique, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
     clicks = int(labels.sum())
@@ -225,7 +231,10 @@ class KerasNetwork(JaxNetwork):
 
 NETWORKS: dict[str, Any] = {"torch": TorchNetwork, "jax": JaxNetwork, "keras": KerasNetwork}
 MODULES = {"torch": ("torch",), "jax": ("jax",), "keras": ("hocket.train.frameworks.keras_preloads.jax",)}
-"""What workers import. It is loaded once, in the process that they are forked from, so a worker that replaces another starts in a moment."""
+"""What workers import.
+
+It is loaded once, in the process that they are forked from, so a worker that replaces another starts in a moment.
+"""
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -332,7 +341,10 @@ def train(settings: Settings) -> Outcome:
 
 
 def follow(losses: Iterator[Any], settings: Settings) -> Iterator[float]:
-    """Wait for each closure's loss, in the order of scheduling, and show a smooth one. So many closures are scheduled ahead that no worker waits."""
+    """Wait for each closure's loss, in the order of scheduling, and show a smooth one.
+
+    So many closures are scheduled ahead that no worker waits.
+    """
     ahead = collections.deque(itertools.islice(losses, AHEAD))
     with Progress(disable=settings.quiet, transient=True) as progress:
         task = progress.add_task("training", total=settings.steps)

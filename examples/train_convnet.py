@@ -1,7 +1,8 @@
 """A small convolutional network, trained on two workers: the parts of a training program, one after the other.
 
-The pictures are made up: a bright bar in noise, upright or lying, and the network tells which. What a program for one process needs to become this one:
-`prepare_model`, `prepare_data_loader` and `report` in the training function, and a trainer around it.
+The pictures are made up: a bright bar in noise, upright or lying, and the network tells which. What a program for one
+process needs to become this one: `prepare_model`, `prepare_data_loader` and `report` in the training function, and a
+trainer around it.
 
     python examples/train_convnet.py
 """

@@ -1,7 +1,8 @@
 """Handwritten digits with Flax and Optax, on two workers.
 
-What a program for one process needs to become this one: `prepare_params`, `prepare_optimizer` and `prepare_arrays` in the training function, and a trainer around it. The
-step stays one jitted function; the average over the workers is a part of it.
+What a program for one process needs to become this one: `prepare_params`, `prepare_optimizer` and `prepare_arrays` in
+the training function, and a trainer around it. The step stays one jitted function; the average over the workers is a
+part of it.
 
     python examples/train_flax.py
 """

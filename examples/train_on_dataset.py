@@ -1,7 +1,8 @@
-"""From Ray Train's tutorials, piece by piece: a training function, its configuration, two ways to bring data in, a model, and what is saved.
+"""From Ray Train's tutorials, piece by piece: a training function, its configuration, two ways to bring data in, a
+model, and what is saved.
 
-What is written there with `ray` runs here with `hocket`. Their model is torchvision's resnet18; here it is a small convolutional network, so that the example needs
-torch alone.
+What is written there with `ray` runs here with `hocket`. Their model is torchvision's resnet18; here it is a small
+convolutional network, so that the example needs torch alone.
 
     python examples/train_on_dataset.py
 """
@@ -23,7 +24,7 @@ from hocket.train.torch import TorchTrainer
 NUM_CLASSES, SIZE = 2, 12
 
 
-# --- the training function: what every worker runs ---------------------------------------------------------------------
+# --- the training function: what every worker runs --------------------------------------------------------------------
 
 
 def train_func() -> None:
@@ -61,7 +62,7 @@ def load_model() -> torch.nn.Module:
     )
 
 
-# --- data: (1) a torch DataLoader --------------------------------------------------------------------------------------
+# --- data: (1) a torch DataLoader -------------------------------------------------------------------------------------
 
 
 def train_on_loader(config: dict[str, Any]) -> None:
@@ -90,7 +91,7 @@ def train_on_loader(config: dict[str, Any]) -> None:
             hocket.train.report(metrics=metrics, checkpoint=checkpoint)
 
 
-# --- data: (2) a dataset -----------------------------------------------------------------------------------------------
+# --- data: (2) a dataset ----------------------------------------------------------------------------------------------
 
 train_dataset = hocket.data.from_items([{"x": [x], "y": [2 * x]} for x in range(200)])
 """[Step 1] Rows, in the driver."""
@@ -117,7 +118,7 @@ def train_on_dataset(config: dict[str, Any]) -> None:
         train.report({"epoch": epoch_idx, "rows": seen, "slope": module.weight.item()})
 
 
-# --- the trainer: function, workers and configuration together ----------------------------------------------------------
+# --- the trainer: function, workers and configuration together --------------------------------------------------------
 
 
 def main() -> None:

@@ -33,7 +33,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 STARTS_RAY = ("tests/engine/ray/", "tests/train/test_cluster.py", "tests/ps/test_nodes.py")
-"""Tests that start a Ray in this process. It leaves threads there, which open and close sockets as they like, so these tests run last."""
+"""Tests that start a Ray in this process.
+
+It leaves threads there, which open and close sockets as they like, so these tests run last.
+"""
 
 PATIENCE = 4
 """How many times longer a test may take on Ray, where a worker takes a second to start. A guess."""
@@ -144,7 +147,8 @@ _SHARED_RAY = SharedRay()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """End the shared Ray before a test, or a fixture of its module, starts one: it would have the shared one's settings."""
+    """End the shared Ray before a test, or a fixture of its module, starts one: it would have the shared one's
+    settings."""
     if item.nodeid.startswith(STARTS_RAY) and "shared_ray" not in getattr(item, "fixturenames", ()):
         _SHARED_RAY.close()
 
@@ -157,7 +161,10 @@ def shared_ray() -> Iterator[SharedRay]:
 
 @contextlib.contextmanager
 def open_session(engine: str, shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
-    """Open a session and check that it leaves nothing behind. On a shared Ray that is not so: Ray keeps processes, threads and descriptors."""
+    """Open a session and check that it leaves nothing behind.
+
+    On a shared Ray that is not so: Ray keeps processes, threads and descriptors.
+    """
     if engine == "ray":
         with shared_ray.lend(), hocket.init(num_cpus=SESSION_CPUS, engine=engine) as context:
             yield context
@@ -177,8 +184,9 @@ def session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
 
 @pytest.fixture(scope="module")
 def shared_session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
-    """One session on two CPUs for all tests of a module, that leaves nothing behind: to start one takes longer than most tests,
-    and its workers have imported already what the tests before needed."""
+    """One session on two CPUs for all tests of a module, that leaves nothing behind: to start one takes longer than
+    most tests, and its workers have imported already what the tests before needed.
+    """
     with open_session(ENGINE, shared_ray) as context:
         yield context
 
@@ -191,7 +199,8 @@ def any_session(request: pytest.FixtureRequest, shared_ray: SharedRay) -> Iterat
 
 
 def list_new_shared_memory(before: Leftovers) -> list[str]:
-    """Return the files in /dev/shm that were not there before; waits two seconds for them to go: tests beside this one have some for a moment."""
+    """Return the files in /dev/shm that were not there before; waits two seconds for them to go: tests beside this
+    one have some for a moment."""
     deadline = time.monotonic() + 2
     while (new := sorted(Leftovers.look().shared_memory - before.shared_memory)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -199,7 +208,10 @@ def list_new_shared_memory(before: Leftovers) -> list[str]:
 
 
 def wait_until_cpus_are_free() -> None:
-    """Make sure that nothing is held any more. Ray hears of it a moment later: there it is waited for, and fails after half a minute."""
+    """Make sure that nothing is held any more.
+
+    Ray hears of it a moment later: there it is waited for, and fails after half a minute.
+    """
     if ENGINE != "ray":
         assert hocket.available_resources() == hocket.cluster_resources()
         return

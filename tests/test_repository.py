@@ -80,7 +80,8 @@ def test_the_example_of_datasets_runs(tmp_path):
     command = [sys.executable, str(program), "--num-epochs", "12", "--storage-path", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    told = "128 pictures, 274 parameters"  # each worker prints it, at the same time: the ends of their lines may come later
+    # each worker prints it, at the same time: the ends of their lines may come later
+    told = "128 pictures, 274 parameters"
     assert done.stdout.count(told) == 2
     configured, loader, dataset = [line for line in done.stdout.splitlines() if line and told not in line]
     assert configured == "configured with {'lr': 0.01, 'num_epochs': 12}"

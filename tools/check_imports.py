@@ -1,7 +1,7 @@
 """Fail when a function imports one of our own modules.
 
-import-linter sees such an import too, but a local one is how a cycle is dodged at run time: the layers hold on paper and
-the program still depends on the order of calls. A framework's import may be deferred; ours may not.
+import-linter sees such an import too, but a local one is how a cycle is dodged at run time: the layers hold on paper
+and the program still depends on the order of calls. A framework's import may be deferred; ours may not.
 """
 
 import ast

@@ -1,6 +1,8 @@
-"""Write docs/frameworks.md: what each framework does with each strategy on each engine, from the results of tests/matrix.
+"""Write docs/frameworks.md: what each framework does with each strategy on each engine, from the results of
+tests/matrix.
 
-Each engine's results are in a junit file that pytest wrote: ``FOLDER/local-matrix.xml`` and ``FOLDER/ray-matrix.xml``. The properties of a test are its cells.
+Each engine's results are in a junit file that pytest wrote: ``FOLDER/local-matrix.xml`` and ``FOLDER/ray-matrix.xml``.
+The properties of a test are its cells.
 
     python tools/frameworks.py FOLDER docs/frameworks.md
 """

@@ -1,10 +1,11 @@
-"""Records what training computes, to the bit: final weights, reports and the order of rows, for each framework with each strategy.
+"""Records what training computes, to the bit: weights, reports and the order of rows, by framework and strategy.
 
-    python tools/goldens.py record before.json     # with the code as it is (or another's: PYTHONPATH=/a/checkout/src:/a/checkout)
+    python tools/goldens.py record before.json     # another checkout's: PYTHONPATH=/a/checkout/src:/a/checkout
     python tools/goldens.py compare before.json after.json
 
-For changes that must not change a result. The figures are those of one machine and one set of versions, so none are kept here: record both sides on one.
-What two ranks do on parameter servers depends on who comes first, so these cells have one rank, or two that take turns.
+For changes that must not change a result. The figures are those of one machine and one set of versions, so none are
+kept here: record both sides on one. What two ranks do on parameter servers depends on
+who comes first, so these cells have one rank, or two that take turns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Write docs/parity.md: which tests of a feature pass on which engine, from the results of the test runs.
 
-Each engine's results are junit files that pytest wrote: ``FOLDER/local*.xml``, ``FOLDER/inprocess*.xml`` and ``FOLDER/ray*.xml``. A test that was
-left out has the reason in its result, as the engine's `limits` or the test's marker gave it.
+Each engine's results are junit files that pytest wrote: ``FOLDER/local*.xml``, ``FOLDER/inprocess*.xml`` and
+``FOLDER/ray*.xml``. A test that was left out has the reason in its result, as the engine's `limits` or the test's
+marker gave it.
 
     python tools/parity.py FOLDER docs/parity.md
 """
@@ -129,8 +130,9 @@ class Result(NamedTuple):
 def read_results(path: Path, engine: str) -> Iterator[Result]:
     """Yield the results of one file, without those of tests that ran on another engine.
 
-    The fixture `any_session` runs a test on more than the engine that the run is for, and names it: ``test_x[inprocess]`` in the local engine's
-    results. A test that has an engine among parameters of its own has it in the results of every engine, Ray's too.
+    The fixture `any_session` runs a test on more than the engine that the run is for, and names it:
+    ``test_x[inprocess]`` in the local engine's results. A test that has an engine among parameters of its own has it in
+    the results of every engine, Ray's too.
     """
     cases = list(ET.parse(path).getroot().iter("testcase"))  # noqa: S314 (pytest wrote it)
     names = {(case.get("classname", ""), case.get("name", "")) for case in cases}

@@ -1,7 +1,8 @@
 """Run the Python blocks of Markdown pages: what is shown is run.
 
-The ```python blocks of one page are one script, run in a fresh process in an empty folder, so that a later block uses what
-an earlier one made. A block opened with ```python no-run is left out and must follow an HTML comment that says why.
+The ```python blocks of one page are one script, run in a fresh process in an empty folder, so that a later block uses
+what an earlier one made. A block opened with ```python no-run is left out and must follow an HTML comment that says
+why.
 
     python tools/run_docs.py README.md docs/*.md
 """

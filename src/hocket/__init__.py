@@ -50,7 +50,8 @@ if _typing.TYPE_CHECKING:
 else:  # or no wrong name would be found
 
     def __getattr__(name: str) -> _ModuleType:
-        """Import a room when it is first asked for: ``hocket.data``, as programs for Ray have it, costs nothing where it is not used."""
+        """Import a room when it is first asked for: ``hocket.data``, as programs for Ray have it, costs nothing
+        where it is not used."""
         if name in _LATER:
             return _importlib.import_module(f"hocket.{name}")
         raise AttributeError(f"module 'hocket' has no attribute {name!r}")

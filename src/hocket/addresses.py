@@ -1,4 +1,5 @@
-"""Refuses addresses of storage elsewhere where a folder of this machine is meant, instead of making a folder of that name."""
+"""Refuses addresses of storage elsewhere where a folder of this machine is meant, instead of making a folder of that
+name."""
 
 from __future__ import annotations
 

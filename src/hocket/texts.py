@@ -91,7 +91,8 @@ def describe(error: BaseException, most: int = MOST_CHARACTERS) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return the traceback of an exception and of those it came from, as Python prints it, with the user's own frames only.
+    """Return the traceback of an exception and of those it came from, as Python prints it, with the user's own frames
+    only.
 
     Of a long chain the ends are described, and how much was left out.
     """
@@ -217,7 +218,8 @@ _ESCAPES: Final = {code: text for code, text in _ESCAPES_ALL.items() if code not
 
 
 def escape(text: str, *, one_line: bool = False) -> str:
-    r"""Return a text that does nothing to a terminal: control characters, and those that turn the direction of writing, as ``\x1b``.
+    r"""Return a text that does nothing to a terminal: control characters, and those that turn the direction of writing,
+    as ``\x1b``.
 
     Args:
         text: A name or a message that somebody else chose.

@@ -1,6 +1,7 @@
 """Random collectives, each in our backend and in gloo: the same numbers, or an error in the call itself.
 
-``HOCKET_TEST_COLLECTIVES=5000 pytest tests/collective/test_against_gloo.py`` tries more; ``HOCKET_TEST_SEED=17`` tries one again.
+``HOCKET_TEST_COLLECTIVES=5000 pytest tests/collective/test_against_gloo.py`` tries more; ``HOCKET_TEST_SEED=17`` tries
+one again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A worker that dies costs what it was running, and nothing else: what had finished is there, what had not started runs elsewhere.
+"""A worker that dies costs what it was running, and nothing else: what had finished is there, what had not started runs
+elsewhere.
 
-Each test kills workers in the middle of many small pieces of work and counts three things exactly: what failed, what came, and how often
-each body ran. ``HOCKET_TEST_DEATHS=20`` runs each that often.
+Each test kills workers in the middle of many small pieces of work and counts three things exactly: what failed, what
+came, and how often each body ran. ``HOCKET_TEST_DEATHS=20`` runs each that often.
 """
 
 from __future__ import annotations

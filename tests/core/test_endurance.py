@@ -201,7 +201,8 @@ if "guardian" in " ".join(sys.orig_argv):
 def test_out_of_memory_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The counter is a stand-in, for machines on which no control group can be made; `test_out_of_memory` has the real thing."""
+    """The counter is a stand-in, for machines on which no control group can be made; `test_out_of_memory` has the
+    real thing."""
     (tmp_path / "sitecustomize.py").write_text(COUNTER_OF_OUT_OF_MEMORY_KILLS)
     counter = tmp_path / "counter"
     counter.touch()

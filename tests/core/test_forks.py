@@ -1,4 +1,5 @@
-"""Forks of workers and drivers: the child is cut off from the session, and ends as a script does; the session does not notice."""
+"""Forks of workers and drivers: the child is cut off from the session, and ends as a script does; the session does
+not notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Drivers and workers whose surroundings are not as usual: blocked signals, lost sockets, closed loops, sessions of yesterday."""
+"""Drivers and workers whose surroundings are not as usual: blocked signals, lost sockets, closed loops, sessions of
+yesterday."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random programs in several threads: tasks, trees, arrays, failures, deaths, cancellations and actors at once.
 
-Every wait must end, every value must be right, and at the end nothing may be held: this is where lost messages and leaked
-leases show.
+Every wait must end, every value must be right, and at the end nothing may be held: this is where lost messages and
+leaked leases show.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ def test_random_programs_end_and_leave_nothing_held(session: hocket.SessionConte
     done = [program.done for program in programs]
 
     def is_over() -> bool:
-        """For so many seconds, and as long after that as few kinds of steps have been taken: the machine may be busy."""
+        """For so many seconds, and as long after that as few kinds of steps have been taken: the machine may be
+        busy."""
         kinds = set[str]().union(*done)
         return bool(errors) or (time.monotonic() > until and len(kinds) >= KINDS)
 

@@ -39,7 +39,8 @@ def build_command(user: int) -> list[str]:
     """Return what starts this interpreter as another user.
 
     Where the interpreter lies in a folder that only root may enter, the user is allowed to read everything
-    (CAP_DAC_READ_SEARCH). That makes a stranger stronger than strangers are, so what is refused to it is refused to all.
+    (CAP_DAC_READ_SEARCH). That makes a stranger stronger than strangers are, so what is refused to it is refused to
+    all.
     """
     plain = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     strong = [*plain, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]

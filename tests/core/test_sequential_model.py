@@ -1,10 +1,12 @@
 """Random programs, compared with what plain recursion gives.
 
-A program is a row of steps: tasks on earlier results, calls on actors, generators, puts, tasks that submit tasks, tasks that raise. While it is handed in,
-a model computes each result one after the other; then everything is fetched in another order. Some references are dropped on the way, and some
-workers killed: their tasks are tried again, and are pure.
+A program is a row of steps: tasks on earlier results, calls on actors, generators, puts, tasks that submit tasks, tasks
+that raise. While it is handed in, a model computes each result one after the other; then everything is fetched in
+another order. Some references are dropped on the way, and some workers killed: their tasks are tried again, and are
+pure.
 
-``HOCKET_TEST_PROGRAMS=1000 pytest tests/core/test_sequential_model.py`` runs more; ``HOCKET_TEST_SEED=17`` runs one again.
+``HOCKET_TEST_PROGRAMS=1000 pytest tests/core/test_sequential_model.py`` runs more; ``HOCKET_TEST_SEED=17`` runs one
+again.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ class Account:
 
 
 class Failed:
-    """What the model has for a task that raises, or depends on one that does: on several, each of their errors may be the first."""
+    """What the model has for a task that raises, or depends on one that does: on several, each of their errors may
+    be the first."""
 
     def __init__(self, *texts: str) -> None:
         self.texts = texts

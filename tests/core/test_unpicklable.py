@@ -1,4 +1,5 @@
-"""What cannot travel is named, with the path to it and one thing to do instead: as an argument, in a closure, returned, raised."""
+"""What cannot travel is named, with the path to it and one thing to do instead: as an argument, in a closure,
+returned, raised."""
 
 from __future__ import annotations
 

@@ -19,7 +19,10 @@ def build(world_size: int = 1, rank: int = 0, rows: int = 10, batch_size: int = 
 
 
 def take_loop(group: list[cursor.Cursor], stop: int | None = None) -> list[int]:
-    """Run a loop in all ranks in step; return the rows in the order of the ranks. Stopped early it is as good as killed."""
+    """Run a loop in all ranks in step; return the rows in the order of the ranks.
+
+    Stopped early it is as good as killed.
+    """
     loops = [member.begin() for member in group]
     found: list[int] = []
     for step, parts in enumerate(zip(*(parts for _, parts in loops), strict=True)):
@@ -146,7 +149,10 @@ def test_set_epoch_after_a_restart_goes_on_in_the_epoch_of_the_state(epoch: int)
 
 
 def test_what_fills_no_batch_of_a_larger_group_ends_the_epoch() -> None:
-    """9 of 10 rows are done. The group is larger, and the epoch's last row fills no batch of it: the loop gets none, then begins the next."""
+    """9 of 10 rows are done.
+
+    The group is larger, and the epoch's last row fills no batch of it: the loop gets none, then begins the next.
+    """
     saved = build(rows=10, batch_size=3, shuffle=False, drop_last=True)
     loop, _ = saved.begin()
     saved.take(loop)

@@ -1,6 +1,7 @@
 """The order of an epoch: a bijection, the same everywhere, and well mixed.
 
-The tests of quality count fixed seeds, so they give the same figures in every run: they cannot fail by chance, only by a change.
+The tests of quality count fixed seeds, so they give the same figures in every run: they cannot fail by chance, only by
+a change.
 """
 
 from __future__ import annotations
@@ -128,7 +129,10 @@ def test_the_order_is_the_one_that_is_defined(data, num_rows, epoch):
     ],
 )
 def test_the_order_never_changes(num_rows, seed, epoch, golden):
-    """A state saved by one release must mean the same to the next. Whoever changes these values raises `order.VERSION`."""
+    """A state saved by one release must mean the same to the next.
+
+    Whoever changes these values raises `order.VERSION`.
+    """
     assert order.VERSION == 1
     positions = np.arange(min(10, num_rows))
     assert order.Order(num_rows, seed=seed, epoch=epoch).rows(positions).tolist() == golden
@@ -199,8 +203,8 @@ def measure_pairs(num_rows: int) -> float:
 
 
 LIMIT = 4.0
-"""Standard deviations. With two cells to count, an even shuffle would go above it once in 100 choices of seeds, with many once in 10,000. The
-seeds are chosen and stay.
+"""Standard deviations. With two cells to count, an even shuffle would go above it once in 100 choices of seeds, with
+many once in 10,000. The seeds are chosen and stay.
 """
 
 MEASUREMENTS: list[tuple[Callable[[int], float], int]] = [

@@ -1,4 +1,5 @@
-"""Whatever bytes arrive on a socket of ours: the driver lives, nothing is executed, the sender ends, the session goes on."""
+"""Whatever bytes arrive on a socket of ours: the driver lives, nothing is executed, the sender ends, the session
+goes on."""
 
 from __future__ import annotations
 
@@ -74,8 +75,8 @@ junk = st.one_of(
 
 
 def has_huge_announcement(data: bytes) -> bool:
-    """Tell whether a frame that begins like ours may announce a container beyond a megabyte further in: that is tested with a
-    limit on memory.
+    """Tell whether a frame that begins like ours may announce a container beyond a megabyte further in: that is tested
+    with a limit on memory.
     """
     if not any(
         byte & 0x7F == ord("[") and data[at + 3 : at + 5] == b"\0\0" and data[at + 5 : at + 6] in (b")", b"\xa9")
@@ -201,7 +202,8 @@ def test_junk_from_a_worker_ends_the_worker_and_not_the_session() -> None:
     def check(data: bytes) -> None:
         hypothesis.assume(not has_huge_announcement(data))
         ref = send_to_hub.remote(data)
-        # Some junk is an unfinished frame, which keeps the worker's answer back: then only the kill below ends the wait.
+        # Some junk is an unfinished frame, which keeps the worker's answer back: then only the kill below ends the
+        # wait.
         ready, _ = hocket.wait([ref], timeout=0.2)
         if not ready:
             hocket.cancel(ref, force=True)

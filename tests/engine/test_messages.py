@@ -27,7 +27,8 @@ def find_number(node: ast.expr) -> int | None:
 
 
 def count_fields(tree: ast.AST) -> Iterator[tuple[int, int, bool, int]]:
-    """Yield the line, the number, whether the rest is open, and how many fields there are, of each tuple and pattern in a module."""
+    """Yield the line, the number, whether the rest is open, and how many fields there are, of each tuple and pattern
+    in a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Tuple) and node.elts:
             parts = node.elts[1:]

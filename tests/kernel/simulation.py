@@ -1,14 +1,18 @@
 """A session without processes: the kernel, workers that are lists, and a book of what must hold.
 
-A worker *starts* a task, *publishes* its answer, and later the kernel *hears* it (`FakeWorker.journal`); it may die between any two.
+A worker *starts* a task, *publishes* its answer, and later the kernel *hears* it (`FakeWorker.journal`); it may die
+between any two.
 
-`Simulation` carries out the kernel's instructions on fake workers. Nothing happens by itself: a test chooses the next move (a
-worker reads its next message, starts, answers, blocks, dies), so every order of events that an engine can meet can be
-tried. After each move `check` compares the kernel with the book, which knows only what was asked and what was answered:
+`Simulation` carries out the kernel's instructions on fake workers. Nothing happens by itself: a test chooses the next
+move (a worker reads its next message, starts, answers, blocks, dies), so every order of events that an engine can meet
+can be tried. After each move `check` compares the kernel with the book, which knows only what was asked and what was
+answered:
 
 - **Values.** What a task returned, or why it failed, is what its object holds, and an error has a true reason.
-- **Once.** No task is started more often than its retries allow, none after it was answered, none sent after it was cancelled.
-- **Deaths.** What a worker had published is not lost with it, and is not started again. What it was running is charged, and nothing else.
+- **Once.** No task is started more often than its retries allow, none after it was answered, none sent after it was
+  cancelled.
+- **Deaths.** What a worker had published is not lost with it, and is not started again. What it was running is charged,
+  and nothing else.
 - **Order.** Calls of one caller on one actor start in the order of submission, and items of a generator come in theirs.
 - **Resources.** What a pool lacks is what living workers and reserved groups hold.
 - **Ends.** An actor that nobody can reach ends, also if it holds its own handle; one that somebody can reach does not.
@@ -330,7 +334,10 @@ class Simulation:
         return item_id
 
     def can_take(self, task_id: int) -> bool:
-        """Tell whether the next item is there. A reader that waits for one holds the generator as long, so it is no case here."""
+        """Tell whether the next item is there.
+
+        A reader that waits for one holds the generator as long, so it is no case here.
+        """
         record = self.kernel.objects.get(ids.build_item_id(task_id, self.taken[task_id]))
         return task_id in self.handles and record is not None and record.value is not None
 
@@ -608,8 +615,8 @@ class Simulation:
         del self.workers[worker.id]
         self.watches = {watch for watch in self.watches if watch[0] != worker.id}
         inflight = list(worker.record.inflight)
-        # What it was running is charged, and nothing else. If it was running nothing, nothing is, unless that happens to the
-        # same task again and again.
+        # What it was running is charged, and nothing else. If it was running nothing, nothing is, unless that happens
+        # to the same task again and again.
         running = {task.id for task in worker.record.inflight.values() if task.number == worker.begun}
         if inflight and not running:
             deaths = self.kernel.early_deaths.get(inflight[0], 0) + 1

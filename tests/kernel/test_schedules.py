@@ -1,10 +1,12 @@
 """Whole programs on the kernel, under schedules drawn from a printed seed.
 
-A program is a tree of generators that submit, wait, call actors and drop references. A random scheduler chooses which worker does
-what next, lets workers die and attempts fail, and the answer must be the one that plain recursion gives, in every order. What a
-worker has published is heard later, or when it dies. The book of `simulation` is checked after every move.
+A program is a tree of generators that submit, wait, call actors and drop references. A random scheduler chooses which
+worker does what next, lets workers die and attempts fail, and the answer must be the one that plain recursion gives, in
+every order. What a worker has published is heard later, or when it dies. The book of `simulation` is checked after
+every move.
 
-``HOCKET_TEST_SCHEDULES=5000 pytest tests/kernel/test_schedules.py`` tries more; ``HOCKET_TEST_SEED=17`` tries one again.
+``HOCKET_TEST_SCHEDULES=5000 pytest tests/kernel/test_schedules.py`` tries more; ``HOCKET_TEST_SEED=17`` tries one
+again.
 """
 
 from __future__ import annotations
@@ -315,7 +317,8 @@ class Butcher:
                 self.chance.choice(possible)(worker)
 
     def check(self) -> None:
-        """Each failure is a death that hit the task while it ran, and each body ran once and once more for each such death."""
+        """Each failure is a death that hit the task while it ran, and each body ran once and once more for each such
+        death."""
         for task in self.tasks:
             entry, value = self.sim.book[task.id], self.sim.results[task.id]
             if value[0] == "value":

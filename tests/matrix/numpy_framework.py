@@ -1,7 +1,8 @@
 """A framework in one small file: linear models of numpy arrays, and stochastic gradient descent.
 
-It stands on what every framework stands on: the contract of frameworks, the ranks' collectives (`hocket.train.world`), strategies on host arrays, the sample ledger and
-the rank's session. So it has each strategy and each feature; the matrix of frameworks has a row for each.
+It stands on what every framework stands on: the contract of frameworks, the ranks' collectives (`hocket.train.world`),
+strategies on host arrays, the sample ledger and the rank's session. So it has each strategy and each feature; the
+matrix of frameworks has a row for each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One training function for each framework: the same data, the same model, the same life.
 
-Each trains a softmax regression for three epochs and reports after each with a checkpoint. In epoch 1 of the first attempt rank 1 kills itself. The second attempt
-goes on from the checkpoint. In the end all ranks evaluate together, on rows that do not divide evenly. Frameworks are imported in the functions, so that one
-can run without the others.
+Each trains a softmax regression for three epochs and reports after each with a checkpoint. In epoch 1 of the first
+attempt rank 1 kills itself. The second attempt goes on from the checkpoint. In the end all ranks evaluate together, on
+rows that do not divide evenly. Frameworks are imported in the functions, so that one can run without the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the tests of parameter servers share: a strategy, a coordinator, and files by which closures are told to go on."""
+"""What the tests of parameter servers share: a strategy, a coordinator, and files by which closures are told to go
+on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checkpoints of variables: saved with n servers, loaded with m, and readable without either. A4 #51, A5 #67, #72, A6 #75, #76."""
+"""Checkpoints of variables: saved with n servers, loaded with m, and readable without either.
+
+A4 #51, A5 #67, #72, A6 #75, #76.
+"""
 
 from __future__ import annotations
 

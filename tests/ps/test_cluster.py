@@ -1,4 +1,5 @@
-"""Clusters: made from numbers, dicts and TF_CONFIG, read as TensorFlow's ClusterSpec is, and refused where they make no sense."""
+"""Clusters: made from numbers, dicts and TF_CONFIG, read as TensorFlow's ClusterSpec is, and refused where they make
+no sense."""
 
 from __future__ import annotations
 

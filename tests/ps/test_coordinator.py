@@ -1,4 +1,7 @@
-"""The coordinator: schedule, join, done, fetch, and what becomes of errors. The numbers are of the catalogue of TensorFlow's behaviours in docs/ps.md."""
+"""The coordinator: schedule, join, done, fetch, and what becomes of errors.
+
+The numbers are of the catalogue of TensorFlow's behaviours in docs/ps.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The coordinator's process is killed: the next one goes on from the checkpoint, and nothing of the old one is left. A5 #67."""
+"""The coordinator's process is killed: the next one goes on from the checkpoint, and nothing of the old one is left.
+
+A5 #67.
+"""
 
 from __future__ import annotations
 

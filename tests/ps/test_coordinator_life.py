@@ -1,4 +1,7 @@
-"""The coordinator's life: how it begins, ends, and changes its workers; what it says when nothing moves. Numbers: docs/ps.md."""
+"""The coordinator's life: how it begins, ends, and changes its workers; what it says when nothing moves.
+
+Numbers: docs/ps.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What survives when workers and servers are killed. The names after A5 are those of TensorFlow's own tests; the numbers are of docs/ps.md."""
+"""What survives when workers and servers are killed.
+
+The names after A5 are those of TensorFlow's own tests; the numbers are of docs/ps.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The gate: never above the bound, never stuck. A model of it with Hypothesis, threads, and real processes that are stopped at random."""
+"""The gate: never above the bound, never stuck.
+
+A model of it with Hypothesis, threads, and real processes that are stopped at random.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def make_gate(
     choices=st.lists(st.integers(0, 10**6), min_size=20, max_size=120),
 )
 def test_the_bound_holds_and_somebody_can_always_go_on(bound, workers, choices):
-    """A4 #53. Each step one worker tries what it would do next; whatever the order, no push is staler, and never are all stuck."""
+    """A4 #53.
+
+    Each step one worker tries what it would do next; whatever the order, no push is staler, and never are all stuck.
+    """
     kept, door = make_gate(bound)
     state = ["outside"] * workers
     closures = itertools.count()

@@ -1,6 +1,7 @@
 """What rows begin with: the same numbers whoever makes them, and numbers of the right kind.
 
-The tests of quality look at fixed seeds, so they give the same figures in every run: they cannot fail by chance, only by a change.
+The tests of quality look at fixed seeds, so they give the same figures in every run: they cannot fail by chance, only
+by a change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Parameter servers on a Ray cluster of three nodes: servers are spread, their memory is kept on their node, and a node that is lost is told."""
+"""Parameter servers on a Ray cluster of three nodes: servers are spread, their memory is kept on their node, and a
+node that is lost is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Server-side optimizers: beside PyTorch's and TensorFlow's, in place and not, dense and by rows, at the borders of blocks."""
+"""Server-side optimizers: beside PyTorch's and TensorFlow's, in place and not, dense and by rows, at the borders of
+blocks."""
 
 from __future__ import annotations
 

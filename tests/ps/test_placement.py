@@ -58,7 +58,8 @@ def test_variables_that_are_cut_as_planned_are_within_a_tenth_of_the_average(num
 
 
 def make_recommender() -> list[tuple[int, float]]:
-    """Bytes and traffic of a model in the order in which it is made: tables, a few rows of which move, each with a layer that moves whole."""
+    """Bytes and traffic of a model in the order in which it is made: tables, a few rows of which move, each with a
+    layer that moves whole."""
     rng = np.random.default_rng(0)
     found: list[tuple[int, float]] = []
     for rows in rng.integers(1_000, 2_000_000, size=26):

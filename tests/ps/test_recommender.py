@@ -24,7 +24,11 @@ def test_it_learns_in_each_framework(session, framework):
 @pytest.mark.timeout(180)
 @pytest.mark.long
 def test_forty_deaths_change_nothing(session):
-    """AUC within 1 %. Five quiet runs differ by 0.3 % with this learning rate (measured), by 1.5 % with 0.1: pushes come in another order each time."""
+    """AUC within 1 %.
+
+    Five quiet runs differ by 0.3 % with this learning rate (measured), by 1.5 % with 0.1: pushes come in another order
+    each time.
+    """
     settings = dataclasses.replace(SMALL, steps=900, batch=256, lr=0.03, test_batches=40)
     quiet = recommender.train(settings)
     outcome = recommender.train(dataclasses.replace(settings, kill_after=20))

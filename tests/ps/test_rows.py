@@ -153,7 +153,8 @@ def test_a_table_does_what_a_dict_does(seed, optimizer, kind):
 
 
 def test_ids_that_want_the_same_place_find_each_other():
-    """All ids of one place of the index, as many as there is room for: each is found behind the others, over the index's end."""
+    """All ids of one place of the index, as many as there is room for: each is found behind the others, over the
+    index's end."""
     table = Table(50, ps.SGD(lr=1.0), is_hashed=True)
     many = np.arange(200_000)
     places = table.shard._index._hash(many)

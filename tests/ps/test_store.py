@@ -1,4 +1,5 @@
-"""Transactions on a server's memory: processes are killed at each point of one, and the next who comes puts it right."""
+"""Transactions on a server's memory: processes are killed at each point of one, and the next who comes puts it
+right."""
 
 from __future__ import annotations
 

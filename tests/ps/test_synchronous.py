@@ -1,4 +1,7 @@
-"""Synchronous steps, with and without backup workers; bounded staleness; the coordinator's own checkpoint. A4 #53, A5 #67; D (backup workers)."""
+"""Synchronous steps, with and without backup workers; bounded staleness; the coordinator's own checkpoint.
+
+A4 #53, A5 #67; D (backup workers).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Lecture notes "Distributed training" (in Russian): Ray's tasks in a chain and in a tree, its basic operations, and two networks trained with Ray Train.
+"""Lecture notes "Distributed training" (in Russian): Ray's tasks in a chain and in a tree, its basic operations, and
+two networks trained with Ray Train.
 
-`examples/chain_and_tree.py`, `examples/counter_actor.py` and `examples/keras_two_models.py` are the same programs with more around them; `tests/test_repository.py` runs
-them. Here the first two are as they were written, and the networks train under TensorFlow's own strategy, as they did there.
+`examples/chain_and_tree.py`, `examples/counter_actor.py` and `examples/keras_two_models.py` are the same programs with
+more around them; `tests/test_repository.py` runs them. Here the first two are as they were written, and the networks
+train under TensorFlow's own strategy, as they did there.
 """
 
 from __future__ import annotations

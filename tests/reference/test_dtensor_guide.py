@@ -1,7 +1,9 @@
-"""TensorFlow's guide "Distributed training with Core APIs and DTensor" (2022; its Japanese edition): a perceptron, data-parallel on a mesh of virtual CPUs.
+"""TensorFlow's guide "Distributed training with Core APIs and DTensor" (2022; its Japanese edition): a perceptron,
+data-parallel on a mesh of virtual CPUs.
 
-Meshes and layouts are not built in Hocket yet. What runs today: TensorFlow's own DTensor, unchanged, in one rank; and the same network with the same batches on
-several ranks, by `tf.distribute` or by PyTorch's DistributedDataParallel. All reach the same losses. The pictures are scikit-learn's digits in MNIST's form.
+Meshes and layouts are not built in Hocket yet. What runs today: TensorFlow's own DTensor, unchanged, in one rank; and
+the same network with the same batches on several ranks, by `tf.distribute` or by PyTorch's DistributedDataParallel. All
+reach the same losses. The pictures are scikit-learn's digits in MNIST's form.
 """
 
 from __future__ import annotations

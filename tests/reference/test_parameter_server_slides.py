@@ -1,7 +1,8 @@
 """Naka Masato, "Introducing TensorFlow Parameter Server Training" (slides in Japanese, March 2022).
 
-Its sample, five closures that add 1 to 5 to a variable, is run in two ways: on `hocket.ps`, whose names mirror TensorFlow's, and by TensorFlow itself inside a
-`TensorflowTrainer`. Other ways to write the variable are tested in `tests/ps/test_foreign.py`, a program for all roles and ``Model.fit`` in
+Its sample, five closures that add 1 to 5 to a variable, is run in two ways: on `hocket.ps`, whose names mirror
+TensorFlow's, and by TensorFlow itself inside a `TensorflowTrainer`. Other ways to write the variable are tested in
+`tests/ps/test_foreign.py`, a program for all roles and ``Model.fit`` in
 `tests/train/test_parameter_servers_tensorflow.py`.
 """
 

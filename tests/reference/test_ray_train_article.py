@@ -1,7 +1,9 @@
-"""iThome Ironman contest 2024, day 20, "Ray, part 2: training models" (article in Chinese): Ray Train with PyTorch, and Ray Tune.
+"""iThome Ironman contest 2024, day 20, "Ray, part 2: training models" (article in Chinese): Ray Train with PyTorch, and
+Ray Tune.
 
-The same pieces are `examples/train_on_dataset.py`, which `tests/test_repository.py` runs. Here they keep the name ``ray``, which is all that an import changes.
-torchvision's resnet18 is a small network with batch normalisation, and the pictures are scikit-learn's digits 0 and 1.
+The same pieces are `examples/train_on_dataset.py`, which `tests/test_repository.py` runs. Here they keep the name
+``ray``, which is all that an import changes. torchvision's resnet18 is a small network with batch normalisation, and
+the pictures are scikit-learn's digits 0 and 1.
 """
 
 from __future__ import annotations

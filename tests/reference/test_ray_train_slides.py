@@ -1,7 +1,8 @@
 """Naka Masato, "Introducing Ray Train" (slides in Japanese, June 2022): two programs for the Trainer of that time.
 
-Its first program is also `examples/classic_trainer.py`, its second one, with imports inside the functions, `examples/keras_mnist_2022.py`; both are
-tested in `tests/train/test_classic_trainer.py` and `tests/test_repository.py`. Here they have their imports at the top.
+Its first program is also `examples/classic_trainer.py`, its second one, with imports inside the functions,
+`examples/keras_mnist_2022.py`; both are tested in `tests/train/test_classic_trainer.py` and `tests/test_repository.py`.
+Here they have their imports at the top.
 """
 
 from __future__ import annotations

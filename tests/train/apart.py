@@ -14,7 +14,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def cover(path: str, spared: int) -> str:
-    """Put an empty disk over a folder, for the calling thread and what it starts; not in the first `spared` processes that come.
+    """Put an empty disk over a folder, for the calling thread and what it starts; not in the first `spared` processes
+    that come.
 
     The thread is in a mount namespace of its own afterwards, which ends with it.
     """
@@ -37,7 +38,8 @@ def check(result: int) -> None:
 
 
 class Covered:
-    """Travels to a rank, and covers a folder where it arrives: in the thread that will run the training function, before it does.
+    """Travels to a rank, and covers a folder where it arrives: in the thread that will run the training function,
+    before it does.
 
     The folder is made, so that there is something to cover.
     """

@@ -12,7 +12,8 @@ from hocket.train.strategies import HostModel, Ranks, Strategy, StrategyRuntime
 class ElasticAveraging(Strategy):
     """Ranks step on their own, and are pulled to a common center every few steps, as the center is to them.
 
-    After Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD" (2015), with all ranks meeting at once.
+    After Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD" (2015), with all ranks meeting at
+    once.
     """
 
     every: int

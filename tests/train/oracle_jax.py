@@ -1,7 +1,7 @@
 """Optimizers of Optax on random small models: in ranks by way of a trainer, and in one process without one.
 
-Some models are one tree of parameters, and `optax.partition` gives each its own optimizer: so one compiled step trains them all. How long XLA compiles grows faster than
-the program, so there are several such trees.
+Some models are one tree of parameters, and `optax.partition` gives each its own optimizer: so one compiled step trains
+them all. How long XLA compiles grows faster than the program, so there are several such trees.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ OPTIMIZERS: Final[Mapping[str, Callable[[], Any]]] = {
     "apply_every": lambda: optax.chain(optax.sgd(0.05), optax.apply_every(3)),
     "apply_if_finite": lambda: optax.apply_if_finite(optax.adamw(0.02, eps=1e-4), 3),
 }
-"""An eps of 1e-4 keeps Adam from dividing what is only rounding by its own size: gradients of 0 are seen as such in any order of adding up."""
+"""An eps of 1e-4 keeps Adam from dividing what is only rounding by its own size: gradients of 0 are seen as such in
+any order of adding up."""
 
 
 def _mark_vectors(params: Any) -> Any:
@@ -158,7 +159,7 @@ def batch_number(rank: int, step: int) -> int:
     return 10 * step + rank
 
 
-# --- in a rank ----------------------------------------------------------------------------------------------------------
+# --- in a rank --------------------------------------------------------------------------------------------------------
 
 
 def train_in_rank(config: dict[str, Any]) -> list[Weights]:
@@ -188,7 +189,7 @@ def search_in_rank(config: dict[str, Any]) -> None:
     optimizer.update(params, optimizer.init(params), params, value=0.0, grad=params, value_fn=jnp.sum)
 
 
-# --- in one process -----------------------------------------------------------------------------------------------------
+# --- in one process ---------------------------------------------------------------------------------------------------
 
 
 def train_together(names: Sequence[str], size: int) -> Weights:

@@ -1,4 +1,5 @@
-"""Optimizers of Keras on random small models: in ranks by way of a trainer, and in the process of rank 0 with nothing but Keras.
+"""Optimizers of Keras on random small models: in ranks by way of a trainer, and in the process of rank 0 with nothing
+but Keras.
 
 The plain models are trained in a rank, since a process has one backend of Keras for good; they are never prepared.
 """
@@ -120,7 +121,7 @@ def fit_plainly(model: Any, x: Any, y: Any, rows: int, **given: Any) -> None:
     model.fit(x, y, batch_size=rows, shuffle=False, verbose=0, **given)
 
 
-# --- in a rank ----------------------------------------------------------------------------------------------------------
+# --- in a rank --------------------------------------------------------------------------------------------------------
 
 
 def train_in_rank(config: dict[str, Any]) -> Any:
@@ -165,7 +166,7 @@ def train_on_arrays(config: dict[str, Any]) -> Any:
     return keras.backend.backend(), joined.all_gather_object(found), expected
 
 
-# --- with Keras alone ---------------------------------------------------------------------------------------------------
+# --- with Keras alone -------------------------------------------------------------------------------------------------
 
 
 def train_together(name: str, has_table: bool, size: int, config: Mapping[str, Any]) -> list[Arrays]:

@@ -1,6 +1,7 @@
 """Every optimizer of PyTorch on random small models: in ranks by way of a trainer, and in one process without one.
 
-`take_steps` is what all of them call, so the two differ in who computes the gradients and in what happens to them, and in nothing else.
+`take_steps` is what all of them call, so the two differ in who computes the gradients and in what happens to them, and
+in nothing else.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Case:
     """One way to train one model."""
 
     optimize: Mapping[str, Make]
-    """What makes an optimizer, by which parameters it gets: ``all``, ``matrices`` and the ``rest``, or the ``table`` and the ``layers``."""
+    """What makes an optimizer, by which parameters it gets: ``all``, ``matrices`` and the ``rest``, or the ``table``
+    and the ``layers``."""
     table: str | None = None
     """``sparse`` or ``dense``."""
     schedule: Callable[[torch.optim.Optimizer], Any] | None = None
@@ -231,9 +233,10 @@ SAMPLE: Final = {
 
 
 MEETING_LATE: Final = {name: case for name, case in EVERYWHERE.items() if case.clip is None}
-"""Ranks that average gradients in `LocalSGD`'s first steps do it in the optimizer's step, after they were clipped: one process cannot tell that."""
+"""Ranks that average gradients in `LocalSGD`'s first steps do it in the optimizer's step, after they were clipped:
+one process cannot tell that."""
 
-# --- steps, the same in a rank and without ------------------------------------------------------------------------------
+# --- steps, the same in a rank and without ----------------------------------------------------------------------------
 
 Compute = Callable[[Any, int, int], None]
 """Adds to the gradients of a model those of a batch: of a step, and of a number in it."""
@@ -286,7 +289,7 @@ def read(model: torch.nn.Module) -> Weights:
     return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
 
 
-# --- in a rank ----------------------------------------------------------------------------------------------------------
+# --- in a rank --------------------------------------------------------------------------------------------------------
 
 
 def train_in_rank(config: dict[str, Any]) -> list[dict[str, Weights]]:
@@ -342,7 +345,7 @@ def refuse_in_rank(config: dict[str, Any]) -> dict[str, str]:
     return said
 
 
-# --- in one process -----------------------------------------------------------------------------------------------------
+# --- in one process ---------------------------------------------------------------------------------------------------
 
 
 def compute_plainly(case: Case, model: Tower, batches: list[tuple[int, int]]) -> torch.Tensor:
@@ -368,7 +371,10 @@ def train_together(case: Case, size: int) -> Weights:
 
 
 def train_in_turns(case: Case, size: int) -> Weights:
-    """One step with the rows of each rank, one after the other, with one optimizer. The schedules are the ranks' own."""
+    """One step with the rows of each rank, one after the other, with one optimizer.
+
+    The schedules are the ranks' own.
+    """
     model = Tower(case.seed, case.table)
     chosen = split(model, case.optimize)
     optimizers = [make(chosen[group]) for group, make in case.optimize.items()]
@@ -430,7 +436,7 @@ def train_apart(case: Case, size: int, strategy: strategies.LocalSGD) -> Weights
     return read(models[0])
 
 
-# --- rows that are moved alone ------------------------------------------------------------------------------------------
+# --- rows that are moved alone ----------------------------------------------------------------------------------------
 
 
 LAZY: Final[Mapping[str, tuple[Make, Mapping[str, Any]]]] = {
@@ -445,7 +451,8 @@ LAZY: Final[Mapping[str, tuple[Make, Mapping[str, Any]]]] = {
 
 
 def move_rows_in_rank(config: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
-    """The training function; returns the ids of each step, the gradient of the whole table, and the table afterwards."""
+    """The training function; returns the ids of each step, the gradient of the whole table, and the table
+    afterwards."""
     torch.manual_seed(3)
     model: Any = hocket_torch.prepare_model(torch.nn.Embedding(IDS, 3, sparse=True).double())
     seen: list[tuple[Any, Any, Any]] = [(None, None, model.weight.detach().numpy().copy())]

@@ -167,7 +167,8 @@ def count_and_be_told(config: dict[str, Any]) -> str:
 
 
 def test_sigterm_ends_a_rank_at_once_and_training_goes_on(cluster: Any, runs: Path) -> None:
-    """Ray's own handler would have the process wait for the end of its training function, and everybody for the process."""
+    """Ray's own handler would have the process wait for the end of its training function, and everybody for the
+    process."""
     result = hocket_torch.TorchTrainer(
         count_and_be_told,
         scaling_config=train.ScalingConfig(num_workers=2),

@@ -64,7 +64,8 @@ def read_rows(config: dict[str, Any]) -> list[int]:
 
 
 def collect(log: Path, size: int, first: int, last: int | None) -> list[int]:
-    """Return the rows of the steps after `first`, in the order of steps and ranks, that ranks of a group have written which began there."""
+    """Return the rows of the steps after `first`, in the order of steps and ranks, that ranks of a group have
+    written which began there."""
     written = [
         [json.loads(line) for line in (log / f"{size}-{first}-{rank}").read_text().splitlines()] for rank in range(size)
     ]

@@ -1,6 +1,8 @@
-"""Three machines, and ranks and machines that are told to end or killed at random moments: each row is trained on once an epoch, and nothing hangs.
+"""Three machines, and ranks and machines that are told to end or killed at random moments: each row is trained on once
+an epoch, and nothing hangs.
 
-Prints how long it took each time until a rank reported again. This file imports no framework, because each rank imports it.
+Prints how long it took each time until a rank reported again. This file imports no framework, because each rank imports
+it.
 """
 
 from __future__ import annotations
@@ -134,7 +136,8 @@ class Disasters(train.UserCallback):
                 began = time.monotonic()
                 self._strike(kind)
                 self._wait_for_commits(1)
-                # What was under way when it struck may still be committed: training goes on with the first commit of a new group.
+                # What was under way when it struck may still be committed: training goes on with the first commit of a
+                # new group.
                 self._wait_for_new_group(began)
                 self.seconds.setdefault(kind, []).append(time.monotonic() - began)
                 self.fired[kind] += 1
@@ -237,7 +240,8 @@ def test_every_row_counts_once_an_epoch(
 def test_a_group_waits_while_ray_waits_for_a_machine_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With Ray's own settings it reserves nothing for over two minutes after it has asked a machine that has lost its power."""
+    """With Ray's own settings it reserves nothing for over two minutes after it has asked a machine that has lost
+    its power."""
     if not machines.can_have_machines():
         pytest.skip("machines of their own need root and iproute2")
     monkeypatch.setattr(worker_group, "START_SECONDS", 5.0)

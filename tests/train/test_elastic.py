@@ -1,4 +1,5 @@
-"""Elastic groups: as many ranks as there are resources for, decided at the start, after failures, and while training goes on."""
+"""Elastic groups: as many ranks as there are resources for, decided at the start, after failures, and while training
+goes on."""
 
 from __future__ import annotations
 
@@ -159,7 +160,8 @@ def test_a_group_grows_though_nothing_is_saved(tmp_path: Path) -> None:
 
 
 class TakeAndGiveBack(TakeCpuAfterFailure):
-    """Takes the CPU of the rank that died, and gives it back some reports later; notes the rows that all ranks have read."""
+    """Takes the CPU of the rank that died, and gives it back some reports later; notes the rows that all ranks have
+    read."""
 
     def __init__(self) -> None:
         super().__init__()

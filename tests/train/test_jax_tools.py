@@ -1,4 +1,5 @@
-"""What a training function with JAX calls, one rank at a time in this process: loaders, checkpoints, keys, and what they refuse."""
+"""What a training function with JAX calls, one rank at a time in this process: loaders, checkpoints, keys, and what
+they refuse."""
 
 from __future__ import annotations
 

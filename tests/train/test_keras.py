@@ -1,4 +1,5 @@
-"""Keras 3 on each backend: several ranks train one model, as one process would; the rest is seen where it is quickest."""
+"""Keras 3 on each backend: several ranks train one model, as one process would; the rest is seen where it is
+quickest."""
 
 from __future__ import annotations
 
@@ -116,7 +117,7 @@ def check_equal(many: dict[str, Any], one: dict[str, Any]) -> None:
     assert many["evaluated"] == pytest.approx(one["evaluated"], abs=1e-5)
 
 
-# --- two ranks are one process with twice the batch ---------------------------------------------------------------------
+# --- two ranks are one process with twice the batch -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
@@ -188,7 +189,7 @@ def test_ranks_take_turns_where_steps_run_in_their_own_threads(tmp_path: Path) -
         assert any(not np.allclose(*pair) for pair in zip(apart["weights"], both["weights"], strict=True))
 
 
-# --- in this process ----------------------------------------------------------------------------------------------------
+# --- in this process --------------------------------------------------------------------------------------------------
 
 
 class Record(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
@@ -330,7 +331,7 @@ def test_the_outer_step_is_nesterovs() -> None:
     assert found == [2.5, 1.125]
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------------
+# --- what is refused --------------------------------------------------------------------------------------------------
 
 
 def test_bad_input_is_refused() -> None:

@@ -1,4 +1,5 @@
-"""Runs that are killed in the middle of an epoch read on where the last commit was; evaluations that ranks share give one process's number."""
+"""Runs that are killed in the middle of an epoch read on where the last commit was; evaluations that ranks share
+give one process's number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Ranks that do not see the run's folder: their files reach the driver, and committed ones reach them, whole or not at all."""
+"""Ranks that do not see the run's folder: their files reach the driver, and committed ones reach them, whole or not
+at all."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 @pytest.fixture
 def open_session() -> Iterator[Any]:
-    """Open a session when the test has armed its faults, and see that it leaves nothing behind; Ray leaves sockets open in its driver."""
+    """Open a session when the test has armed its faults, and see that it leaves nothing behind; Ray leaves sockets
+    open in its driver."""
     before = Leftovers.look()
     yield lambda: hocket.init(num_cpus=2)
     hocket.shutdown()

@@ -1,16 +1,19 @@
-"""Every optimizer with every strategy in every framework ends where one process without us does: on random small models, by the public trainers.
+"""Every optimizer with every strategy in every framework ends where one process without us does: on random small
+models, by the public trainers.
 
 What one process computes is in `oracle_torch`, `oracle_jax` and `oracle_keras`, beside the training functions.
 
 - AllReduce: each step takes the rows of all ranks.
 - LocalSGD: the ranks are simulated one after the other.
-- ParameterServer: one rank's steps are those of plain training. With several ranks and ``max_staleness=0`` one computes at a time, so one process takes the same
-  steps in the same order. Ranks of PyTorch are made to take turns; elsewhere the order is the servers' to choose, and the result must be that of one of all orders.
+- ParameterServer: one rank's steps are those of plain training. With several ranks and ``max_staleness=0`` one computes
+  at a time, so one process takes the same steps in the same order. Ranks of PyTorch are made to take turns; elsewhere
+  the order is the servers' to choose, and the result must be that of one of all orders.
 
-How far results may lie apart: ranks add up in another order than one process does, which changes the last digit of a gradient, and each step carries that on.
-PyTorch's models are of float64, so `EXACT` leaves nothing to chance. The others' are of float32, whose last digit is 6e-8 of a weight of 1: measured were at most 3e-7
-after seven steps, and `CLOSE` is some thirty times that. A wrong step is a hundredth or more. What divides a gradient by its own size gets an epsilon
-of 1e-4 in the cases: without it a gradient of 1e-8, which is nothing but rounding, would make a whole step.
+How far results may lie apart: ranks add up in another order than one process does, which changes the last digit of a
+gradient, and each step carries that on. PyTorch's models are of float64, so `EXACT` leaves nothing to chance. The
+others' are of float32, whose last digit is 6e-8 of a weight of 1: measured were at most 3e-7 after seven steps, and
+`CLOSE` is some thirty times that. A wrong step is a hundredth or more. What divides a gradient by its own size gets an
+epsilon of 1e-4 in the cases: without it a gradient of 1e-8, which is nothing but rounding, would make a whole step.
 """
 
 from __future__ import annotations
@@ -68,7 +71,8 @@ def fit(trainer: Any, path: Path, function: Any, strategy: Any, num_workers: int
 
 
 def measure(found: Any, expected: Any) -> float:
-    """Return how far two models lie apart: the largest difference of two weights, beside the largest weight if that is above 1."""
+    """Return how far two models lie apart: the largest difference of two weights, beside the largest weight if that
+    is above 1."""
     keys: Sequence[Any] = list(expected) if isinstance(expected, Mapping) else range(len(expected))
     assert len(found) == len(keys)
     scale = max(1.0, *(np.abs(expected[key]).max() for key in keys))
@@ -121,7 +125,8 @@ def test_torch(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.usefixtures("session")
 def test_a_sample_of_torch(tmp_path: Path) -> None:
-    """A line search compares losses, and must compare the same in all ranks; early steps of local SGD average sparse gradients, and those of closures."""
+    """A line search compares losses, and must compare the same in all ranks; early steps of local SGD average sparse
+    gradients, and those of closures."""
     search = {"lbfgs search/0": oracle_torch.EVERYWHERE["lbfgs search/0"]}
     check_torch(tmp_path, AllReduce(), 2, oracle_torch.SAMPLE | search)
     late = LocalSGD(2, begin_after=3, outer=OUTER)
@@ -140,7 +145,8 @@ def test_what_servers_refuse_of_torch_is_refused_with_what_to_write_instead(here
 
 @pytest.mark.parametrize("name", oracle_torch.LAZY)
 def test_rows_of_a_table_move_alone(here: None, tmp_path: Path, name: str) -> None:
-    """Torch has no such step for sparse gradients, or another one: its momentum carries rows on that a batch does not name."""
+    """Torch has no such step for sparse gradients, or another one: its momentum carries rows on that a batch does
+    not name."""
     steps = fit(
         hocket_torch.TorchTrainer, tmp_path, oracle_torch.move_rows_in_rank, ParameterServer(), 0, {"name": name}
     )
@@ -195,7 +201,8 @@ def test_jax(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.usefixtures("session")
 def test_a_sample_of_jax(tmp_path: Path) -> None:
-    """A loss that an optimizer is given is averaged; and on servers, too, the first step is taken from what others have made of the parameters."""
+    """A loss that an optimizer is given is averaged; and on servers, too, the first step is taken from what others
+    have made of the parameters."""
     check_jax(tmp_path, AllReduce(), 2, ("polyak_sgd",))
     check_jax(tmp_path, ONE_AT_A_TIME, 2, ("adam",))
 
@@ -298,7 +305,10 @@ def test_prepared_arrays_of_keras(tmp_path: Path, backend: str) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("session")
 def test_servers_differ_from_plain_keras_where_tensorflow_has_embeddings(tmp_path: Path) -> None:
-    """As docs/keras.md says: servers square the sum of a row's gradients, and Keras there each of them. Neither is seen without a square."""
+    """As docs/keras.md says: servers square the sum of a row's gradients, and Keras there each of them.
+
+    Neither is seen without a square.
+    """
     servers = ParameterServer(num_servers=2)
     wrong = list_wrong_of_keras(tmp_path, "tensorflow", servers, 1, ("SGD", "Adam", "Adagrad"), is_eager=True)
     assert wrong.keys() == {("Adam", True), ("Adagrad", True)}
@@ -307,7 +317,8 @@ def test_servers_differ_from_plain_keras_where_tensorflow_has_embeddings(tmp_pat
 
 @pytest.mark.usefixtures("session")
 def test_an_embedding_of_keras_on_tensorflow(tmp_path: Path) -> None:
-    """Keras squares the gradients of a row that a batch names twice one by one there, so they must reach it as they are."""
+    """Keras squares the gradients of a row that a batch names twice one by one there, so they must reach it as they
+    are."""
     assert list_wrong_of_keras(tmp_path, "tensorflow", AllReduce(), 2, ("Adam",), is_eager=True) == {}
 
 

@@ -1,4 +1,5 @@
-"""Training on parameter servers: one rank takes the steps of plain training, and what several ranks push counts once each, whoever is killed."""
+"""Training on parameter servers: one rank takes the steps of plain training, and what several ranks push counts once
+each, whoever is killed."""
 
 from __future__ import annotations
 
@@ -317,7 +318,8 @@ def test_what_servers_cannot_do_is_refused(
 
 
 def count_down(config: dict[str, Any]) -> float:
-    """Push a gradient of 1 in each step; be killed in the middle of two of them, in the middle of the servers' update."""
+    """Push a gradient of 1 in each step; be killed in the middle of two of them, in the middle of the servers'
+    update."""
     strategy = framework.FRAMEWORK.get_state("a test").strategy
     assert isinstance(strategy, ps_client.OpenParameterServer)
     rank, attempt = train.get_context().get_world_rank(), len(list(Path(config["folder"]).iterdir()))
@@ -335,7 +337,8 @@ def count_down(config: dict[str, Any]) -> float:
         if attempt < 2 and rank == 1 - attempt and step == 10 * (attempt + 1):
             store.on_point = die
         if (attempt, rank, step) == (0, 0, 15):
-            threading.Event().wait()  # until it is ended: what it had pushed would not be pushed again, and not die there
+            # until it is ended: what it had pushed would not be pushed again, and not die there
+            threading.Event().wait()
         optimizer.zero_grad()
         model(torch.ones(1, 1)).sum().backward()
         optimizer.step()

@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def follow_tutorial(config: dict[str, Any]) -> Any:
-    """A program in the form of TensorFlow's tutorial: one for all roles, which starts a server where TF_CONFIG says so."""
+    """A program in the form of TensorFlow's tutorial: one for all roles, which starts a server where TF_CONFIG says
+    so."""
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

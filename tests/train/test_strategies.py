@@ -43,7 +43,10 @@ def build_matrix() -> Any:
 
 
 def compute_loss(model: torch.nn.Module, rank: int, step: int) -> torch.Tensor:
-    """The loss of a batch that no other rank and step has. A matrix's has one sample, so its gradient is a product of two vectors."""
+    """The loss of a batch that no other rank and step has.
+
+    A matrix's has one sample, so its gradient is a product of two vectors.
+    """
     generator = torch.Generator().manual_seed(100 * step + rank)
     is_matrix = isinstance(getattr(model, "module", model), torch.nn.Linear)
     shape = (1, 32) if is_matrix else (5, 4)

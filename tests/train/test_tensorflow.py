@@ -27,7 +27,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def train_loop(config: dict[str, Any]) -> dict[str, Any]:
-    """Code for MultiWorkerMirroredStrategy, as written for Ray Train, but for one rank that may die or use the wrong Keras."""
+    """Code for MultiWorkerMirroredStrategy, as written for Ray Train, but for one rank that may die or use the wrong
+    Keras."""
     import keras
     import tensorflow as tf
 
@@ -59,7 +60,10 @@ def train_loop(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def descend_in_one_process() -> dict[str, Any]:
-    """What one process learns with batches of both ranks' rows: the same steps, with numpy. A batch is cut: each rank takes 2 rows of its 4."""
+    """What one process learns with batches of both ranks' rows: the same steps, with numpy.
+
+    A batch is cut: each rank takes 2 rows of its 4.
+    """
     x = np.arange(64, dtype="float64").reshape(16, 4) / 64
     y = x.sum(1, keepdims=True) + 1
     kernel, bias = np.ones((4, 1)), np.zeros(1)

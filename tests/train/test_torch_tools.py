@@ -1,4 +1,7 @@
-"""What a PyTorch training function calls: sharding, mixed precision, accumulated gradients, compiled steps. Two ranks compute what one process does."""
+"""What a PyTorch training function calls: sharding, mixed precision, accumulated gradients, compiled steps.
+
+Two ranks compute what one process does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Waiting for a word of shared memory, in the kernel: Linux's futex, which works between processes that map the same memory.
+"""Waiting for a word of shared memory, in the kernel: Linux's futex, which works between processes that map the same
+memory.
 
 A wait and a wake are a system call each, made through `ctypes`, which lets other threads of the process run meanwhile.
 """
@@ -65,6 +66,7 @@ def wake(address: int) -> None:
 
 
 def fence() -> None:
-    """Have everything written before it be seen before anything is read after it: taking a lock does so on each processor."""
+    """Have everything written before it be seen before anything is read after it: taking a lock does so on each
+    processor."""
     _lock.acquire()
     _lock.release()

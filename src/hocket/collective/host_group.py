@@ -80,7 +80,7 @@ class HostGroup:
         """Say that this rank's program is over: it can still be asked, but will not come to another operation."""
         self._rounds.end()
 
-    # --- what a rank calls ------------------------------------------------------------------------------------------------
+    # --- what a rank calls --------------------------------------------------------------------------------------------
 
     def all_reduce(self, array: Any, op: ReduceOp = ReduceOp.SUM, calc: Arithmetic = NUMPY) -> None:
         """Put the sum of all ranks' arrays, or what `op` makes of them, into each."""
@@ -214,7 +214,7 @@ class HostGroup:
             assert found is not None, "it was just found"
             return found
 
-    # --- how --------------------------------------------------------------------------------------------------------------
+    # --- how ----------------------------------------------------------------------------------------------------------
 
     def _begin(
         self, kind: int, array: Any, op: int, root: int, calc: Arithmetic, dtype: str = ""
@@ -329,7 +329,8 @@ class HostGroup:
 
         def add(part: object, slots: Sequence[Any], count: int) -> None:
             theirs = slots[other][:count]
-            # Rank 0's come first in both: products of complex numbers, zeros and NaNs have other bits the other way round.
+            # Rank 0's come first in both: products of complex numbers, zeros and NaNs have other bits the other way
+            # round.
             if is_first:
                 combine(part, theirs, out=part)
             else:

@@ -31,7 +31,8 @@ class Store(Protocol):
 
 
 def identify_host() -> str:
-    """Return a text that is equal in processes that can share memory; empty if ranks cannot wait in memory on this system."""
+    """Return a text that is equal in processes that can share memory; empty if ranks cannot wait in memory on this
+    system."""
     return segment.identify_host() if futex.is_available() else ""
 
 

@@ -3,14 +3,10 @@
 It is a memfd of the first rank, which the others open below ``/proc``: it has no name, and is gone when they all are,
 however they end. Its parts:
 
-======== ======================================= ===============================================================================================
-what     how much                                for
-======== ======================================= ===============================================================================================
-headers  a cache line for each rank              who it is, whether it sleeps, what it is doing
-marks    `ROUNDS` cache lines for each rank      how far it is
-slots    `ROUNDS` chunks for each rank           what it gives to the others
-rings    a small ring for each pair              what one rank sends to another
-======== ======================================= ===============================================================================================
+- headers, a cache line for each rank: who it is, whether it sleeps, what it is doing;
+- marks, `ROUNDS` cache lines for each rank: how far it is;
+- slots, `ROUNDS` chunks for each rank: what it gives to the others;
+- rings, a small ring for each pair: what one rank sends to another.
 
 Memory that nobody has touched costs nothing, so a group that only ever adds small tensors stays small.
 """

@@ -138,7 +138,8 @@ def _wait_for_the_end(file: Path) -> None:
 
 
 def _grows(file: Path, size: int) -> bool:
-    """Wait until a file is larger than it was; return whether it is, in the time that a process has to write its stack."""
+    """Wait until a file is larger than it was; return whether it is, in the time that a process has to write its
+    stack."""
     deadline = time.monotonic() + STACK_SECONDS
     while file.stat().st_size == size:
         if time.monotonic() > deadline:

@@ -319,8 +319,8 @@ class ActorMethod:
         return refs[0] if returns == 1 else generators.wrap(refs, returns)
 
     def bind(self, *args: object, **kwargs: object) -> dag.ClassMethodNode | tuple[dag.DAGNode, ...]:
-        """Return a node of a graph that calls this method when the graph is executed; with ``num_returns`` above 1 one for
-        each return.
+        """Return a node of a graph that calls this method when the graph is executed; with ``num_returns`` above 1 one
+        for each return.
         """
         if self._signature is not None:
             self._signature.check(args, kwargs)

@@ -297,8 +297,8 @@ def get_runtime_context() -> context.RuntimeContext:
 
 
 def get_gpu_ids() -> list[Any]:
-    """Return the GPUs that the calling task or actor may use, as Ray does: the names that ``CUDA_VISIBLE_DEVICES`` gave them when the
-    session was opened (text), and their indices if it was not set.
+    """Return the GPUs that the calling task or actor may use, as Ray does: the names that ``CUDA_VISIBLE_DEVICES`` gave
+    them when the session was opened (text), and their indices if it was not set.
     """
     return list(session.get_engine().get_context().gpu_ids)
 

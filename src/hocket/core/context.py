@@ -79,7 +79,8 @@ class RuntimeContext:
         return self._record.task_name
 
     def get_task_function_name(self) -> str | None:
-        """Return the name of the running function or method as it was defined, with its module and class: ``app.Counter.add``."""
+        """Return the name of the running function or method as it was defined, with its module and class:
+        ``app.Counter.add``."""
         return self._record.function_name if self._record.task_id is not None else None
 
     def get_actor_name(self) -> str | None:

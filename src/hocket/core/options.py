@@ -224,7 +224,8 @@ def refuse_decorator_only(given: Mapping[str, object], what: str) -> None:
 
 
 def _make_plain(value: object) -> Any:
-    """Return the same with text and numbers of the plain kinds: members of an enumeration, or NumPy's, do not stand in messages."""
+    """Return the same with text and numbers of the plain kinds: members of an enumeration, or NumPy's, do not stand
+    in messages."""
     if isinstance(value, bool):
         return value
     for plain in (str, int, float):

@@ -262,7 +262,8 @@ def names_nodes(given: Mapping[str, object]) -> bool:
 
 
 def describe_choice(given: Mapping[str, object]) -> str:
-    """Return which nodes the options choose, in the form that travels (`resources.Shape.nodes`); empty if they do not choose.
+    """Return which nodes the options choose, in the form that travels (`resources.Shape.nodes`); empty if they do not
+    choose.
 
     JSON with a ``kind``: ``strategy`` (``name``), ``node`` (``node_id``, ``soft``), ``labels`` (``hard`` and ``soft``,
     each by label the name of the condition and its values) or ``selector`` (``label_selector``, ``fallback_strategy``).
@@ -417,7 +418,8 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
-    """Return a description of one placement group, or of all by id; of removed ones, whose state is ``"REMOVED"``, the last thousand."""
+    """Return a description of one placement group, or of all by id; of removed ones, whose state is ``"REMOVED"``,
+    the last thousand."""
     table = {group["placement_group_id"]: group for group in session.get_engine().list_groups()}
     if placement_group is None:
         return table

@@ -99,7 +99,8 @@ def _build_event(span: dict[str, Any], lane: int) -> Event:
 
 
 def assign_lanes(spans: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int]]:
-    """Give each span of a process a lane in which it lies beside, or wholly inside, every other: what viewers ask for."""
+    """Give each span of a process a lane in which it lies beside, or wholly inside, every other: what viewers ask
+    for."""
     lanes: list[list[float]] = []  # for each lane, the ends of the spans that are open in it, innermost last
     for span in sorted(spans, key=lambda span: (span["started"], -span["seconds"])):
         end = span["started"] + span["seconds"]

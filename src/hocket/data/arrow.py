@@ -70,7 +70,8 @@ def flatten(chunked: Any) -> Any:
 
 
 def to_numpy(column: Any) -> Array:
-    """Return an Arrow array as numpy has it: missing numbers are NaN, strings are objects, lists of one length are an array with an axis more."""
+    """Return an Arrow array as numpy has it: missing numbers are NaN, strings are objects, lists of one length are
+    an array with an axis more."""
     pa = load("A column")
     kind = column.type
     if isinstance(column, pa.ExtensionArray):
@@ -101,7 +102,8 @@ def _lists_to_numpy(column: Any) -> Array:
 
 
 def read_column(column: Any) -> Any:
-    """Return an Arrow array as the kind of column that it becomes: numpy's where numpy can hold it as it is, without a copy."""
+    """Return an Arrow array as the kind of column that it becomes: numpy's where numpy can hold it as it is, without
+    a copy."""
     pa = load("A column")
     kind = column.type
     if not column.null_count:

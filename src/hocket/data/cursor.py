@@ -139,7 +139,8 @@ class Cursor:
         return {**self._ledger.state_dict(), _ENDING: self._is_ending}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Have the next loop go on from a state, of any number of ranks: what the epoch still has is cut anew if the batch size is another.
+        """Have the next loop go on from a state, of any number of ranks: what the epoch still has is cut anew if the
+        batch size is another.
 
         Args:
             state: What `state_dict` returned, or a ledger's.

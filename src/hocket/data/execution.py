@@ -166,7 +166,8 @@ def _make_task(
     function: object, name: str, num_cpus: float = 1.0, num_returns: int = 2
 ) -> remote_function.RemoteFunction[..., Any]:
     if api.get_runtime_context().get_actor_id() is not None:
-        num_cpus = 0  # the actor keeps its CPUs while it waits, as a training rank does: were there no others, it would wait for ever
+        # the actor keeps its CPUs while it waits, as a training rank does: were there no others, it would wait for ever
+        num_cpus = 0
     made: remote_function.RemoteFunction[..., Any] = api.remote(
         num_returns=num_returns, num_cpus=num_cpus, name=f"data: {name}"
     )(function)
@@ -223,8 +224,9 @@ def _submit_exchange(
     num_groups: int,
     options: settings.ExecutionOptions,
 ) -> Iterator[list[Any]]:
-    """Have blocks made of rows of all parts, where these are too many to look at for each: first each part is cut, by groups of new blocks, and then
-    each new block is made of the cuts for its group. So every row is written and read twice, however many blocks there are.
+    """Have blocks made of rows of all parts, where these are too many to look at for each: first each part is cut, by
+    groups of new blocks, and then each new block is made of the cuts for its group. So every row is written and read
+    twice, however many blocks there are.
     """
     groups = [
         np.concatenate([np.asarray(rows, np.int64) for rows in wanted[first:last]])

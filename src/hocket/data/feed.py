@@ -183,7 +183,8 @@ class Feed(abc.ABC):
         label_type_spec: object = None,
         additional_type_spec: object = None,
     ) -> Any:
-        """Return a ``tf.data.Dataset`` of pairs of features and labels, as ``model.fit`` takes it; an epoch each time that it is looped over.
+        """Return a ``tf.data.Dataset`` of pairs of features and labels, as ``model.fit`` takes it; an epoch each time
+        that it is looped over.
 
         A batch counts as done when TensorFlow asks for it. What its own ``prefetch`` or ``cache`` adds is read ahead,
         and after a restart not read again; use `prefetch_batches`.

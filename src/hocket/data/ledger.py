@@ -92,7 +92,8 @@ class Slice:
 
     @property
     def loss_scale(self) -> float:
-        """By what to multiply the *sum* of this rank's losses, so that the ranks' average is the mean over the global batch.
+        """By what to multiply the *sum* of this rank's losses, so that the ranks' average is the mean over the global
+        batch.
 
         Averaging the ranks' means instead, as data-parallel training does, gives the rows of a shorter slice more
         weight.

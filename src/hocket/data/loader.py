@@ -167,7 +167,8 @@ class WeighedLoader(LedgerLoader):
 
     @property
     def loss_scale(self) -> float:
-        """By what to multiply the *mean* of the losses of the latest batch, so that the ranks' average is the mean over the batch of all ranks.
+        """By what to multiply the *mean* of the losses of the latest batch, so that the ranks' average is the mean over
+        the batch of all ranks.
 
         It is 1.0 if all ranks have equally many rows, and 0.0 if this one has none.
 

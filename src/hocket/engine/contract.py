@@ -32,7 +32,8 @@ NO_ID = 0
 
 
 class Id(str):
-    """The id of a task, actor, node, session or placement group: its hexadecimal digits, with the methods of Ray's ids."""
+    """The id of a task, actor, node, session or placement group: its hexadecimal digits, with the methods of Ray's
+    ids."""
 
     __slots__ = ()
 
@@ -97,8 +98,8 @@ class ObjectRef(Generic[T_co]):
         return future
 
     def as_future(self) -> asyncio.Future[T_co]:
-        """Return an `asyncio.Future` of the value, on the event loop that runs, or else on this thread's, which may be run later.
-        Cancelling it does not cancel the task.
+        """Return an `asyncio.Future` of the value, on the event loop that runs, or else on this thread's, which may be
+        run later. Cancelling it does not cancel the task.
         """
         import asyncio
 
@@ -388,12 +389,14 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def kill_actor(self, actor: ObjectRef[None], *, no_restart: bool = True) -> None:
-        """End an actor now, without letting it finish anything; it is built again if it may be and `no_restart` is False."""
+        """End an actor now, without letting it finish anything; it is built again if it may be and `no_restart` is
+        False."""
 
     @abc.abstractmethod
     def request_exit(self) -> None:
-        """End the actor that the calling code belongs to, as soon as that can be: the call that asks for it has no result, and the others
-        fail. Called before an exception leaves that code, which may be caught, or be in a thread or coroutine that nobody waits for.
+        """End the actor that the calling code belongs to, as soon as that can be: the call that asks for it has no
+        result, and the others fail. Called before an exception leaves that code, which may be caught, or be in a thread
+        or coroutine that nobody waits for.
         """
 
     @abc.abstractmethod
@@ -460,7 +463,8 @@ class Engine(abc.ABC):
         """
 
     def lift_bound(self, stream: ObjectRef[object]) -> None:  # noqa: B027 (only engines that bound all generators have one)
-        """Hear that somebody waits for a generator's end and not for its items: it is not to wait for a reader any more.
+        """Hear that somebody waits for a generator's end and not for its items: it is not to wait for a reader any
+        more.
 
         What the user says with ``_generator_backpressure_num_objects`` stays.
         """
@@ -544,7 +548,8 @@ class Engine(abc.ABC):
         """End the session: every process, every buffer. Calling it again does nothing."""
 
     def cut_off(self) -> None:  # noqa: B027 (an engine may have nothing that a fork could harm)
-        """Hear that this process is a fork of the engine's own: nothing that others use may be read or written here from now on.
+        """Hear that this process is a fork of the engine's own: nothing that others use may be read or written here
+        from now on.
 
         Called in the fork, in its only thread, before anything else; locks may be held by threads that are not there.
         """

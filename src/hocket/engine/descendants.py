@@ -57,7 +57,8 @@ def offer_to_oom_killer() -> None:
 
 
 def allow_forks() -> None:
-    """Have Python (3.12 and later) not warn of forks beside threads: numpy's linear algebra starts some when it is loaded, and sees to forks itself."""
+    """Have Python (3.12 and later) not warn of forks beside threads: numpy's linear algebra starts some when it is
+    loaded, and sees to forks itself."""
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
 
 
@@ -215,7 +216,8 @@ def is_stopped(pid: int) -> bool:
 
 
 def count_oom_kills() -> int:
-    """Return how many processes of this cgroup (or of the machine, without cgroups) ran out of memory and were killed."""
+    """Return how many processes of this cgroup (or of the machine, without cgroups) ran out of memory and were
+    killed."""
     try:
         with open("/proc/self/cgroup") as cgroup:
             path = next(line[3:].strip() for line in cgroup if line.startswith("0::"))

@@ -1,4 +1,5 @@
-"""File descriptors: how many a session needs, what to say when there are too few, the three that must be there, and waits for any number of them."""
+"""File descriptors: how many a session needs, what to say when there are too few, the three that must be there, and
+waits for any number of them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ values. Counted."""
 
 
 def raise_limit() -> None:
-    """Allow this process as many descriptors as the system lets it have: a large object takes one, and 1,024 is a usual limit."""
+    """Allow this process as many descriptors as the system lets it have: a large object takes one, and 1,024 is a
+    usual limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -43,7 +45,8 @@ def check_free() -> None:
 
 
 def explain_os_error(error: OSError) -> str:
-    """Return why the system refused something to this process, with the limit and what to write where it is one of descriptors; without a full stop."""
+    """Return why the system refused something to this process, with the limit and what to write where it is one of
+    descriptors; without a full stop."""
     if error.errno != errno.EMFILE:
         return str(error)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

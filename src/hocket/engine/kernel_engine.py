@@ -1,4 +1,5 @@
-"""What the engines have in common that hold the kernel in their own process: whatever only takes the lock and asks the kernel.
+"""What the engines have in common that hold the kernel in their own process: whatever only takes the lock and asks the
+kernel.
 
 How work is carried out, and how a caller waits for it, is in the engines. They say it through the few methods that
 `KernelEngine` lists first.

@@ -36,7 +36,8 @@ def _read_cpu_quota() -> int | None:
 
 
 def count_memory() -> int:
-    """Return the memory that this process may use, in bytes: the machine's, and the limits of its cgroups if those are less."""
+    """Return the memory that this process may use, in bytes: the machine's, and the limits of its cgroups if those
+    are less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([total, *_list_memory_limits("/proc/self/cgroup", "/sys/fs/cgroup")])
 

@@ -81,7 +81,8 @@ def wrap_error(name: str, error: BaseException) -> BaseException:
 
 
 def build_interrupted(name: str, error: BaseException) -> exceptions.TaskCancelledError:
-    """Return the error of a task that raised KeyboardInterrupt by itself: raised in the caller's process, that would end it."""
+    """Return the error of a task that raised KeyboardInterrupt by itself: raised in the caller's process, that would
+    end it."""
     return exceptions.TaskCancelledError(
         f"Task `{name}` was ended by a KeyboardInterrupt:\n{texts.format_error(error)}"
     )

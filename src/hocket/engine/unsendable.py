@@ -1,4 +1,5 @@
-"""Why a value cannot be sent to another process, and what to do instead: the part that is to blame is looked for and named."""
+"""Why a value cannot be sent to another process, and what to do instead: the part that is to blame is looked for and
+named."""
 
 from __future__ import annotations
 

@@ -192,7 +192,8 @@ def _build_plain(data: bytes) -> Encoded:
 
 
 def decode(data: bytes | memoryview, buffers: Any = (), refs: list[contract.AnyRef] | None = None) -> Any:
-    """Return a new value from its encoding; `refs` are handles for the references inside, if it was encoded by index."""
+    """Return a new value from its encoding; `refs` are handles for the references inside, if it was encoded by
+    index."""
     if not data:
         data, *buffers = buffers
     if not refs:
@@ -263,7 +264,8 @@ _REFERENCES_ONLY = {contract.ObjectRef}
 
 @functools.lru_cache(maxsize=16)
 def _encode_slots(count: int) -> bytes:
-    """Encode so many arguments that are references, and no others: a quarter of what such a call costs, if it is done each time."""
+    """Encode so many arguments that are references, and no others: a quarter of what such a call costs, if it is
+    done each time."""
     return pickle.dumps((tuple([Slot(index) for index in range(count)]), {}), pickling.PROTOCOL)
 
 

@@ -15,7 +15,8 @@ from hocket.kernel.records import TaskKind, TaskRecord, TaskState, Wait, WorkerR
 
 
 def find_deadlock(kernel: machine.Kernel) -> tuple[WorkerRecord, int, str] | None:
-    """Return a wait that can never end: its worker, its number there, and a text that shows the circle; None if there is none."""
+    """Return a wait that can never end: its worker, its number there, and a text that shows the circle; None if
+    there is none."""
     search = _Search(kernel)
     try:
         for worker in kernel.workers.values():

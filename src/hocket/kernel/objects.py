@@ -127,7 +127,8 @@ def _free(kernel: State, record: ObjectRecord) -> None:
 
 
 def _drop_stream(kernel: State, task_id: int) -> None:
-    """Nobody reads it any more: what was not taken is freed, what is still to come will be, and its generator is cancelled."""
+    """Nobody reads it any more: what was not taken is freed, what is still to come will be, and its generator is
+    cancelled."""
     stream = kernel.streams.pop(task_id)
     for index in range(stream.taken, stream.produced + 1):
         release(kernel, ids.build_item_id(stream.task_id, index))

@@ -31,7 +31,8 @@ from hocket.kernel.state import State
 
 
 def find_unreachable(kernel: State) -> list[ActorRecord]:
-    """Return the living actors that nothing outside reaches, and that have nothing to do; in the order of their making."""
+    """Return the living actors that nothing outside reaches, and that have nothing to do; in the order of their
+    making."""
     resting = {actor.id: actor for actor in kernel.actors.values() if _is_at_rest(actor) and actor.id in kernel.objects}
     if not resting:
         return []
@@ -64,7 +65,8 @@ def _is_at_rest(actor: ActorRecord) -> bool:
 
 
 def _list_links(resting: dict[int, ActorRecord], inside: dict[int, ObjectRecord]) -> dict[int, list[int]]:
-    """Return what each actor and value inside refers to, as often as it is counted for that; an actor stands for its worker."""
+    """Return what each actor and value inside refers to, as often as it is counted for that; an actor stands for its
+    worker."""
     links: dict[int, list[int]] = {object_id: list(record.contained) for object_id, record in inside.items()}
     by_worker = {actor.worker.id: actor_id for actor_id, actor in resting.items() if actor.worker is not None}
     for record in inside.values():

@@ -76,7 +76,8 @@ def pause(kernel: State, worker: WorkerRecord, task_id: int, wanted: int) -> Non
 
 
 def lift_bound(kernel: State, task_id: int) -> None:
-    """Somebody waits for the generator's end: it is not to wait for a reader, unless its options say how far it may go."""
+    """Somebody waits for the generator's end: it is not to wait for a reader, unless its options say how far it may
+    go."""
     stream = kernel.streams.get(task_id)
     if stream is None:
         return

@@ -258,7 +258,8 @@ def abandon(kernel: State, task: TaskRecord) -> None:
 
 
 def cancel_children(kernel: State, parent: int, *, force: bool = False) -> None:
-    """Cancel what a task or call has submitted and is not over: tasks, calls on actors, and what these have submitted."""
+    """Cancel what a task or call has submitted and is not over: tasks, calls on actors, and what these have
+    submitted."""
     for child in [child for child in kernel.tasks.values() if child.parent == parent]:
         if child.kind != TaskKind.CREATION and child.state != TaskState.DONE:
             _cancel_task(kernel, child, force=force, recursive=True)

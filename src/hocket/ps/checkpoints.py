@@ -1,13 +1,10 @@
 """Checkpoints of variables: directories that numpy can read, without this package.
 
-======================= ==============================================================================================================================
-file                    what is in it
-======================= ==============================================================================================================================
-``manifest.json``       for each variable its kind, shape, dtype and step; how many pushes were applied; each file's digest; what the coordinator added
-``<name>/value.npy``    a dense variable, or a table's rows
-``<name>/<slot>.npy``   what its optimizer keeps
-``<name>/ids.npy``      a table's ids, one for each row; with ``hits.npy`` and ``last_steps.npy``
-======================= ==============================================================================================================================
+- ``manifest.json``: for each variable its kind, shape, dtype and step; how many pushes were applied; each file's
+  digest; what the coordinator added.
+- ``<name>/value.npy``: a dense variable, or a table's rows.
+- ``<name>/<slot>.npy``: what its optimizer keeps.
+- ``<name>/ids.npy``: a table's ids, one for each row; with ``hits.npy`` and ``last_steps.npy``.
 
 Shards are put together when it is written, and split again when it is read, so it does not matter how many servers
 there are. It is written beside its place and renamed, so a half checkpoint cannot be seen. It is one cut: the gate is

@@ -315,7 +315,8 @@ def parse_cluster(given: object) -> Cluster:
 
 
 def _read_foreign(jobs: object, task: ClusterTask | None) -> tuple[object, ClusterTask | None]:
-    """Return the tasks as a dict, also those of another cluster, or of TensorFlow's objects; and which this process is."""
+    """Return the tasks as a dict, also those of another cluster, or of TensorFlow's objects; and which this process
+    is."""
     if hasattr(jobs, "cluster_spec"):  # a resolver
         kind, index = getattr(jobs, "task_type", None), getattr(jobs, "task_id", None)
         if task is None and kind:

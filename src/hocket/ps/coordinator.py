@@ -333,7 +333,8 @@ class Coordinator:
         return {index: one.describe().pid for index, one in sorted(self._workers.dispatchers.items())}
 
     def statistics(self) -> dict[str, int | float]:
-        """Return counts: closures queued, in flight, finished and without data, seconds that they ran, and workers replaced. Names follow TensorFlow's metrics."""
+        """Return counts: closures queued, in flight, finished and without data, seconds that they ran, and workers
+        replaced. Names follow TensorFlow's metrics."""
         return self._scheduler.statistics()
 
     def close(self) -> None:

@@ -252,7 +252,8 @@ class WorkerDispatcher:
             self.state.sent.append((ref, batch))
 
     def _teach(self, batch: list[closures.Closure]) -> None:
-        """Send the worker what it does not know yet of what closures need, and have it forget what is needed no more."""
+        """Send the worker what it does not know yet of what closures need, and have it forget what is needed no
+        more."""
         process, state = self._process, self.state
         released = []
         while state.released:
@@ -302,7 +303,8 @@ class WorkerDispatcher:
                     queue.end(closure, value, failure)
 
     def _divide(self, batch: scheduler.Batch, error: Exception) -> None:
-        """Some argument of a batch could not be read in the worker, so nothing of it ran: send each closure alone, and give up the one that it was."""
+        """Some argument of a batch could not be read in the worker, so nothing of it ran: send each closure alone,
+        and give up the one that it was."""
         with self._scheduler.condition:
             self.state.sent.popleft()
             if len(batch) == 1 or self._scheduler.is_closed or not isinstance(error, exceptions.TaskError):

@@ -175,7 +175,8 @@ def refuse_graph(fn: Any, name: str) -> NoReturn:
 
 
 def refuse_in_graph(name: str, is_what: str = "is on a server") -> None:
-    """Raise if TensorFlow records a graph just now: what a variable on a server does would be done once, while it records, and never again.
+    """Raise if TensorFlow records a graph just now: what a variable on a server does would be done once, while it
+    records, and never again.
 
     Args:
         name: What is used.

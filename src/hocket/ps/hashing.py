@@ -1,5 +1,5 @@
-"""A hash of 64 bits: the finaliser of splitmix64 (G. Steele, D. Lea and C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), with
-the multipliers that D. Stafford found.
+"""A hash of 64 bits: the finaliser of splitmix64 (G. Steele, D. Lea and C. Flood, "Fast Splittable Pseudorandom Number
+Generators", OOPSLA 2014), with the multipliers that D. Stafford found.
 
 It is a bijection, in which each bit depends on all bits. What it returns is saved, in where rows are and what they
 began with, so it never changes.

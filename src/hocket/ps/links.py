@@ -165,7 +165,8 @@ class Link:
         return gradient
 
     def _scale(self, operations: dict[int, list[records.Operation]], worker: int) -> dict[int, list[records.Operation]]:
-        """Divide the step by one more than the staleness (Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD", 2016)."""
+        """Divide the step by one more than the staleness (Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD",
+        2016)."""
         reading = self.gate.get_reading(worker)
         factor = 1.0 / (1 + max(0, self.gate.version - reading))
         return {

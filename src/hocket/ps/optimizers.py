@@ -223,9 +223,9 @@ class SGD(Optimizer):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Adagrad(Optimizer):
-    """Steps divided by the root of the sum of all squared gradients: J. Duchi, E. Hazan and Y. Singer, "Adaptive Subgradient Methods for Online
-    Learning and Stochastic Optimization" (JMLR 12, 2011), the diagonal form, as ``torch.optim.Adagrad`` computes it.
-    Its slot is the ``sum`` of squared gradients.
+    """Steps divided by the root of the sum of all squared gradients: J. Duchi, E. Hazan and Y. Singer, "Adaptive
+    Subgradient Methods for Online Learning and Stochastic Optimization" (JMLR 12, 2011), the diagonal form, as
+    ``torch.optim.Adagrad`` computes it. Its slot is the ``sum`` of squared gradients.
 
     Args:
         lr: The learning rate.
@@ -270,9 +270,9 @@ class Adagrad(Optimizer):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Adam(Optimizer):
-    """Steps along an average gradient, divided by the root of an average square: D. Kingma and J. Ba, "Adam: A Method for Stochastic Optimization"
-    (ICLR 2015), algorithm 1, with both averages corrected for their start at 0. Its slots are the ``average`` of
-    gradients, and of their ``square``: m and v in the paper.
+    """Steps along an average gradient, divided by the root of an average square: D. Kingma and J. Ba, "Adam: A Method
+    for Stochastic Optimization" (ICLR 2015), algorithm 1, with both averages corrected for their start at 0. Its slots
+    are the ``average`` of gradients, and of their ``square``: m and v in the paper.
 
     Args:
         lr: The learning rate.
@@ -337,9 +337,9 @@ class Adam(Optimizer):
 @final
 @dataclass(frozen=True, kw_only=True)
 class FTRL(Optimizer):
-    """Follows the regularised leader: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013), algorithm 1, with the power that
-    TensorFlow adds. Steps are Adagrad's, but an element whose evidence is weaker than `l1` is exactly 0. Its slots are
-    the ``sum`` of squared gradients, and ``linear``: n and z in the paper.
+    """Follows the regularised leader: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013),
+    algorithm 1, with the power that TensorFlow adds. Steps are Adagrad's, but an element whose evidence is weaker than
+    `l1` is exactly 0. Its slots are the ``sum`` of squared gradients, and ``linear``: n and z in the paper.
 
     A value is computed from its slots, and the one it began with is forgotten at the first update: begin with zeros.
 

@@ -34,7 +34,8 @@ class Partitioner(abc.ABC):
 
     @abc.abstractmethod
     def _count(self, length: int, row_bytes: int, num_bytes: int) -> int:
-        """Return a number of shards for so many rows, of so many bytes each and all together. 0 and less count as 1, too many as one for each row."""
+        """Return a number of shards for so many rows, of so many bytes each and all together. 0 and less count as 1,
+        too many as one for each row."""
 
     @final
     def __call__(self, shape: Sequence[int], dtype: npt.DTypeLike, axis: int = 0) -> list[int]:

@@ -151,7 +151,8 @@ class Placer:
         return chosen
 
     def occupy(self, server: int, nbytes: int, traffic: float | None = None) -> None:
-        """Count a variable on a server that is chosen already: by a checkpoint, say, or by the variable that it belongs to.
+        """Count a variable on a server that is chosen already: by a checkpoint, say, or by the variable that it belongs
+        to.
 
         Raises:
             ValueError: There is no such server, or a number is negative.

@@ -81,7 +81,8 @@ class TableShard:
     # -- reading, without the mutex --
 
     def read(self, ids: Array, out: Array | None = None) -> Array | None:
-        """Return copies of rows; None if one of them was never made, or rows are changing places: then call `make` under the mutex, and read again.
+        """Return copies of rows; None if one of them was never made, or rows are changing places: then call `make`
+        under the mutex, and read again.
 
         Args:
             ids: Of this shard (row numbers), or any (hashed). int64.

@@ -1,4 +1,5 @@
-"""For those who test an engine, or a program that uses Hocket: contract suites, fault injection and a check for leftovers. Needs pytest."""
+"""For those who test an engine, or a program that uses Hocket: contract suites, fault injection and a check for
+leftovers. Needs pytest."""
 
 from hocket.testing.contract import EngineContract as EngineContract
 from hocket.testing.contract import ProcessEngineContract as ProcessEngineContract

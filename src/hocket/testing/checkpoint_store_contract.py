@@ -163,7 +163,8 @@ class CheckpointStoreContract(limits.DeclaresLimits):
     def _cut_short_everywhere(
         self, place: Path, tmp_path: Path, fault: Callable[[], None], num_to_keep: int | None = None
     ) -> None:
-        """Save at many places; cut the first save short at its first use of the file system, the second at its second, and so on."""
+        """Save at many places; cut the first save short at its first use of the file system, the second at its
+        second, and so on."""
         files = {"weights": b"w" * 5_000, "empty": b"", "deep/er": b"d"}
         source = make_folder(tmp_path / "source", files)
         places = (place / str(number) for number in range(1, STEPS_AT_MOST))
@@ -353,7 +354,8 @@ def fork(function: Callable[[], None]) -> int:
 def cut_short(folders: Sequence[Path], number: int, fault: Callable[[], None]) -> Callable[[], int]:
     """Have this process end, or fail, at a use of the file system below some folders; return what counts the uses.
 
-    Python tells of each before it happens (PEP 578), whoever calls. It cannot be undone, so this is for a process that ends soon.
+    Python tells of each before it happens (PEP 578), whoever calls. It cannot be undone, so this is for a process that
+    ends soon.
     """
     below = tuple(str(folder) for folder in folders)
     count = 0

@@ -1,4 +1,5 @@
-"""A cluster of several nodes on this machine, to test what a program does on one: nodes that come, go, and lose their power.
+"""A cluster of several nodes on this machine, to test what a program does on one: nodes that come, go, and lose their
+power.
 
 Each node is a raylet of its own, with its own folder and resources, as if it were a machine. All bind to loopback and
 share a token that nobody else has. `Node.kill` is a machine that loses its power; `Cluster.fail_at` has it lose it at a

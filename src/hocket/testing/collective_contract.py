@@ -252,7 +252,8 @@ class CollectiveContract(limits.DeclaresLimits):
 
 
 def combine(values: Sequence[Array], op: ReduceOp) -> Array:
-    """Return what some ranks' arrays become if they are combined one after the other, each time rounded to their dtype."""
+    """Return what some ranks' arrays become if they are combined one after the other, each time rounded to their
+    dtype."""
     total = np.array(values[0])
     for value in values[1:]:
         NUMPY.combine[op](total, value, out=total)

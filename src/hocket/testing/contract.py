@@ -57,7 +57,8 @@ class EngineContract(
 
     @pytest.fixture(autouse=True)
     def open_session(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        """Open a session for each test, and check that it leaves nothing; skip what the engine says that it cannot do."""
+        """Open a session for each test, and check that it leaves nothing; skip what the engine says that it cannot
+        do."""
         before = leftovers.Leftovers.look()
         with session.init(num_cpus=programs.CPUS, resources={"camera": 1}, engine=self.engine):
             limits = session.get_engine().limits

@@ -29,7 +29,8 @@ DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
 class Specimen(abc.ABC):
     """A small model of a framework: a linear layer from `FEATURES` to `OUTPUTS` numbers, with a bias.
 
-    All methods but `find_limits` and `build_config` run in ranks. It travels to them, so it keeps nothing that cannot be pickled.
+    All methods but `find_limits` and `build_config` run in ranks. It travels to them, so it keeps nothing that cannot
+    be pickled.
     """
 
     framework: ClassVar[str]

@@ -1,4 +1,5 @@
-"""Machines made of namespaces: on Linux, processes that see a network, a process table and a shared memory of their own.
+"""Machines made of namespaces: on Linux, processes that see a network, a process table and a shared memory of their
+own.
 
 They stand for the other machines of a cluster in tests. What two of them share is this machine's files, its clock, and
 a bridge between their networks. A machine can lose its power: its cable is cut first, so that no peer is told that a

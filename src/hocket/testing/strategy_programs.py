@@ -185,7 +185,8 @@ def compute_gradients(model: Model, step: int, rank: int) -> list[Array]:
 
 
 def compute_loss(shown: bytes | None) -> float:
-    """Return the loss of a model's bits, on rows that no rank has seen; of None, that of one that has learned nothing."""
+    """Return the loss of a model's bits, on rows that no rank has seen; of None, that of one that has learned
+    nothing."""
     flat = np.frombuffer(shown, np.float32) if shown is not None else strategies.flatten(build_model().arrays)
     rows, labels = make_rows(STEPS + 1, 0)
     return float(np.square(rows @ flat[:FEATURES, None] + flat[FEATURES] - labels).mean())

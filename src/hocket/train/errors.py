@@ -57,7 +57,8 @@ class ControllerError(TrainingFailedError):
 
 
 class PreemptionError(TrainingFailedError):
-    """Ranks were told to end by SIGTERM, more often than `FailureConfig.max_preemption_failures` allows; or the process that called `fit` was.
+    """Ranks were told to end by SIGTERM, more often than `FailureConfig.max_preemption_failures` allows; or the process
+    that called `fit` was.
 
     Args:
         preemption_info: Which ranks, and until when.
@@ -87,7 +88,8 @@ class PreemptionError(TrainingFailedError):
 
 
 class TransferError(TrainingFailedError):
-    """Files of a checkpoint, sent between a rank and the driver because they share no folder, did not arrive as they were sent.
+    """Files of a checkpoint, sent between a rank and the driver because they share no folder, did not arrive as they
+    were sent.
 
     On the way to the driver it is the failure of the rank, in ``WorkerGroupError.worker_failures``. On the way to a
     rank it is raised there, where the checkpoint is first used.

@@ -150,7 +150,8 @@ class CsvLogger(_TableLogger):
 
 @final
 class TensorBoardLogger(_Logger):
-    """Writes rank 0's numbers for TensorBoard, with the writer of tensorboardX, or of torch if tensorboard is installed.
+    """Writes rank 0's numbers for TensorBoard, with the writer of tensorboardX, or of torch if tensorboard is
+    installed.
 
     Args:
         folder: Where to. Default: ``tensorboard`` in the run's folder.

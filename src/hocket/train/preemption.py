@@ -1,4 +1,5 @@
-"""What is known of ranks that were told to end, with some time left: SIGTERM, as clouds, Kubernetes and batch systems send it.
+"""What is known of ranks that were told to end, with some time left: SIGTERM, as clouds, Kubernetes and batch systems
+send it.
 
 The signal is a notice and not the end: the rank goes on (`rank.preemption_signals`), its controller hears of
 it (`run.preemption_policy`), and the training function of every
@@ -16,7 +17,9 @@ class PreemptionInfo:
 
     Example:
         >>> from hocket import train
-        >>> info = train.PreemptionInfo(deadline_ms=1_700_000_030_000, preempted_node_to_ranks={"node-b": [3, 2], "node-a": [0]})
+        >>> info = train.PreemptionInfo(
+        ...     deadline_ms=1_700_000_030_000, preempted_node_to_ranks={"node-b": [3, 2], "node-a": [0]}
+        ... )
         >>> info.preempted_ranks, info.preempted_node_ids
         ([0, 2, 3], ['node-a', 'node-b'])
     """

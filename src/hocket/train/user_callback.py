@@ -81,7 +81,8 @@ class UserCallback:
 
 @contextlib.contextmanager
 def follow_run(run_context: TrainRunContext, user_callbacks: Sequence[UserCallback]) -> Iterator[None]:
-    """Call `UserCallback.before_run`, and when the block ends `after_run` of those whose `before_run` did not raise: the last one first."""
+    """Call `UserCallback.before_run`, and when the block ends `after_run` of those whose `before_run` did not raise:
+    the last one first."""
     error: BaseException | None = None
 
     def end(callback: UserCallback) -> None:

@@ -48,7 +48,9 @@ def inspect_serializability(
         >>> import io, threading
         >>> import hocket
         >>> lock = threading.Lock()
-        >>> can_travel, failures = hocket.util.inspect_serializability({"lock": lock}, name="state", print_file=io.StringIO())
+        >>> can_travel, failures = hocket.util.inspect_serializability(
+        ...     {"lock": lock}, name="state", print_file=io.StringIO()
+        ... )
         >>> can_travel, [failure.path for failure in failures]
         (False, ["state['lock']"])
     """

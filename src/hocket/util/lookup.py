@@ -43,7 +43,8 @@ def list_named_actors(all_namespaces: bool = False) -> list[Any]:
 
 
 def get_node_ip_address(address: str | None = None) -> str:
-    """Return this machine's address for the processes of the session: the loopback address, because all of them run here.
+    """Return this machine's address for the processes of the session: the loopback address, because all of them run
+    here.
 
     Args:
         address: For Ray programs; has no meaning on one machine.

@@ -118,7 +118,7 @@ class Queue:
         options = {"max_concurrency": MAX_WAITING, **(actor_options or {})}
         self.actor: core_actor.ActorHandle | None = core_actor.ActorClass(QueueActor, options).remote(maxsize)
 
-    # --- looking --------------------------------------------------------------------------------------------------------
+    # --- looking ------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self.size()
@@ -139,7 +139,7 @@ class Queue:
         """Tell whether there is no room now."""
         return 0 < self.maxsize <= self.size()
 
-    # --- putting --------------------------------------------------------------------------------------------------------
+    # --- putting ------------------------------------------------------------------------------------------------------
 
     def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
         """Add an item.
@@ -191,7 +191,7 @@ class Queue:
         _check_timeout(timeout)
         return self._get_actor().put.remote(item, timeout)
 
-    # --- getting --------------------------------------------------------------------------------------------------------
+    # --- getting ------------------------------------------------------------------------------------------------------
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the oldest item.
@@ -246,7 +246,7 @@ class Queue:
         _check_timeout(timeout)
         return self._get_actor().get.remote(timeout)
 
-    # --- the end --------------------------------------------------------------------------------------------------------
+    # --- the end ------------------------------------------------------------------------------------------------------
 
     def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
         """End the actor, and the items with it. Whoever waits in the queue gets an `ActorDiedError`.

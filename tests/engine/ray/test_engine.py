@@ -1,4 +1,5 @@
-"""What is said and done on Ray beyond the contract suite: interplay with plain Ray, texts of errors, impossible requests, sessions on one Ray."""
+"""What is said and done on Ray beyond the contract suite: interplay with plain Ray, texts of errors, impossible
+requests, sessions on one Ray."""
 
 import os
 import pickle

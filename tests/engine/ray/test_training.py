@@ -1,4 +1,5 @@
-"""The training function does not change with the engine or the number of ranks, and neither do the weights: not in one bit."""
+"""The training function does not change with the engine or the number of ranks, and neither do the weights: not in
+one bit."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def learn(path: Path) -> list[Any]:
 
 
 def test_weights_are_those_of_one_process(shared_ray: SharedRay, tmp_path: Path) -> None:
-    """Those of the local engine are too: `tests/train/test_turns.py`, and with the command `tests/train/test_demo.py`."""
+    """Those of the local engine are too: `tests/train/test_turns.py`, and with the command
+    `tests/train/test_demo.py`."""
     with hocket.init(engine="inprocess", num_cpus=2):
         expected = learn(tmp_path / "inprocess")
     with shared_ray.lend(), hocket.init(engine="ray", num_cpus=2):

@@ -458,7 +458,8 @@ def main(lifeline: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # it is when its descriptor was closed
             stream.flush()  # or each rank would write again what an import has printed
-    gc.freeze()  # what is here now is never looked at again, so the ranks share its pages; a collection would take 0.25 s
+    # what is here now is never looked at again, so the ranks share its pages; a collection would take 0.25 s
+    gc.freeze()
     agent = LaunchAgent(plan, lifeline)
     try:
         code = agent.run()

@@ -1,4 +1,5 @@
-"""Makes the name of our backend known to torch: ``init_process_group("hocket")`` then works in a script that imports nothing of ours."""
+"""Makes the name of our backend known to torch: ``init_process_group("hocket")`` then works in a script that imports
+nothing of ours."""
 
 from __future__ import annotations
 

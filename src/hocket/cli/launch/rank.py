@@ -78,7 +78,8 @@ def run(plan: plans.Plan, note: Note, stack_fd: int) -> int:
 
 
 def _write_lines_at_once() -> None:
-    """Write to stdout what is written there, as ``python -u`` does, with which torchrun starts its ranks; but whole lines.
+    """Write to stdout what is written there, as ``python -u`` does, with which torchrun starts its ranks; but whole
+    lines.
 
     Without a buffer below it is also safe to print in the handler of a signal that came in the middle of a print.
     """

@@ -54,7 +54,8 @@ class Ending:
 
 
 def find_first(endings: Sequence[Ending]) -> Ending:
-    """Return the failure that came first, the others are mostly its consequences; or a kill or a crash that was seen just after it."""
+    """Return the failure that came first, the others are mostly its consequences; or a kill or a crash that was seen
+    just after it."""
     failures = sorted((ending for ending in endings if ending.is_failure), key=lambda ending: ending.ended_at)
     latest = failures[0].ended_at + RACE_SECONDS
     causes = (one for one in failures if one.death.signal_number in _CAUSES and one.ended_at <= latest)

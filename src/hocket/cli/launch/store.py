@@ -15,7 +15,8 @@ from hocket.engine import descriptors
 
 
 def listen() -> socket.socket:
-    """Return the socket of the store: it takes connections from now on, only of this machine, and they wait for `serve`."""
+    """Return the socket of the store: it takes connections from now on, only of this machine, and they wait for
+    `serve`."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(socket.SOMAXCONN)
@@ -23,7 +24,8 @@ def listen() -> socket.socket:
 
 
 def serve(listener: socket.socket) -> None:
-    """Serve the store until this process is killed. torch is loaded when the first rank asks, if it is not there yet."""
+    """Serve the store until this process is killed. torch is loaded when the first rank asks, if it is not there
+    yet."""
     descriptors.is_readable(listener.fileno(), timeout_s=None)
     distributed: Any = importlib.import_module("torch.distributed")
     address, port = listener.getsockname()

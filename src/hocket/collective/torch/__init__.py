@@ -1,4 +1,5 @@
-"""The backend ``"hocket"`` of torch.distributed: DistributedDataParallel, FSDP and plain ``dist.*`` calls over memory that ranks share.
+"""The backend ``"hocket"`` of torch.distributed: DistributedDataParallel, FSDP and plain ``dist.*`` calls over memory
+that ranks share.
 
 `register` makes its name known; then ``dist.init_process_group("hocket", ...)`` and
 ``dist.new_group(backend="hocket")`` work as they do with gloo.

@@ -163,7 +163,7 @@ class ProcessGroup(dist.ProcessGroup):
         if is_whole_mean:
             tensors.divide_whole(output, self._size)
 
-    # --- moving ---------------------------------------------------------------------------------------------------------
+    # --- moving -------------------------------------------------------------------------------------------------------
 
     def broadcast(self, given: list[torch.Tensor], opts: Any) -> dist.Work:
         root = opts.rootRank
@@ -280,7 +280,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._local.barrier()
         return works.Done([])
 
-    # --- messages -------------------------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------------
 
     def send(self, given: list[torch.Tensor], target: int, tag: int = 0) -> dist.Work:
         if self._is_apart:

@@ -1,4 +1,5 @@
-"""The sum of sparse tensors, such as the gradients of embeddings: everybody gets everybody's entries, and adds them up in the order of the ranks."""
+"""The sum of sparse tensors, such as the gradients of embeddings: everybody gets everybody's entries, and adds them
+up in the order of the ranks."""
 
 from __future__ import annotations
 

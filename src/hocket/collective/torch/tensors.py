@@ -81,7 +81,8 @@ def find_op(opts: Any) -> ReduceOp:
 
 
 def split_mean(op: ReduceOp, tensor: torch.Tensor) -> tuple[ReduceOp, bool]:
-    """Return the operation, and whether the result is to be divided afterwards: the mean of whole numbers is their sum, divided and rounded towards 0, as NCCL has it."""
+    """Return the operation, and whether the result is to be divided afterwards: the mean of whole numbers is their
+    sum, divided and rounded towards 0, as NCCL has it."""
     if op is ReduceOp.MEAN and tensor.dtype is not torch.bool and not TORCH.is_inexact(tensor.dtype):
         return ReduceOp.SUM, True
     return op, False
@@ -140,7 +141,8 @@ def as_bytes(tensor: torch.Tensor) -> Any:
 
 
 def _straighten(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the numbers in a row, without a copy if they lie in one. (torch calls a tensor of one number contiguous whatever its strides are.)"""
+    """Return the numbers in a row, without a copy if they lie in one. (torch calls a tensor of one number contiguous
+    whatever its strides are.)"""
     return tensor.resolve_conj().resolve_neg().contiguous().as_strided((tensor.numel(),), (1,))
 
 

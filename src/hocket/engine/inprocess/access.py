@@ -55,7 +55,8 @@ class ObjectAccess(submission.Submission):
             )
 
     def _turn_until(self, is_enough: Callable[[], bool], timeout_s: float | None) -> None:
-        """Run what can run, and wait for timers, sockets and threads that coroutines wait for, until it is enough or in vain."""
+        """Run what can run, and wait for timers, sockets and threads that coroutines wait for, until it is enough or
+        in vain."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         found = self._find_current()
         if found is not None:

@@ -173,7 +173,8 @@ class Calls(Sockets):
         self._first_ids: dict[int, int] = {}
 
     def find_channel(self, actor_id: int) -> DirectChannel | None:
-        """Return the direct channel to an actor that a direct call may take; makes one for an actor that is called often."""
+        """Return the direct channel to an actor that a direct call may take; makes one for an actor that is called
+        often."""
         direct = self._by_actor.get(actor_id)
         if direct is None:
             count = self._calls[actor_id] = self._calls.get(actor_id, 0) + 1
@@ -336,13 +337,15 @@ class DirectChannels(Calls):
             self._read(caller)
 
     def await_calls(self, caller_id: int, count: int) -> None:
-        """What comes from the caller through the driver stands behind so many direct calls; some are not in the socket yet."""
+        """What comes from the caller through the driver stands behind so many direct calls; some are not in the
+        socket yet."""
         caller = self._by_caller.get(caller_id)
         if caller is not None:
             caller.awaited = count
 
     def keep_if_early(self, caller_id: int, work: object) -> bool:
-        """Keep what came through the driver if it stands behind direct calls that are still to come; tell whether it does."""
+        """Keep what came through the driver if it stands behind direct calls that are still to come; tell whether it
+        does."""
         caller = self._by_caller.get(caller_id)
         if caller is None or caller.read >= caller.awaited:
             return False

@@ -286,7 +286,8 @@ class DriverStore(ObjectTable):
         return self._make(capacity, lambda: self.pool.take_new(capacity))
 
     def _make(self, needed: int, take: Callable[[], T]) -> T | None:
-        """Make room and return what `take` returns, called with the lock held in the same breath; None if there can be none."""
+        """Make room and return what `take` returns, called with the lock held in the same breath; None if there can
+        be none."""
         with self.lock:
             if self._fits(needed):
                 return take()
@@ -310,7 +311,8 @@ class DriverStore(ObjectTable):
         return None
 
     def _wait_given(self) -> None:
-        """Wait until the workers have given back what they were told to; one that does not answer is not waited for long."""
+        """Wait until the workers have given back what they were told to; one that does not answer is not waited for
+        long."""
         with self.lock:
             self._send()
             if self._have_given():

@@ -1,4 +1,5 @@
-"""The inspection endpoint, through which another process of the same user looks at a session: no socket, no file, no name.
+"""The inspection endpoint, through which another process of the same user looks at a session: no socket, no file, no
+name.
 
 A driver with workers holds a pipe and a memfd. Whoever may open the driver's descriptors, by the kernel's rules on
 ``/proc/PID/fd`` (the same user, and a process that may be traced), writes a byte into the pipe; the driver then writes

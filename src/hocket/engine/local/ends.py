@@ -62,7 +62,8 @@ class Ends:
         self._looks = 0
 
     def look(self, now: float) -> float | None:
-        """Search, if nothing is under way; return after how many seconds to look again, or None for not before something happens."""
+        """Search, if nothing is under way; return after how many seconds to look again, or None for not before
+        something happens."""
         kernel = self._engine.kernel
         if self._asked:
             self._looks += 1

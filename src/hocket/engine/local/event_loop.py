@@ -215,7 +215,8 @@ class Loop:
         self.flush_soon()
 
     def _refuse(self, work: Work) -> None:
-        """It was cancelled while it waited for its turn, on its way from one row to the next; or its caller has been told that the actor is dead."""
+        """It was cancelled while it waited for its turn, on its way from one row to the next; or its caller has been
+        told that the actor is dead."""
         if not self._is_exiting:
             self.report_cancelled(work)
 
@@ -290,7 +291,8 @@ class Loop:
         return result
 
     async def _send_items(self, work: Work, found: Any) -> None:
-        """Run a generator and send what it yields; between items others have their turn, and a cancellation is heard."""
+        """Run a generator and send what it yields; between items others have their turn, and a cancellation is
+        heard."""
         import asyncio
 
         ahead = self._owner.open_flow(work)

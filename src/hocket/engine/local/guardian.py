@@ -289,7 +289,8 @@ class Guardian:
         os.close(child.stack_fd)
 
     def _count_oom_kills(self) -> None:
-        """Note the processes that the kernel has ended for their memory since the last look, and forget those of long ago."""
+        """Note the processes that the kernel has ended for their memory since the last look, and forget those of
+        long ago."""
         now, count = time.monotonic(), descendants.count_oom_kills()
         self._unexplained_kills.extend([now] * (count - self._oom_kills))
         self._oom_kills = count

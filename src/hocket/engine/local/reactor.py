@@ -196,7 +196,8 @@ class Reactor:
                 traceback.print_exc()
 
     def get_pollable(self) -> int:
-        """Return a descriptor that is readable when something has arrived; for an event loop, together with `retire`."""
+        """Return a descriptor that is readable when something has arrived; for an event loop, together with
+        `retire`."""
         return self._epoll.fileno()
 
     def retire(self) -> None:
@@ -262,7 +263,7 @@ class Reactor:
                 self._is_parked = False
                 self._unparked.set()
 
-    # --- the background reader --------------------------------------------------------------------------------------------------
+    # --- the background reader ----------------------------------------------------------------------------------------
 
     def _run_reader(self) -> None:
         self._reader_id = threading.get_ident()
@@ -293,7 +294,8 @@ class Reactor:
         os.eventfd_write(self._wake_fd, 1)
 
     def _try_to_read(self, failures: int) -> int:
-        """Read, and return how many rounds in a row have failed: without a background reader, futures would wait for ever."""
+        """Read, and return how many rounds in a row have failed: without a background reader, futures would wait for
+        ever."""
         try:
             self._read_on()
         except Exception:  # a mistake of ours

@@ -19,7 +19,8 @@ SECOND_CHOICE = "/var/tmp"  # noqa: S108 (a folder that tempfile.gettempdir woul
 
 
 def choose_folder() -> str:
-    """Return the folder for spill files: the system's for temporary files, unless that is memory and another is disk."""
+    """Return the folder for spill files: the system's for temporary files, unless that is memory and another is
+    disk."""
     import tempfile  # with what it imports, too dear for every worker's start
 
     folder = tempfile.gettempdir()

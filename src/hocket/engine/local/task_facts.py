@@ -1,4 +1,5 @@
-"""What a worker must know of a task or call that is not an ordinary one, as it stands in `messages.RUN` and `messages.CALL`."""
+"""What a worker must know of a task or call that is not an ordinary one, as it stands in `messages.RUN` and
+`messages.CALL`."""
 
 from __future__ import annotations
 

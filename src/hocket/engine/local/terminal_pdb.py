@@ -1,4 +1,5 @@
-"""pdb on a terminal that several workers share; see `debugger`, which loads this module on use: pdb takes 10 ms to import."""
+"""pdb on a terminal that several workers share; see `debugger`, which loads this module on use: pdb takes 10 ms to
+import."""
 
 from __future__ import annotations
 

@@ -128,7 +128,8 @@ def has_node_here(address: addresses.Address) -> bool:
 
 
 def walk_package(folder: Path, excludes: Iterable[str]) -> list[Path]:
-    """Return the files of a folder that Ray would upload as a working directory: without what .gitignore, .rayignore and it leave out."""
+    """Return the files of a folder that Ray would upload as a working directory: without what .gitignore, .rayignore
+    and it leave out."""
     found: list[Path] = []
     left_out = [*ray_constants.get_runtime_env_default_excludes(), *excludes]
     ignored = os.environ.get(ray_constants.RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"

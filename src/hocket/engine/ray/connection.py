@@ -174,7 +174,8 @@ def _take_over(request: Request) -> Connection:
 
 
 def _compare_resources(request: Request, where: str) -> None:
-    """Make sure that a Ray that was there before has what is asked for: neither more nor less, since it cannot be changed."""
+    """Make sure that a Ray that was there before has what is asked for: neither more nor less, since it cannot be
+    changed."""
     total = ray.cluster_resources()
     asked = {"CPU": request.num_cpus, "GPU": request.num_gpus, "object_store_memory": request.object_store_memory}
     for name, amount in {**asked, **(request.resources or {})}.items():

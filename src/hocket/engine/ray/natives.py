@@ -118,8 +118,8 @@ def replace_references(args: tuple[object, ...], kwargs: dict[str, object]) -> t
 
 
 def reduce_native(native: object, rebuild: Callable[[object], contract.ObjectRef[object]]) -> tuple[Any, ...]:
-    """Return what `pickle` makes of a handle: Ray's, which Ray counts on its way. In a pickle that Ray does not make nobody can count it, and
-    it is kept for the rest of the session.
+    """Return what `pickle` makes of a handle: Ray's, which Ray counts on its way. In a pickle that Ray does not make
+    nobody can count it, and it is kept for the rest of the session.
 
     Raises:
         SerializationError: It stands for the next item of a generator, which belongs to its reader.

@@ -87,7 +87,8 @@ class ObjectAccess(submission.Submission):
         return [native in ready for native in wanted]
 
     def _find_lost(self, refs: Sequence[contract.ObjectRef[object]]) -> list[contract.ObjectRef[object]]:
-        """Return those that Ray will never make, though it does not say so: what waits for a placement group that was removed."""
+        """Return those that Ray will never make, though it does not say so: what waits for a placement group that
+        was removed."""
         groups = {ref: self._in_groups.get(ref, ref._id if natives.is_group(ref._native) else 0) for ref in refs}
         suspects = [ref for ref, group_id in groups.items() if group_id]
         if not suspects:

@@ -50,7 +50,8 @@ def is_outside() -> bool:
 
 
 def is_server() -> bool:
-    """Tell whether this process is Ray Client's server, which counts the handles that it sends to the driver outside."""
+    """Tell whether this process is Ray Client's server, which counts the handles that it sends to the driver
+    outside."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
     return main is not None and main.name.startswith("ray.util.client.server")
 
@@ -72,7 +73,8 @@ def is_call(native: object) -> bool:
 
 
 def build_remote(target: Callable[..., object], keywords: Mapping[str, object]) -> Any:
-    """Return what `ray.remote` makes of a function or class; outside its counterpart, which is not kept on for longer than it is used."""
+    """Return what `ray.remote` makes of a function or class; outside its counterpart, which is not kept on for
+    longer than it is used."""
     found: Any = client.ray if is_outside() else ray
     return found.remote(**keywords)(target)
 
@@ -92,7 +94,8 @@ def check_environment(given: Mapping[str, object]) -> None:
 
 
 def ask(function: Callable[..., T], *args: Any) -> T:
-    """Call a function of this package where Ray's tables are: in this process, or in a task on the cluster if it is outside."""
+    """Call a function of this package where Ray's tables are: in this process, or in a task on the cluster if it is
+    outside."""
     if not is_outside():
         return function(*args)
     try:
@@ -141,7 +144,8 @@ def list_functions(tasks: Iterable[object]) -> frozenset[bytes]:
 
 
 class Kept(list[object]):
-    """A list that goes through `pickle` as Ray pickles values: classes of the driver's script included, of which the server has no module.
+    """A list that goes through `pickle` as Ray pickles values: classes of the driver's script included, of which the
+    server has no module.
 
     Ray Client uses `pickle` itself for options.
     """

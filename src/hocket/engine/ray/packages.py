@@ -29,7 +29,8 @@ Walk = Callable[[Path, Iterable[str]], Iterable[Path]]
 
 
 def find_script_folder(main: ModuleType | None) -> Path | None:
-    """Return the folder from which the driver's script imports its own modules; None if there is no script, or if it is an installed program."""
+    """Return the folder from which the driver's script imports its own modules; None if there is no script, or if it
+    is an installed program."""
     file = getattr(main, "__file__", None)
     if main is None or not file:
         return None
@@ -65,7 +66,8 @@ def read_job_environment() -> dict[str, object]:
 def build_environment(
     given: Mapping[str, Any], package: Path, script_folder: Path | None, job: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, object]:
-    """Return the runtime environment of a whole session on a cluster: the user's, this package, and the script's folder if they name none.
+    """Return the runtime environment of a whole session on a cluster: the user's, this package, and the script's folder
+    if they name none.
 
     What `job` says holds on beside it: its modules are taken over, and its working directory is the script's folder
     already.

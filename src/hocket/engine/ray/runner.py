@@ -69,7 +69,8 @@ def _rebuild_code(blob: bytes, captured: list[contract.AnyRef], buffers: Any, ho
 
 
 def build_function(code: Code, options: records.TaskOptions, *, is_generator: bool) -> Callable[..., object]:
-    """Return the function that Ray runs in the place of the user's; for a generator one, which Ray makes several results of."""
+    """Return the function that Ray runs in the place of the user's; for a generator one, which Ray makes several
+    results of."""
     name, count = options.name, options.num_returns
 
     def run(*args: Any, **kwargs: Any) -> Any:

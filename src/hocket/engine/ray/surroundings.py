@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 
 @contextlib.contextmanager
 def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for what is started inside; afterwards all is as before, also what others have set meanwhile.
+    """Set environment variables for what is started inside; afterwards all is as before, also what others have set
+    meanwhile.
 
     Ray itself sets some, among them ``PYTHONBREAKPOINT``.
     """

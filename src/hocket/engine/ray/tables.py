@@ -1,4 +1,5 @@
-"""What Ray knows of its tasks, actors and nodes, as rows with the names of `hocket.engine.inspection`, which are Ray's own.
+"""What Ray knows of its tasks, actors and nodes, as rows with the names of `hocket.engine.inspection`, which are Ray's
+own.
 
 Most of it lies with Ray's control service (GCS) and needs nothing else. Objects, workers, runtime environments and
 events of a cluster are known to Ray's state service alone, which is part of its dashboard.

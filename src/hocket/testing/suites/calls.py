@@ -1,4 +1,5 @@
-"""What every engine must do about calls: which method is called, what it may return, how it is cancelled, how it ends its actor.
+"""What every engine must do about calls: which method is called, what it may return, how it is cancelled, how it ends
+its actor.
 
 Parts of `EngineContract` and `ProcessEngineContract`.
 """

@@ -1,4 +1,5 @@
-"""What every engine must do about beginnings and ends: constructors on event loops, cancelled calls, and whatever nobody can reach any more.
+"""What every engine must do about beginnings and ends: constructors on event loops, cancelled calls, and whatever
+nobody can reach any more.
 
 Parts of `EngineContract` and `ProcessEngineContract`.
 """

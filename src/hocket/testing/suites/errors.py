@@ -1,4 +1,5 @@
-"""The part of the contract that is about errors: what every engine does with what a user's code raises, however it behaves."""
+"""The part of the contract that is about errors: what every engine does with what a user's code raises, however it
+behaves."""
 
 from __future__ import annotations
 

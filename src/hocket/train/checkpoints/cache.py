@@ -162,7 +162,8 @@ def _is_alive(pid: int) -> bool:
 
 
 def name_folder(temporary: str, token: str, node_rank: int) -> str:
-    """Return the path of a node's folder, from that of its temporary files, which may be on a disk that other nodes see too."""
+    """Return the path of a node's folder, from that of its temporary files, which may be on a disk that other nodes
+    see too."""
     return str(Path(temporary, f"{FOLDER_PREFIX}{token}-{node_rank}"))
 
 

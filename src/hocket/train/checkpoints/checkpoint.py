@@ -90,7 +90,8 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """Give the path of a folder with the files, to read from: the folder itself where it can be seen, else the node's copy."""
+        """Give the path of a folder with the files, to read from: the folder itself where it can be seen, else the
+        node's copy."""
         yield self._find()
 
     def get_metadata(self) -> dict[str, Any]:

@@ -113,7 +113,8 @@ def open_storage(storage: Storage) -> None:
 
 @contextlib.contextmanager
 def hold_storage(storage: Storage) -> Iterator[None]:
-    """Make the run's folder, remove what a killed run left half done, and keep other runs out of the folder in the block.
+    """Make the run's folder, remove what a killed run left half done, and keep other runs out of the folder in the
+    block.
 
     The kernel lets them in when this process ends, however it ends.
 

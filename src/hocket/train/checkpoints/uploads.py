@@ -1,4 +1,5 @@
-"""How a rank brings the files of its checkpoints into the run's folder: at once, or in a thread while training goes on."""
+"""How a rank brings the files of its checkpoints into the run's folder: at once, or in a thread while training goes
+on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One folder a framework: torch, jax, keras (Keras 3 on each of its backends) and tf_keras (TensorFlow's own strategies). Importing one imports the framework.
+"""One folder a framework: torch, jax, keras (Keras 3 on each of its backends) and tf_keras (TensorFlow's own
+strategies). Importing one imports the framework.
 
 Users import `hocket.train.torch`, `hocket.train.jax`, `hocket.train.keras` and `hocket.train.tensorflow`, which have
 the public names. `contract` says what training needs of a framework; each folder's ``framework`` has one. What stands

@@ -150,7 +150,8 @@ class Framework(abc.ABC, Generic[S]):
 
     @abc.abstractmethod
     def list_weights(self, model: Any) -> list[tuple[str, strategies.Array]]:
-        """Return copies of all arrays of a model with their names, in a fixed order: what is trained, and what is not."""
+        """Return copies of all arrays of a model with their names, in a fixed order: what is trained, and what is
+        not."""
 
     @abc.abstractmethod
     def set_weights(self, model: Any, arrays: Sequence[strategies.Array]) -> Any:
@@ -195,7 +196,10 @@ class Framework(abc.ABC, Generic[S]):
 
     @abc.abstractmethod
     def seed(self, seed: int) -> Any:
-        """Seed the framework, and have it compute with deterministic algorithms only. Returns what a user needs of it."""
+        """Seed the framework, and have it compute with deterministic algorithms only.
+
+        Returns what a user needs of it.
+        """
 
     @final
     def enable_reproducibility(self, seed: int) -> Any:

@@ -127,7 +127,8 @@ def set_threads(num_threads: int) -> None:
 
 
 def be_quiet() -> None:
-    """Have TensorFlow print errors only, unless the user's environment says otherwise: its notices and warnings are of what no user can change."""
+    """Have TensorFlow print errors only, unless the user's environment says otherwise: its notices and warnings are
+    of what no user can change."""
     os.environ.setdefault(_LOG_LEVEL, _ERRORS_ONLY)
 
 
@@ -136,7 +137,8 @@ _KERAS_3: Final = re.compile(rb"(?<!tf_)keras\.(?:src|_tf_keras|api\._tf_keras)[
 
 
 def refuse_keras_3(work: object) -> None:
-    """Raise if a training function takes along objects or classes of Keras 3, as a callback does whose class is defined beside it: in the ranks ``tf.keras`` is Keras 2.
+    """Raise if a training function takes along objects or classes of Keras 3, as a callback does whose class is defined
+    beside it: in the ranks ``tf.keras`` is Keras 2.
 
     Args:
         work: The function and what it is called with.

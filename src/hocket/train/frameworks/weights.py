@@ -1,4 +1,5 @@
-"""A model's arrays in a file that numpy alone can read: ``weights.npz`` in a checkpoint's folder, an array a variable, by its name.
+"""A model's arrays in a file that numpy alone can read: ``weights.npz`` in a checkpoint's folder, an array a variable,
+by its name.
 
 ``numpy.load(path)["dense/kernel"]`` gives one. numpy has no bfloat16; such a variable is kept as float32, which holds
 each of its values.

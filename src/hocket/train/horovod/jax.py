@@ -1,4 +1,5 @@
-"""Horovod's verbs for JAX, which Horovod never had: ``import hocket.train.horovod.jax as hvd``, in a `JaxTrainer`'s training function.
+"""Horovod's verbs for JAX, which Horovod never had: ``import hocket.train.horovod.jax as hvd``, in a `JaxTrainer`'s
+training function.
 
 JAX's arrays do not change, so what Horovod does in place is returned here. `allreduce` works inside `jax.jit` too.
 """
@@ -76,7 +77,8 @@ def allreduce(tensor: object, average: bool | None = None, name: str | None = No
 
 
 def allgather(tensor: object, name: str | None = None) -> Any:
-    """Return all ranks' arrays one after another, along the first dimension, which may be of another length in each rank. Not inside `jax.jit`."""
+    """Return all ranks' arrays one after another, along the first dimension, which may be of another length in each
+    rank. Not inside `jax.jit`."""
     array = jnp.asarray(tensor)
     if not array.ndim:
         raise ValueError(

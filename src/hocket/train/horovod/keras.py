@@ -1,4 +1,5 @@
-"""Horovod's verbs for Keras 3 on any of its backends: ``import hocket.train.horovod.keras as hvd``, in a `KerasTrainer`'s training function.
+"""Horovod's verbs for Keras 3 on any of its backends: ``import hocket.train.horovod.keras as hvd``, in a
+`KerasTrainer`'s training function.
 
 Each verb is Horovod's; `DistributedOptimizer` works inside the compiled step. On TensorFlow compile the model with
 ``jit_compile=False``: TensorFlow's XLA cannot leave a step to average its gradients.
@@ -77,7 +78,8 @@ def allreduce(
 
 
 def allgather(value: object, name: str | None = None) -> variables.Array:
-    """Return all ranks' arrays one after another, along the first dimension, which may be of another length in each rank."""
+    """Return all ranks' arrays one after another, along the first dimension, which may be of another length in each
+    rank."""
     array = _read(value)
     if not array.ndim:
         raise ValueError(
@@ -251,7 +253,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from `initial_lr` divided by the number of ranks to `initial_lr`, evenly, in the first epochs.
+    """Raises the learning rate from `initial_lr` divided by the number of ranks to `initial_lr`, evenly, in the first
+    epochs.
 
     P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), 2.2: gradual warmup.
 

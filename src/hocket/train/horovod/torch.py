@@ -169,7 +169,8 @@ def _reduce(tensor: torch.Tensor, chosen: place.Op) -> torch.Tensor:
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
-    """Return all ranks' tensors one after another, along the first dimension, which may be of another length in each rank."""
+    """Return all ranks' tensors one after another, along the first dimension, which may be of another length in each
+    rank."""
     if place.get_place().size > 1 and not tensor.dim():
         raise ValueError(
             "allgather() puts tensors one after another along their first dimension, but received a scalar. Write tensor[None]."

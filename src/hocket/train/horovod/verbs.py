@@ -1,4 +1,5 @@
-"""Horovod's verbs for objects, and its rules: the same for each framework, on what `hocket.train.frameworks.contract` says of one."""
+"""Horovod's verbs for objects, and its rules: the same for each framework, on what
+`hocket.train.frameworks.contract` says of one."""
 
 from __future__ import annotations
 

@@ -110,7 +110,8 @@ def get_all_reported_checkpoints(
     consistency_mode: reported.CheckpointConsistencyMode = reported.CheckpointConsistencyMode.VALIDATED,
     timeout_s: float | None = None,
 ) -> list[reported.ReportedCheckpoint]:
-    """Return the run's checkpoints, oldest first: those of earlier attempts and runs too, and not those that were removed.
+    """Return the run's checkpoints, oldest first: those of earlier attempts and runs too, and not those that were
+    removed.
 
     It waits until all reports that this rank has made are committed, and validated if they asked for it. A report is
     committed when all ranks have made it.
@@ -203,7 +204,8 @@ def report(
         >>> from hocket import train
         >>> def loop():
         ...     folder = tempfile.mkdtemp()  # the upload removes it
-        ...     train.report({"step": 0}, train.Checkpoint(folder), checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC)
+        ...     train.report({"step": 0}, train.Checkpoint(folder),
+        checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC)
         >>> trainer = train.DataParallelTrainer(
         ...     loop,
         ...     scaling_config=train.ScalingConfig(num_workers=0),

@@ -38,7 +38,8 @@ class RankPlacement:
 
 
 def sort_by_node(found: Sequence[Introduction]) -> list[int]:
-    """Return the order in which processes become ranks: those of a node one after the other, by GPU, the first process's node first.
+    """Return the order in which processes become ranks: those of a node one after the other, by GPU, the first
+    process's node first.
 
     As in Ray Train, so that frameworks may take neighbours for ranks of one machine.
     """

@@ -1,4 +1,5 @@
-"""`report` in both its forms: today's, in a function that ``fit()`` runs, and that of 2022, in one that `Trainer` runs."""
+"""`report` in both its forms: today's, in a function that ``fit()`` runs, and that of 2022, in one that `Trainer`
+runs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ Item = reports.Report | cache.Request | questions.Question | preemption_signals.
 
 
 class ReportQueue:
-    """Reports, requests and questions of a rank on their way to the controller, which takes them in batches from another thread."""
+    """Reports, requests and questions of a rank on their way to the controller, which takes them in batches from
+    another thread."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Item | Exception | None] = queue.SimpleQueue()
@@ -23,7 +24,8 @@ class ReportQueue:
         self._queue.put(item)
 
     def fail(self, error: Exception) -> None:
-        """Say that something has failed, and nothing more will come: `take_batch` raises it after what was put before."""
+        """Say that something has failed, and nothing more will come: `take_batch` raises it after what was put
+        before."""
         self._queue.put(error)
 
     def end(self) -> None:

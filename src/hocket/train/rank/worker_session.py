@@ -101,7 +101,8 @@ class WorkerSession:
         upload: uploads.Upload,
         asked: bool | validation.ValidationTaskConfig = False,
     ) -> None:
-        """Check a report, stage its files, deliver it; with files that are not to be staged meanwhile, wait until they are committed.
+        """Check a report, stage its files, deliver it; with files that are not to be staged meanwhile, wait until they
+        are committed.
 
         A report behind one whose files are still being staged waits for its turn, in the thread that stages them.
         """
@@ -256,7 +257,8 @@ class WorkerSession:
         return pickle.loads(self._ask(questions.Meeting(call, blob), count))
 
     def hand_over(self, call: str, blob: bytes | None, score: float | None) -> bool:
-        """Give something to the driver of 2022, and wait until it is dealt with; return whether the driver wants no more."""
+        """Give something to the driver of 2022, and wait until it is dealt with; return whether the driver wants no
+        more."""
         self._refuse_fork(call)
         is_enough: bool = self._ask(questions.HandOver(call, blob, score), 0)
         return is_enough
@@ -300,7 +302,8 @@ class WorkerSession:
             )
 
     def track(self, name: str | None, get_state: Callable[[], Mapping[str, object]]) -> Mapping[str, Any] | None:
-        """Have the state of a loader travel with checkpoints from now on; return its state at the one that the attempt starts from.
+        """Have the state of a loader travel with checkpoints from now on; return its state at the one that the attempt
+        starts from.
 
         Args:
             name: The loader's. None: a number, in the order in which loaders without a name come.
@@ -324,7 +327,8 @@ class WorkerSession:
         return self.info.start_positions.get(name)
 
     def follow(self, cursor: cursor_module.Cursor, name: str | None, caller: str) -> None:
-        """Have a loader's position travel with checkpoints, and move it to where it was at the one that the attempt starts from.
+        """Have a loader's position travel with checkpoints, and move it to where it was at the one that the attempt
+        starts from.
 
         Args:
             cursor: The position.

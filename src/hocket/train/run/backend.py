@@ -69,7 +69,8 @@ class Workers:
 
 
 class Backend:
-    """Sets up communication as Ray's does: for programs that bring a class of their own, named by `BackendConfig.backend_cls`.
+    """Sets up communication as Ray's does: for programs that bring a class of their own, named by
+    `BackendConfig.backend_cls`.
 
     Each method is called in the process that called `fit`, with the ranks and the configuration. Those here do nothing.
 
@@ -104,7 +105,8 @@ class Backend:
         """Called after it, before any rank runs the training function."""
 
     def on_shutdown(self, worker_group: Workers, backend_config: BackendConfig) -> None:
-        """Called when the training function has returned in all ranks; not after a failure, when the ranks are killed."""
+        """Called when the training function has returned in all ranks; not after a failure, when the ranks are
+        killed."""
 
 
 class BackendConfig:
@@ -124,7 +126,8 @@ class BackendConfig:
         return Backend
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return what the ranks will import when they run a training function, and can be imported before their processes fork.
+        """Return what the ranks will import when they run a training function, and can be imported before their
+        processes fork.
 
         It is then loaded once on a machine, not once in each rank. Default: nothing.
         """
@@ -139,14 +142,16 @@ class BackendConfig:
 
     @contextlib.contextmanager
     def share_process(self) -> Iterator[Sequence[turns.Local]]:
-        """Let several ranks be threads of this process that take turns, for the duration of a block, on the in-process engine.
+        """Let several ranks be threads of this process that take turns, for the duration of a block, on the in-process
+        engine.
 
         Yields what the framework keeps in its modules that each rank must have for itself. Default: nothing.
         """
         yield ()
 
     def check_work(self, work: object) -> None:
-        """Called before anything is started, with the training function and its arguments: raises if the ranks could not do with it. Default: nothing."""
+        """Called before anything is started, with the training function and its arguments: raises if the ranks could
+        not do with it. Default: nothing."""
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Called when all ranks live, before any runs the training function."""
@@ -158,7 +163,8 @@ class BackendConfig:
         """Called when a rank that had died, and whose role allows it, has a new process. Default: nothing."""
 
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
-        """Called when the training function has returned in all ranks; not after a failure, when the ranks are killed."""
+        """Called when the training function has returned in all ranks; not after a failure, when the ranks are
+        killed."""
         backend: Backend | None = group.notes.pop(_BACKEND, None)
         if backend is not None:
             backend.on_shutdown(Workers(group), self)

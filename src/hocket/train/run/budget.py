@@ -39,7 +39,8 @@ class Budget:
         return True
 
     def explain(self, error: exceptions.HocketError) -> exceptions.HocketError:
-        """Return what to raise when the start of the ranks has failed for the last time: after several tries, that it was tried."""
+        """Return what to raise when the start of the ranks has failed for the last time: after several tries, that
+        it was tried."""
         if not self._spent["controller_failure_limit"]:
             return error
         return errors.ControllerError(error)

@@ -167,7 +167,8 @@ class CheckpointManager:
         return checkpoint_module.Checkpoint(self._storage.path / name)
 
     def pass_over_damaged(self) -> None:
-        """Look whether the newest checkpoint is still what was committed; if not, warn, and go back to the one before, and so on."""
+        """Look whether the newest checkpoint is still what was committed; if not, warn, and go back to the one
+        before, and so on."""
         while self.committed:
             folder = Path(self.committed[-1].checkpoint.path)
             manifest = storage.get_optional_manifest(folder)
@@ -289,7 +290,8 @@ def get_metric(metrics: reports.Metrics, key: str) -> Any:
 
 
 def sort_by_metric(committed: Sequence[Committed], key: str, order: str) -> list[Committed]:
-    """Return checkpoints best first; those without a number for the key, and NaN, come last, and of equals the newer first."""
+    """Return checkpoints best first; those without a number for the key, and NaN, come last, and of equals the newer
+    first."""
 
     def rank(record: Committed) -> tuple[float, int]:
         value = get_metric(record.metrics, key)

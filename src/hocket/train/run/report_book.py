@@ -87,7 +87,8 @@ class ReportBook:
         return self._manager.latest is not None
 
     def find_waiting(self, report_count: int) -> int | None:
-        """Return a rank that waits for the commit of a report which a rank that has made so many reports has not made; None if none does."""
+        """Return a rank that waits for the commit of a report which a rank that has made so many reports has not
+        made; None if none does."""
         behind = max(report_count, self.row_count)
         return next((rank for rank, index in enumerate(self._waiting) if index >= behind), None)
 

@@ -28,7 +28,8 @@ class _Queue:
 
 @final
 class ReportIntake:
-    """Hands the reports of an attempt to the book, and fetches the files of ranks that do not share the run's folder."""
+    """Hands the reports of an attempt to the book, and fetches the files of ranks that do not share the run's
+    folder."""
 
     def __init__(self, attempt: attempt_module.Attempt, loop: poll_loop.PollLoop) -> None:
         self._attempt = attempt

@@ -151,7 +151,8 @@ class WorkerGroup:
         self.places = rank_placement.assign(found)
 
     def claim_folder(self, rank: int, token: str) -> str:
-        """Return the path of a folder among the temporary files of a rank's node; `shutdown` removes it, if it was made."""
+        """Return the path of a folder among the temporary files of a rank's node; `shutdown` removes it, if it was
+        made."""
         place = self.places[rank]
         folder = cache.name_folder(place.introduction.temporary, token, place.node_rank)
         self._folders.add((place.node_id, folder))

@@ -1,4 +1,5 @@
-"""Synchronous data parallelism: after each backward pass the gradients are averaged, so all ranks take the same step."""
+"""Synchronous data parallelism: after each backward pass the gradients are averaged, so all ranks take the same
+step."""
 
 from __future__ import annotations
 

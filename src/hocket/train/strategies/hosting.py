@@ -1,4 +1,6 @@
-"""Hosts: what a strategy keeps in the driver during ``fit()``, such as parameter servers. Restarts of ranks leave it be.
+"""Hosts: what a strategy keeps in the driver during ``fit()``, such as parameter servers.
+
+Restarts of ranks leave it be.
 
 Most strategies keep nothing there; `open_host` is registered for those that do. A host says what the ranks are given in
 the strategy's stead, which knows where to find it.

@@ -30,7 +30,8 @@ _POLICIES: Final = ("raise", "skip", "clip")
 @final
 @dataclass(frozen=True)
 class ParameterServer(strategy.Strategy):
-    """Servers hold the parameters; each rank pushes its gradients and pulls what they have become, without waiting for the other ranks.
+    """Servers hold the parameters; each rank pushes its gradients and pulls what they have become, without waiting for
+    the other ranks.
 
     Right for large embeddings, of which a step touches few rows, and for ranks of different speeds. The training
     function must give its optimizer to `prepare_optimizer`.

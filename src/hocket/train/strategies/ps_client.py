@@ -3,7 +3,8 @@
 **The driver** hosts the servers for as long as ``fit()`` takes, so a rank that dies takes nothing along but its running
 step (`hocket.train.strategies.hosting`).
 
-**A rank** is a worker of `hocket.ps`. It makes the parameters on the servers, or finds those that another rank has made, and its steps go ::
+**A rank** is a worker of `hocket.ps`. It makes the parameters on the servers, or finds those that another rank has
+made, and its steps go ::
 
     pull        (enters the gate, which may wait where staleness is bounded)
     compute
@@ -321,7 +322,8 @@ class Client:
         return whole
 
     def load(self, values: Sequence[tuple[Any, Array]]) -> None:
-        """Give variables and tables other values, if no rank of this attempt has done it yet; then the steps that follow count again.
+        """Give variables and tables other values, if no rank of this attempt has done it yet; then the steps that
+        follow count again.
 
         Args:
             values: Pairs of a variable or a table, and an array for the whole.
@@ -357,7 +359,8 @@ def _split(rows: int) -> Iterator[Array]:
 
 @final
 class ServedSteps(strategy.StrategyRuntime):
-    """The servers take the steps, on host arrays: the rank's optimizer counts them, keeps its learning rate, and computes nothing else.
+    """The servers take the steps, on host arrays: the rank's optimizer counts them, keeps its learning rate, and
+    computes nothing else.
 
     Each parameter moves as a whole, tables, too: in a compiled step shapes are fixed, and how many rows a batch uses is
     not. A framework's loop evaluates and reports at the end of an epoch. There the ranks wait for each other, and all

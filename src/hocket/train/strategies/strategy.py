@@ -238,8 +238,8 @@ class NativeStrategy:
     """A strategy at work in one rank, on the objects of one framework.
 
     Each framework has one that drives any `StrategyRuntime`; where it can do better than host arrays, it declares an
-    override for a strategy (``OVERRIDES`` in its ``strategies``). All calls come from the thread that trains, and in all
-    ranks in the same order.
+    override for a strategy (``OVERRIDES`` in its ``strategies``). All calls come from the thread that trains, and in
+    all ranks in the same order.
     """
 
     needs_optimizer: bool = False

@@ -1,4 +1,5 @@
-"""Metrics as plain data: what a rank reports is what callbacks get, what `Result` has, and what is read from a checkpoint later.
+"""Metrics as plain data: what a rank reports is what callbacks get, what `Result` has, and what is read from a
+checkpoint later.
 
 A manifest is JSON, so what JSON cannot give back as it was is refused in the rank, where the line that reported it is
 in the traceback: keys that are no texts, bytes, objects. What has one meaning only is converted: numbers and small

@@ -1,4 +1,5 @@
-"""Curves of metrics in a picture, by matplotlib; without its global state, so that figures of the program are not touched."""
+"""Curves of metrics in a picture, by matplotlib; without its global state, so that figures of the program are not
+touched."""
 
 from __future__ import annotations
 

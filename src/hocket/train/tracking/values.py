@@ -38,7 +38,8 @@ def get_optional_number(value: object) -> float | None:
 
 
 def encode(value: object, indent: int | None = None) -> str:
-    """Return a value as JSON: NaN and infinities as null, which JSON lacks; a number for a number of numpy's, ``repr`` for what has no place."""
+    """Return a value as JSON: NaN and infinities as null, which JSON lacks; a number for a number of numpy's,
+    ``repr`` for what has no place."""
     return json.dumps(_make_plain(value), indent=indent)
 
 

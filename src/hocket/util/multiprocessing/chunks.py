@@ -141,8 +141,8 @@ class PoolProcess:
 
 
 def is_fixed(function: object) -> bool:
-    """Tell whether what travels of a function stays the same: it is found by its name, or uses nothing but its arguments and
-    built-ins.
+    """Tell whether what travels of a function stays the same: it is found by its name, or uses nothing but its
+    arguments and built-ins.
     """
     if isinstance(function, types.BuiltinFunctionType):
         return isinstance(function.__self__, types.ModuleType)

@@ -81,7 +81,7 @@ class Pool:
         # Not at exit, when the session ends all processes anyway.
         weakref.finalize(self, self._workers.abandon).atexit = False
 
-    # --- one call -------------------------------------------------------------------------------------------------------
+    # --- one call -----------------------------------------------------------------------------------------------------
 
     def apply(
         self,
@@ -130,7 +130,7 @@ class Pool:
             self._workers.help_out(result)
         return result
 
-    # --- many calls -----------------------------------------------------------------------------------------------------
+    # --- many calls ---------------------------------------------------------------------------------------------------
 
     def map(self, func: Callable[[Any], object], iterable: Iterable[object], chunksize: int | None = None) -> list[Any]:
         """Call a function for each item and return the results in the order of the items.
@@ -246,7 +246,7 @@ class Pool:
         self._iterators.add(iterator)
         return iterator
 
-    # --- the end --------------------------------------------------------------------------------------------------------
+    # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Take no more work. The processes end when what there is has been done, `imap` of unread items included."""

@@ -91,7 +91,7 @@ class PoolWorkers:
         self._is_closed = False
         self._is_terminated = False
 
-    # --- what the pool calls --------------------------------------------------------------------------------------------
+    # --- what the pool calls ------------------------------------------------------------------------------------------
 
     def check_running(self) -> None:
         """Raise ValueError if the pool takes no work any more."""
@@ -192,7 +192,8 @@ class PoolWorkers:
             item.receiver.receive(item.position, False, _build_cancelled())
 
     def abandon(self) -> None:
-        """Terminate, from a thread that may be anywhere: the garbage collector may call this while it holds our lock."""
+        """Terminate, from a thread that may be anywhere: the garbage collector may call this while it holds our
+        lock."""
         threading.Thread(target=self.terminate, name="hocket-pool-end", daemon=True).start()
 
     def join(self) -> None:
@@ -201,7 +202,7 @@ class PoolWorkers:
             if thread is not threading.current_thread():
                 thread.join()
 
-    # --- the threads ----------------------------------------------------------------------------------------------------
+    # --- the threads --------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:

@@ -185,7 +185,7 @@ class Carrier(base.DriverState):
         else:
             self.store.free(payload)
 
-    # --- direct channels between workers ----------------------------------------------------------------------------------
+    # --- direct channels between workers ------------------------------------------------------------------------------
 
     def _carry_out_for_direct_calls(self, instruction: tuple[Any, ...]) -> None:
         op = instruction[0]

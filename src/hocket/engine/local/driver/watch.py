@@ -1,4 +1,5 @@
-"""What the driver's engine looks after from time to time, while it waits: circles, long waits for resources, idle workers, actors that nobody can reach.
+"""What the driver's engine looks after from time to time, while it waits: circles, long waits for resources, idle
+workers, actors that nobody can reach.
 
 `Watch._look` is called before each wait with the lock held. It does something at most once a second, and says how soon
 it wants to be called again; an idle session is left asleep.
@@ -36,7 +37,8 @@ class Watch(worker_pool.WorkerPool):
     """The engine's sense of time."""
 
     def _look(self, now: float) -> float | None:
-        """Do what is due; return after how many seconds to be called again, or None for not before something happens."""
+        """Do what is due; return after how many seconds to be called again, or None for not before something
+        happens."""
         if now < self._next_look:
             return self._next_look - now
         self._next_look = now + LOOK_SECONDS

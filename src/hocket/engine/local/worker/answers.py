@@ -130,7 +130,7 @@ class Answers(state.WorkerState):
         function = methods.get_method(self._actor, work.method) if work.method else self._functions[work.function_id]
         return f"{callers.describe_function(function)} (returned by `{work.name}`)"
 
-    # --- errors --------------------------------------------------------------------------------------------------------
+    # --- errors -------------------------------------------------------------------------------------------------------
 
     def report(self, work: Work, error: BaseException) -> None:
         """Send the error of a task."""
@@ -191,7 +191,7 @@ class Answers(state.WorkerState):
         for object_id in range(work.task_id, work.task_id + max(1, work.num_returns)):
             engine.channel.post((messages.DELIVER, object_id, payload, ()))
 
-    # --- items of generators -------------------------------------------------------------------------------------------
+    # --- items of generators ------------------------------------------------------------------------------------------
 
     def open_flow(self, work: Work) -> flow.Flow:
         """Begin to count how far a generator is ahead of its reader."""

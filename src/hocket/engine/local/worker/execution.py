@@ -109,7 +109,7 @@ class Execution(intake.Intake):
         if place is not None:
             self._engine.channel.note_ended(place)
 
-    # --- one call ------------------------------------------------------------------------------------------------------
+    # --- one call -----------------------------------------------------------------------------------------------------
 
     def _call(self, work: Work) -> Any:
         if work.method:

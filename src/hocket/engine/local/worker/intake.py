@@ -123,7 +123,7 @@ class Intake(answers.Answers):
         self._groups[group].submit(work)
         return True
 
-    # --- what is not done here -----------------------------------------------------------------------------------------
+    # --- what is not done here ----------------------------------------------------------------------------------------
 
     def _hand_back(self, work: Work) -> None:
         """The driver has withdrawn the task.
@@ -198,7 +198,7 @@ class Intake(answers.Answers):
         else:
             guard.check_and_print()
 
-    # --- the end -------------------------------------------------------------------------------------------------------
+    # --- the end ------------------------------------------------------------------------------------------------------
 
     @property
     def is_stopping(self) -> bool:

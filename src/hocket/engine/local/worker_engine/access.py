@@ -123,7 +123,7 @@ class ObjectAccess(submission.Submission):
         found = self._arrived.get(item._id)
         return found is not None and found.payload[0] == payloads.END
 
-    # --- waiting -------------------------------------------------------------------------------------------------------
+    # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _fetch(self, missing: set[int], wanted: int, timeout_s: float | None) -> None:
         """Wait until these have come, or one of them is an error."""
@@ -145,14 +145,15 @@ class ObjectAccess(submission.Submission):
             self._unblock(number)
 
     def _is_close(self, missing: set[int]) -> bool:
-        """Tell whether the values may be there, or come, before the driver has read that we wait: an answer by a direct channel, or what
-        somebody else made. A task of our own is not: it may need the CPU that we hold.
+        """Tell whether the values may be there, or come, before the driver has read that we wait: an answer by a direct
+        channel, or what somebody else made. A task of our own is not: it may need the CPU that we hold.
         """
         expected, own_id = self._expected, self.worker_id
         return all(object_id in expected or object_id >> 40 != own_id for object_id in missing)
 
     def _look_once(self, missing: set[int], wanted: int, timeout_s: float) -> None:
-        """Fetch what is there, without waiting for what is not: the driver answers in order, so one question is enough."""
+        """Fetch what is there, without waiting for what is not: the driver answers in order, so one question is
+        enough."""
         with self.lock:
             self._have_arrived(missing)
         self._ask("ping")
@@ -224,7 +225,7 @@ class ObjectAccess(submission.Submission):
     def _is_there(self, object_id: int) -> bool:
         return object_id in self._arrived or object_id in self._ready
 
-    # --- opening -------------------------------------------------------------------------------------------------------
+    # --- opening ------------------------------------------------------------------------------------------------------
 
     def _open(self, object_id: int, refs: Sequence[contract.ObjectRef[object]], deadline: float | None) -> object:
         """Return one of the values; raise if it, or another one that has arrived, is an error."""

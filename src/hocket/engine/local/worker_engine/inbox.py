@@ -89,7 +89,7 @@ class Inbox(state.WorkerEngineState):
             if self._callbacks:
                 self.reactor.due.extend(self._callbacks.pop(object_id, ()))
 
-    # --- by a direct channel --------------------------------------------------------------------------------------------
+    # --- by a direct channel ------------------------------------------------------------------------------------------
 
     def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
         self._expected.discard(object_id)

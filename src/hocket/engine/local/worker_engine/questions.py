@@ -67,7 +67,7 @@ class Questions(inbox.Inbox):
         if shape.demand not in _KNOWN_FEASIBLE:
             self._ask("check_feasible", shape, kind, what)
 
-    # --- what the driver's engine answers ------------------------------------------------------------------------------
+    # --- what the driver's engine answers -----------------------------------------------------------------------------
 
     list_named_actors = _build_question("list_named_actors")
     describe_actor = _build_question("describe_actor")

@@ -158,7 +158,7 @@ class WorkerEngineState(contract.Engine):
         """What the calling thread or coroutine runs."""
         return current.get(None) or self._thread_state.running
 
-    # --- of the layers above -------------------------------------------------------------------------------------------
+    # --- of the layers above ------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _check(self) -> None:
@@ -184,7 +184,7 @@ class WorkerEngineState(contract.Engine):
     def give_to_driver(self, object_ids: Iterable[int]) -> None:
         """The driver knows these objects from now on, and will bring them."""
 
-    # --- sending -------------------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------------
 
     def before_wait(self) -> float | None:
         """Send everything that is unsent; return how long to wait at most, if there is something to send later."""
@@ -209,7 +209,8 @@ class WorkerEngineState(contract.Engine):
         self.last_flush = time.perf_counter()
 
     def post_metrics(self) -> None:
-        """Tell what has been counted; before a result, so that whoever sees that also sees what was counted on the way to it."""
+        """Tell what has been counted; before a result, so that whoever sees that also sees what was counted on the
+        way to it."""
         with self.metrics_lock:
             self.channel.post((messages.METRICS, self.metrics.take()))
 
@@ -234,7 +235,7 @@ class WorkerEngineState(contract.Engine):
             self.channel.outbox_fds.append(self.store.pool.used[payload[2]].fd)
         return payload
 
-    # --- counts --------------------------------------------------------------------------------------------------------
+    # --- counts -------------------------------------------------------------------------------------------------------
 
     def hold(self, object_ids: Sequence[int]) -> list[contract.ObjectRef[object]]:
         """Count a receipt for each reference that came with a message, and return handles that keep them."""

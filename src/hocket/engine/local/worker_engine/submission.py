@@ -148,7 +148,7 @@ class Submission(questions.Questions):
         self.running.is_exiting = True
         self.on_exit()
 
-    # --- what is sent along --------------------------------------------------------------------------------------------
+    # --- what is sent along -------------------------------------------------------------------------------------------
 
     def _encode_options(self, options: records.TaskOptions | records.ActorOptions) -> bytes:
         import cloudpickle  # here, because the driver loads this module too

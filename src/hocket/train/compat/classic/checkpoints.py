@@ -27,7 +27,10 @@ class CheckpointStrategy:
 
     Example:
         >>> from hocket import train
-        >>> train.CheckpointStrategy(num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min").num_to_keep
+        >>> best = train.CheckpointStrategy(
+        ...     num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min"
+        ... )
+        >>> best.num_to_keep
         2
     """
 

@@ -96,7 +96,8 @@ def perform(task: Task, function: Callable[..., Any], args: tuple[Any, ...]) -> 
 
 
 def _unwrap(state: dict[str, Any]) -> dict[str, object]:
-    """Return the state with models in place of their DistributedDataParallel wrappers, which cannot be loaded without the group."""
+    """Return the state with models in place of their DistributedDataParallel wrappers, which cannot be loaded
+    without the group."""
     torch = sys.modules.get("torch")  # a wrapper can only be there if torch is; it is not imported for this
     if torch is None or not torch.distributed.is_available():
         return state

@@ -108,7 +108,8 @@ class _FileCallback(TrainingCallback):
 
 @final
 class JsonLoggerCallback(_FileCallback):
-    """Writes a JSON file: a list with an item for each report, which is a list with the metrics of each rank that is logged.
+    """Writes a JSON file: a list with an item for each report, which is a list with the metrics of each rank that is
+    logged.
 
     The file is whole after each report.
 

@@ -1,4 +1,5 @@
-"""Sets JAX up in the ranks, and joins them: over shared memory (`hocket.train.rank.world`), and on request with `jax.distributed`.
+"""Sets JAX up in the ranks, and joins them: over shared memory (`hocket.train.rank.world`), and on request with
+`jax.distributed`.
 
 *Before the processes fork.* ``import jax`` starts no thread, so it is loaded once for all ranks of a machine. JAX's
 threads come with its backend, which a rank makes at its first computation; the settings here must be made before.
@@ -54,7 +55,8 @@ class JaxConfig(backend.BackendConfig):
         joining.check_timeout(self.timeout_s)
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return jax, and optax if it is installed: most training functions use it, and it takes a tenth of jax's time."""
+        """Return jax, and optax if it is installed: most training functions use it, and it takes a tenth of jax's
+        time."""
         return (_OURS, "optax") if importlib.util.find_spec("optax") else (_OURS,)
 
     def share_process(self) -> NoReturn:

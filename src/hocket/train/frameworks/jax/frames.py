@@ -161,7 +161,8 @@ def view(address: int, dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
 
 
 def _introduce(frame: _Frame) -> None:
-    """Tell which version of the interface this is written for: the fields above have been the same since 0.1, so it is XLA's own."""
+    """Tell which version of the interface this is written for: the fields above have been the same since 0.1, so it
+    is XLA's own."""
     extension = ctypes.cast(frame.extension, ctypes.POINTER(_MetadataExtension)).contents
     metadata = extension.metadata.contents
     spoken = frame.api.contents.version

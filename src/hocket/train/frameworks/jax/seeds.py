@@ -12,7 +12,8 @@ from hocket.train.rank import worker_session
 
 
 def fold_in_rank(key: object) -> Any:
-    """Return a random key of the calling rank's own, made from one that all ranks have: for dropout, noise, augmentation.
+    """Return a random key of the calling rank's own, made from one that all ranks have: for dropout, noise,
+    augmentation.
 
     Args:
         key: What ``jax.random.key(0)`` or ``jax.random.PRNGKey(0)`` returned; equal in all ranks.
@@ -77,7 +78,8 @@ def split_key(key: object) -> tuple[Any, Any]:
 
 
 def enable_reproducibility(seed: int = 0) -> Any:
-    """Seed Python and numpy in the calling process, have XLA use deterministic algorithms on GPUs, and return a random key for JAX.
+    """Seed Python and numpy in the calling process, have XLA use deterministic algorithms on GPUs, and return a random
+    key for JAX.
 
     To be called before the first computation, since XLA reads its settings then. Programs of JAX have no seed but their
     keys.

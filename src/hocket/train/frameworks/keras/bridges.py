@@ -3,13 +3,10 @@
 All gradients travel as one flat array, with the number of rows behind them as its last element. Copies of it a step, on
 CPU:
 
-==========  ===========================================================================================================================
-backend     copies
-==========  ===========================================================================================================================
-TensorFlow  one to put them together, one for an array that may be written to, and none back, since TensorFlow takes numpy's memory over
-JAX         the same, and one back
-torch       one to put them together; the collective works in that memory, and the gradients become views of it
-==========  ===========================================================================================================================
+- TensorFlow: one to put them together, one for an array that may be written to, and none back, since TensorFlow takes
+  numpy's memory over.
+- JAX: the same, and one back.
+- torch: one to put them together; the collective works in that memory, and the gradients become views of it.
 
 On TensorFlow a layer of `Embedding` has a gradient of some rows, as ``tf.IndexedSlices``, where a row that a batch
 names twice is there twice. Keras's optimizers there square each of the two on its own, so with the sum of both they

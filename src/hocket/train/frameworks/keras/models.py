@@ -24,7 +24,8 @@ from hocket.train.strategies import strategy
 
 
 def prepare_model(model: object) -> Any:
-    """Have a model trained by all ranks as one, with the trainer's strategy: by default with the mean gradient of all ranks' rows.
+    """Have a model trained by all ranks as one, with the trainer's strategy: by default with the mean gradient of all
+    ranks' rows.
 
     ``fit`` begins with rank 0's weights in all ranks. Each step averages the gradients, inside the compiled step, by
     the rows of which they are the means. So n ranks take the step of one process with n times the batch. At the end of

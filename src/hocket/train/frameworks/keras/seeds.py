@@ -6,7 +6,8 @@ from hocket.train.frameworks.keras import framework
 
 
 def enable_reproducibility(seed: int = 0) -> None:
-    """Seed Python, numpy, Keras and its backend in the calling process, and have the backend use deterministic algorithms only.
+    """Seed Python, numpy, Keras and its backend in the calling process, and have the backend use deterministic
+    algorithms only.
 
     Call it first. With the same seed in all ranks their models begin equal; they also draw the same dropout masks, each
     for its own rows.

@@ -1,4 +1,5 @@
-"""Imports Keras with one backend where ranks are forked from, so that it is done once on a machine and not in each rank: a module a backend.
+"""Imports Keras with one backend where ranks are forked from, so that it is done once on a machine and not in each
+rank: a module a backend.
 
 May it be forked? After the import a process has, besides its own, threads of OpenBLAS (numpy's and scipy's) and of
 jemalloc (pyarrow's), both of which see to forks themselves; TensorFlow, PyTorch and JAX start theirs with the first

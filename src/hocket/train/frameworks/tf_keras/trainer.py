@@ -119,7 +119,8 @@ def _build_backend(
 
 @final
 class ExplainKeras3:
-    """A training function that looks like itself, and says what to use instead where Keras 3 meets MultiWorkerMirroredStrategy.
+    """A training function that looks like itself, and says what to use instead where Keras 3 meets
+    MultiWorkerMirroredStrategy.
 
     Keras 3 does not refuse; its ``fit`` fails, by the time it has the first batch, with pages about a value of the type
     PerReplica.

@@ -1,4 +1,5 @@
-"""Joins the ranks into a torch process group: over shared memory (`hocket.collective.torch`), NCCL, gloo, or what the user names.
+"""Joins the ranks into a torch process group: over shared memory (`hocket.collective.torch`), NCCL, gloo, or what the
+user names.
 
 How the ranks find each other is the matter of `rendezvous`. What gloo itself opens, a socket a rank, is bound to the
 loopback interface if all ranks are on one machine, else to the interface that has the node's address, unless the user's

@@ -22,7 +22,7 @@ class GlobalMean(global_mean.GlobalMean):
         >>> from hocket.train.torch import GlobalMean
         >>> accuracy = GlobalMean()
         >>> guesses, labels = torch.tensor([3, 1, 4, 1]), torch.tensor([3, 1, 4, 2])
-        >>> accuracy.add(guesses == labels)  # in a loop over a prepared loader: accuracy.add(guesses == labels, loader.weights)
+        >>> accuracy.add(guesses == labels)  # over a prepared loader: accuracy.add(guesses == labels, loader.weights)
         >>> accuracy.compute()
         0.75
     """

@@ -23,7 +23,8 @@ def prepare_model(
     parallel_strategy: str | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, object] | None = None,
 ) -> torch.nn.Module:
-    """Move a model to the rank's device, and have it trained with the trainer's strategy: by default its gradients are averaged over all ranks.
+    """Move a model to the rank's device, and have it trained with the trainer's strategy: by default its gradients are
+    averaged over all ranks.
 
     Args:
         model: The model; the same in all ranks. All of them start from rank 0's weights.
@@ -65,7 +66,8 @@ def prepare_model(
 
 @contextlib.contextmanager
 def no_sync(model: torch.nn.Module, when: bool = True) -> Iterator[None]:
-    """Have backward passes in a block add to this rank's gradients only: for the first batches of several whose gradients make one step.
+    """Have backward passes in a block add to this rank's gradients only: for the first batches of several whose
+    gradients make one step.
 
     It works for whatever `prepare_model` returns, with any number of ranks and any strategy, also when that was
     compiled.

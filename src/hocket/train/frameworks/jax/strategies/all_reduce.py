@@ -1,4 +1,5 @@
-"""Synchronous data parallelism: the optimizer gets the mean of all ranks' gradients, so all ranks take the same step."""
+"""Synchronous data parallelism: the optimizer gets the mean of all ranks' gradients, so all ranks take the same
+step."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ def compute_means(
 
 
 def pick_losses(extra: Mapping[str, object], world_size: int) -> dict[str, Any]:
-    """Return what an optimizer is given beside gradients and is of the rank's own rows, as ``polyak_sgd`` is its loss; ranks step alike with the means only.
+    """Return what an optimizer is given beside gradients and is of the rank's own rows, as ``polyak_sgd`` is its loss;
+    ranks step alike with the means only.
 
     Raises:
         ValueError: A function is among it, which computes the loss elsewhere, as a line search does.

@@ -118,7 +118,8 @@ class Exchange(strategy.Exchange):
         return averaging.compute_means(wide, self._world_size, "prepare_optimizer", floats_only=False)
 
     def _settle(self, params: object, state: LocalSGDState) -> tuple[object, LocalSGDState]:
-        """Return the common parameters where no rank has stepped since the last meeting: only their last digits may differ."""
+        """Return the common parameters where no rank has stepped since the last meeting: only their last digits may
+        differ."""
         common = self._compute_mean(params)
         return jax.tree.map(lambda param, mean: mean.astype(param.dtype), params, common), state
 

@@ -210,7 +210,8 @@ class OnArrays(strategy.Exchange):
 def _unpack(
     arrays: Sequence[tuple[trees.Leaf, Array]],
 ) -> tuple[Sequence[tuple[trees.Leaf, Array]], Sequence[Array], int]:
-    """Return what comes back, the parameters before the step if they travelled too, and how many steps are taken then."""
+    """Return what comes back, the parameters before the step if they travelled too, and how many steps are taken
+    then."""
     if arrays[-1][0] != _COUNT:
         return arrays, (), 0
     *given, (_, counted) = arrays

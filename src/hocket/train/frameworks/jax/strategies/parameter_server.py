@@ -1,4 +1,5 @@
-"""Parameter servers in JAX: an optimizer's ``update`` pushes to the servers, and returns what leads to the parameters that they have then. See `hocket.train.strategies.ps_client`.
+"""Parameter servers in JAX: an optimizer's ``update`` pushes to the servers, and returns what leads to the parameters
+that they have then. See `hocket.train.strategies.ps_client`.
 
 Who computes the step depends on the optimizer:
 

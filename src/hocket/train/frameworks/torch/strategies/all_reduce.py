@@ -69,7 +69,8 @@ class Exchange(strategy.Exchange):
         return optimizer
 
     def _share_loss(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-        """Have LBFGS decide by the mean loss how far to go: by its own each rank would go another way, with the same gradients. Called before ``step``."""
+        """Have LBFGS decide by the mean loss how far to go: by its own each rank would go another way, with the same
+        gradients. Called before ``step``."""
         closure = closures.get_optional_closure(args, kwargs)
         if closure is None:
             return None

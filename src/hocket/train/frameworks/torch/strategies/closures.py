@@ -1,4 +1,5 @@
-"""Closures: functions that an optimizer's ``step`` is given and calls to compute gradients, once or, as LBFGS does, several times."""
+"""Closures: functions that an optimizer's ``step`` is given and calls to compute gradients, once or, as LBFGS does,
+several times."""
 
 from __future__ import annotations
 

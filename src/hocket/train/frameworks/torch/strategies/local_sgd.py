@@ -168,7 +168,8 @@ class _Meetings:
             parameter.grad = averaging.compute_sparse_mean(parameter, self._world_size)
 
     def _drop_anchors(self) -> None:
-        """Note where each parameter is that has no anchor yet: before the first step, and those that were added since."""
+        """Note where each parameter is that has no anchor yet: before the first step, and those that were added
+        since."""
         missing = [p for p in list_parameters(self._optimizer) if p not in self._anchors]
         if missing:
             added = {p: p.detach().to(averaging.widen(p.dtype), copy=True) for p in missing}

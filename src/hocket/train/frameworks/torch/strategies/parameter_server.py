@@ -176,7 +176,8 @@ class Exchange(strategy.Exchange):
         ]
 
     def _name_parameters(self) -> dict[torch.Tensor, str]:
-        """Return what each parameter is called on the servers: as in its model, with the model's number if there are several."""
+        """Return what each parameter is called on the servers: as in its model, with the model's number if there are
+        several."""
         return {
             parameter: name if number == 0 else f"model{number}.{name}"
             for number, model in reversed(list(enumerate(self._models)))
@@ -237,7 +238,8 @@ class Exchange(strategy.Exchange):
 
 
 def _run_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-    """Call the closure that a step is given, which computes the gradients; return the step's arguments with its loss."""
+    """Call the closure that a step is given, which computes the gradients; return the step's arguments with its
+    loss."""
     closure = closures.get_optional_closure(args, kwargs)
     if closure is None:
         return None
