@@ -286,7 +286,10 @@ def append_markdown(path: Path, results: Results, *, title: str, machine: str, r
     lines = [
         f"## {title}",
         "",
-        f"{machine}. Median of {rounds} rounds (lowest to highest); a ratio above 1 is in favour of {results.sides[0]}.",
+        (
+            f"{machine}. Median of {rounds} rounds (lowest to highest); a ratio above 1 is in favour of "
+            f"{results.sides[0]}."
+        ),
         "",
         "| " + " | ".join(results.titles) + " |",
         "|" + "---|" * 2 + "--:|" * (len(results.titles) - 2),

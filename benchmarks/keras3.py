@@ -133,7 +133,8 @@ def main() -> None:
             for name, (trainer, function, num_workers, config) in sides.items():
                 samples[name].append(measure(trainer, function, num_workers, arguments.epochs, **config))
     print(
-        f"{describe_machine()}. Keras on {arguments.backend}; median of {arguments.rounds} rounds (lowest to highest).\n"
+        f"{describe_machine()}. Keras on {arguments.backend}; median of {arguments.rounds} rounds (lowest to "
+        "highest).\n"
     )
     print("| what | rows a second |\n|---|--:|")
     for name, values in samples.items():

@@ -86,7 +86,8 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{describe_machine()}. Median of {arguments.rounds} rounds; the sides take turns.\n")
     print(
-        "| what | rows | unit | ledger | shuffled list | peak MiB, ledger | peak MiB, list |\n|---|--:|---|--:|--:|--:|--:|"
+        "| what | rows | unit | ledger | shuffled list | peak MiB, ledger | peak MiB, list "
+        "|\n|---|--:|---|--:|--:|--:|--:|"
     )
     for name, ours, theirs, scale, unit in ROWS:
         for num_rows in arguments.rows:

@@ -109,12 +109,14 @@ if __name__ == "__main__":
         for case, results in found.items():
             results.append(run(*case, given.seconds))
     print(
-        f"| network, global batch | ranks on {os.cpu_count()} cores | steps/s | of one rank's | ms of processor a rank and step | of it the optimizer |"
+        f"| network, global batch | ranks on {os.cpu_count()} cores | steps/s | of one rank's | ms of processor a "
+        "rank and step | of it the optimizer |"
     )
     print("|---|---|---|---|---|---|")
     for (network, size), results in found.items():
         rate, processor_ms, optimizer_ms = map(statistics.median, zip(*results, strict=True))
         one = statistics.median(rate for rate, *_ in found[network, 1])
         print(
-            f"| {network}, {NETWORKS[network]} | {size} | {rate:.0f} | {rate / one:.2f} | {processor_ms:.1f} | {optimizer_ms:.1f} |"
+            f"| {network}, {NETWORKS[network]} | {size} | {rate:.0f} | {rate / one:.2f} | {processor_ms:.1f} | "
+            f"{optimizer_ms:.1f} |"
         )

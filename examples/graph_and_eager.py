@@ -178,13 +178,14 @@ if __name__ == "__main__":
     print(f"{'framework':<12}{'graph by':<16}{'eager ms':>10}{'graph ms':>10}{'ratio':>8}{'first graph step ms':>21}")
     for row in rows:
         print(
-            f"{row.name:<12}{row.graph_name:<16}{row.eager_ms:>10.3f}{row.graph_ms:>10.3f}{row.eager_ms / row.graph_ms:>7.1f}x{row.first_ms:>21.0f}"
+            f"{row.name:<12}{row.graph_name:<16}{row.eager_ms:>10.3f}{row.graph_ms:>10.3f}"
+            f"{row.eager_ms / row.graph_ms:>7.1f}x{row.first_ms:>21.0f}"
         )
     for row in rows:
         if row.graph_ms > row.eager_ms:
             print(
-                f"{row.graph_name} costs more here than it saves: the operations of so small a network take microseconds, and so does the call of the graph. "
-                "Measure with your own."
+                f"{row.graph_name} costs more here than it saves: the operations of so small a network take "
+                "microseconds, and so does the call of the graph. Measure with your own."
             )
         else:
             after = (row.first_ms - row.graph_ms) / max(row.eager_ms - row.graph_ms, 1e-6)

@@ -82,13 +82,19 @@ def test_every_public_name_has_a_docstring() -> None:
 
 
 def test_suites_of_engines_bring_no_other_room() -> None:
-    code = "import hocket.testing, sys; print([name for name in ('collective', 'data', 'ps', 'train') if f'hocket.{name}' in sys.modules])"
+    code = (
+        "import hocket.testing, sys; print([name for name in ('collective', 'data', 'ps', 'train') if "
+        "f'hocket.{name}' in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_rooms_come_when_they_are_asked_for() -> None:
-    code = "import hocket, sys; print('hocket.data' in sys.modules, hocket.data.range(3).count(), hocket.train.ScalingConfig().num_workers)"
+    code = (
+        "import hocket, sys; print('hocket.data' in sys.modules, hocket.data.range(3).count(), "
+        "hocket.train.ScalingConfig().num_workers)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("False 3 1\n", "")
     with pytest.raises(AttributeError, match="module 'hocket' has no attribute 'dta'"):

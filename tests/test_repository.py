@@ -146,7 +146,8 @@ def run_docs():
 def test_blocks_of_a_page_are_one_script_on_the_lines_of_the_page(tmp_path, run_docs):
     page = tmp_path / "page.md"
     page.write_text(
-        "# Page\n```python\nx = 1\n```\n```sh\nrm x\n```\n<!-- why -->\n```python no-run\n1 / 0\n```\n```python\ny = x\n```\n"
+        "# Page\n```python\nx = 1\n```\n```sh\nrm x\n```\n<!-- why -->\n```python no-run\n1 / 0\n```\n```python\ny = "
+        "x\n```\n"
     )
     parsed = run_docs["parse_page"](page)
     assert (parsed.blocks, parsed.skipped) == (2, 1)

@@ -59,13 +59,22 @@ def build_page(rows: list[Row]) -> str:
     lines = [
         "# Frameworks",
         "",
-        "The same training function, one for each framework (`tests/matrix/programs.py`), with two ranks: it reports after each epoch with a checkpoint, in the second epoch rank 1 is killed with",
-        "SIGKILL, the run goes on from the last checkpoint, and in the end all ranks evaluate together. A cell says whether that feature did what it should.",
+        (
+            "The same training function, one for each framework (`tests/matrix/programs.py`), with two ranks: it "
+            "reports after each epoch with a checkpoint, in the second epoch rank 1 is killed with"
+        ),
+        (
+            "SIGKILL, the run goes on from the last checkpoint, and in the end all ranks evaluate together. A cell "
+            "says whether that feature did what it should."
+        ),
         "",
         "- *report*: the result has the metrics of each epoch, once;",
         "- *checkpoint*: numpy alone reads the weights from it, and they are the model's;",
         "- *resume*: the second attempt begins with the epoch that was not done;",
-        "- *kill a rank*: the failure names the rank, and on the local engine the signal; in brackets how many seconds after it was killed;",
+        (
+            "- *kill a rank*: the failure names the rank, and on the local engine the signal; in brackets how many "
+            "seconds after it was killed;"
+        ),
         "- *exact evaluation*: the accuracy over all ranks' rows is that of one process, to the last digit.",
         "",
         f"| framework | strategy | engine | {' | '.join(FEATURES)} |",
@@ -89,8 +98,8 @@ def _tell_origin() -> str:
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)  # noqa: S607 (git is looked up on PATH)
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     return (
-        f"`make frameworks` made this page from the results of commit `{commit.stdout.strip()}` with Python {platform.python_version()}, {versions} on "
-        f"{platform.system()}. It is never edited by hand."
+        f"`make frameworks` made this page from the results of commit `{commit.stdout.strip()}` with Python "
+        f"{platform.python_version()}, {versions} on {platform.system()}. It is never edited by hand."
     )
 
 

@@ -240,7 +240,8 @@ def main() -> int:
     absent = set(ENGINES) - {result.engine for result in results}
     if absent:
         print(
-            f"No results of {', '.join(sorted(absent))} in {given.folder}. Run make parity, or the suites with --junit-xml."
+            f"No results of {', '.join(sorted(absent))} in {given.folder}. Run make parity, or the suites with "
+            "--junit-xml."
         )
         return 1
     given.page.write_text(build_page(results))

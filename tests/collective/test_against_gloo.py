@@ -159,7 +159,10 @@ def compare(seed: int, rank: int, size: int, gloo: Any) -> str:
     ours_case, theirs_case = Case(seed, rank, size), Case(seed, rank, size)
     ours = operation(ours_case, None, lambda value: value)
     theirs = operation(theirs_case, gloo, theirs_case.copy)
-    name = f"HOCKET_TEST_SEED={seed}: {operation.__name__}, rank {rank}, {ours_case.dtype} {ours_case.op} {ours_case.shape}"
+    name = (
+        f"HOCKET_TEST_SEED={seed}: {operation.__name__}, rank {rank}, {ours_case.dtype} {ours_case.op} "
+        f"{ours_case.shape}"
+    )
     for one, other in zip(ours, theirs, strict=True):
         rough = {"float16": 2e-2, "bfloat16": 5e-2}.get(ours_case.dtype, 1e-6)
         if one.shape != other.shape or not torch.allclose(one.double(), other.double(), rtol=rough, atol=rough):

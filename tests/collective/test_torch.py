@@ -352,8 +352,14 @@ def test_bad_input(tmp_path: Path) -> None:
             "layout torch.sparse",
             "Sparse tensors can be summed or averaged, but received op=MAX",
             "must reduce tensors of one shape and as many sparse dimensions, but they have [(2, 2), (3, 3)]",
-            "no output_split_sizes, so 2 ranks share the rows of the output evenly, but there are 3. Pass output_split_sizes",
-            "no input_split_sizes, so 2 ranks share the rows of the input evenly, but there are 3. Pass input_split_sizes",
+            (
+                "no output_split_sizes, so 2 ranks share the rows of the output evenly, but there are 3. Pass "
+                "output_split_sizes"
+            ),
+            (
+                "no input_split_sizes, so 2 ranks share the rows of the input evenly, but there are 3. Pass "
+                "input_split_sizes"
+            ),
             "[2.0, 2.0]",
         ],
         strict=True,

@@ -96,7 +96,8 @@ def test_missing_extra(tmp_path: Path, missing: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0].startswith(
-        f"MissingExtraError The Ray engine needs ray[default], and {missing!r} cannot be imported. Run pip install 'hocket[ray]'"
+        f"MissingExtraError The Ray engine needs ray[default], and {missing!r} cannot be imported. Run pip install "
+        "'hocket[ray]'"
     )
     assert done.stdout.splitlines()[1] == "True"
 

@@ -109,8 +109,8 @@ for make in (lambda: rows.to_tf("z", "y"), lambda: rows.to_tf("r", "y")):
         "['float32']",
         "There is no column 'z': the columns are 'x', 'y', 's', 'r'. Ask for one of these.",
         (
-            "Column 'r' has rows of different shapes, [(0,), (1,), (2,), (3,)], so they make no array. Make them equally long with map_batches(), or pass "
-            "feature_type_spec or label_type_spec."
+            "Column 'r' has rows of different shapes, [(0,), (1,), (2,), (3,)], so they make no array. Make them "
+            "equally long with map_batches(), or pass feature_type_spec or label_type_spec."
         ),
     ]
 

@@ -207,7 +207,8 @@ def test_a_position_of_another_shuffle_is_refused() -> None:
     (other,) = open_shards(build_source([6]), 1, state)
     with pytest.raises(
         ValueError,
-        match="'train' shuffled with local_shuffle_buffer_size=4 and local_shuffle_seed=0, but the loop asks for None and 0",
+        match="'train' shuffled with local_shuffle_buffer_size=4 and local_shuffle_seed=0, but the loop asks for None "
+        "and 0",
     ):
         read([other], {"batch_size": 2})
     (third,) = open_shards(build_source([7]), 1, state)

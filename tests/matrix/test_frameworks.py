@@ -43,7 +43,10 @@ REASONS = {
         "TensorFlow with tf-keras",
         "ParameterServer",
         None,
-    ): "TensorFlow has a ParameterServerStrategy of its own, which TensorflowTrainer(strategy='parameter_server') runs; use Keras 3 for Hocket's servers",
+    ): (
+        "TensorFlow has a ParameterServerStrategy of its own, which "
+        "TensorflowTrainer(strategy='parameter_server') runs; use Keras 3 for Hocket's servers"
+    ),
     (
         "TensorFlow with tf-keras",
         None,

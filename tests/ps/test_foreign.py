@@ -172,7 +172,8 @@ def test_clusters_of_tensorflow_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ps.Cluster(counted) == counted
     monkeypatch.setenv(
         "TF_CONFIG",
-        '{"cluster": {"worker": ["a:1", "b:1"], "ps": ["c:1"], "chief": ["d:1"]}, "task": {"type": "chief", "index": 0}}',
+        '{"cluster": {"worker": ["a:1", "b:1"], "ps": ["c:1"], "chief": ["d:1"]}, "task": {"type": "chief", '
+        '"index": 0}}',
     )
     for one in (ps.TFConfigClusterResolver(), ps.Cluster(resolver.TFConfigClusterResolver())):
         assert one == wanted

@@ -231,7 +231,8 @@ def test_every_row_counts_once_an_epoch(
     with capsys.disabled():
         for kind, seconds in sorted(disasters.seconds.items()):
             print(
-                f"\n{num_workers} {kind}: median {statistics.median(seconds):.1f} s, most {max(seconds):.1f} s, of {len(seconds)}",
+                f"\n{num_workers} {kind}: median {statistics.median(seconds):.1f} s, most {max(seconds):.1f} s, of "
+                f"{len(seconds)}",
                 end="",
             )
         print(f"; {(result.metrics or {})['step']} steps, {sum(counts.values()) / ROWS:.1f} epochs")

@@ -121,7 +121,10 @@ def check_machine() -> Iterator[Check]:
         remedy="Less than 256 MiB are free: end other programs, or use a larger machine.",
     )
     if SHARED_MEMORY.is_dir():
-        detail = f"{status.format_bytes(shutil.disk_usage(SHARED_MEMORY).total)} (Hocket does not use it; PyTorch's data loaders do)"
+        detail = (
+            f"{status.format_bytes(shutil.disk_usage(SHARED_MEMORY).total)} (Hocket does not use it; PyTorch's "
+            "data loaders do)"
+        )
     else:
         detail = "none (Hocket does not need it)"
     yield Check(name=str(SHARED_MEMORY), detail=detail)
@@ -130,7 +133,8 @@ def check_machine() -> Iterator[Check]:
         name="open files",
         detail=f"limit {soft:,}, can be raised to {hard:,}" if hard != resource.RLIM_INFINITY else f"limit {soft:,}",
         is_ok=hard == resource.RLIM_INFINITY or hard >= FEW_DESCRIPTORS,
-        remedy=f"Each large object takes a descriptor. Raise the hard limit to {FEW_DESCRIPTORS:,} or more (ulimit -Hn).",
+        remedy=f"Each large object takes a descriptor. Raise the hard limit to {FEW_DESCRIPTORS:,} or more "
+        "(ulimit -Hn).",
     )
     yield Check(name="GPUs", detail=str(node.count_gpus()))
 

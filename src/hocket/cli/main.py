@@ -58,7 +58,8 @@ def build_parser() -> argparse.ArgumentParser:
     status = commands.add_parser(
         "status",
         help="show what runs, and where the memory is",
-        description="Show every session of yours on this machine: tasks, actors, workers, memory, errors. Disturbs nothing.",
+        description="Show every session of yours on this machine: tasks, actors, workers, memory, errors. Disturbs "
+        "nothing.",
     )
     status.add_argument(
         "--timeout",
@@ -95,7 +96,8 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo = commands.add_parser(
         "demo",
         help="train a real model on two workers",
-        description="Train a small convolutional network on scikit-learn's handwritten digits, in several worker processes.",
+        description="Train a small convolutional network on scikit-learn's handwritten digits, in several worker "
+        "processes.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     demo.add_argument("--workers", type=_parse_count(0), default=2, help="ranks; 0 trains in this process")
@@ -129,7 +131,8 @@ class _RefuseProgram(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: object, values: object, option: str | None = None
     ) -> None:
         parser.error(
-            f"{option} is not supported: hocket run starts Python scripts and modules (-m). Start other programs from a script, with subprocess.run."
+            f"{option} is not supported: hocket run starts Python scripts and modules (-m). Start other programs from "
+            "a script, with subprocess.run."
         )
 
 
@@ -138,7 +141,8 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "run",
         help="run a torchrun script on several processes",
         usage="hocket run [options] [-m] SCRIPT [ARGUMENT ...]",
-        description="Run a script of torchrun's on several processes of this machine, with the environment variables that it knows.",
+        description="Run a script of torchrun's on several processes of this machine, with the environment variables "
+        "that it knows.",
         allow_abbrev=False,
     )
     run.add_argument(

@@ -44,7 +44,8 @@ def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
         out.print("No session of yours has workers on this machine. One appears here with its first task.")
     if any(process.name() == "raylet" for process in psutil.process_iter(["name"])):
         out.print(
-            "A Ray runs on this machine. Sessions on it are not shown here: `ray status` tells of it, and hocket.util.state in their drivers of their tasks."
+            "A Ray runs on this machine. Sessions on it are not shown here: `ray status` tells of it, and "
+            "hocket.util.state in their drivers of their tasks."
         )
     for one in sessions:
         show(one, out)
@@ -140,7 +141,8 @@ def show(session: Session, out: console.Console) -> None:
         for error in errors["last"]:
             out.print(
                 _quote(
-                    f"  {error['name']}: {error['type']}: {error['message'].splitlines()[0] if error['message'] else ''}"
+                    f"  {error['name']}: {error['type']}: "
+                    f"{error['message'].splitlines()[0] if error['message'] else ''}"
                 )
             )
     out.print()

@@ -67,11 +67,13 @@ def init_collective_group(
     """
     if backend not in _BACKENDS:
         raise ValueError(
-            f"backend must be one of {list(_BACKENDS)}, but received {backend!r}. For GPUs use torch.distributed with 'nccl'."
+            f"backend must be one of {list(_BACKENDS)}, but received {backend!r}. For GPUs use torch.distributed with "
+            "'nccl'."
         )
     if group_name in _groups:
         raise RuntimeError(
-            f"This process is in the group {group_name!r} already. Call destroy_collective_group({group_name!r}) first, or choose another name."
+            f"This process is in the group {group_name!r} already. Call destroy_collective_group({group_name!r}) "
+            "first, or choose another name."
         )
     if world_size < 1 or not 0 <= rank < world_size:
         raise ValueError(
@@ -90,13 +92,14 @@ def init_collective_group(
     found = store.get_size()
     if found != world_size:
         raise ValueError(
-            f"world_size={world_size}, but the group {group_name!r} was begun with {found} by another rank. All ranks must give the same."
+            f"world_size={world_size}, but the group {group_name!r} was begun with {found} by another rank. All ranks "
+            "must give the same."
         )
     hosts = rendezvous.list_hosts(store, rank, world_size)
     if len(hosts) > 1:
         raise errors.CollectiveError(
-            f"The ranks of {group_name!r} are on {len(hosts)} machines: {hosts}. Across machines use torch.distributed with the backend 'hocket', as "
-            "TorchTrainer sets it up."
+            f"The ranks of {group_name!r} are on {len(hosts)} machines: {hosts}. Across machines use "
+            "torch.distributed with the backend 'hocket', as TorchTrainer sets it up."
         )
     group = rendezvous.join(store, rank, range(world_size), timeout_s=TIMEOUT_SECONDS)
     _groups[group_name] = group, store
@@ -140,7 +143,8 @@ def create_collective_group(
     """
     if len(actors) != world_size or sorted(ranks) != list(range(world_size)):
         raise ValueError(
-            f"There must be one actor and one rank for each of 0 to {world_size - 1}, but received {len(actors)} actors and ranks {list(ranks)}."
+            f"There must be one actor and one rank for each of 0 to {world_size - 1}, but received {len(actors)} "
+            f"actors and ranks {list(ranks)}."
         )
     api.get(
         [
@@ -322,8 +326,8 @@ def _find(group_name: str) -> host_group.HostGroup:
     member = _groups.get(group_name)
     if member is None:
         raise RuntimeError(
-            f"This process is not in a group {group_name!r}; it is in {sorted(_groups)}. Call init_collective_group(world_size, rank, "
-            f"group_name={group_name!r}) in each rank first."
+            f"This process is not in a group {group_name!r}; it is in {sorted(_groups)}. Call "
+            f"init_collective_group(world_size, rank, group_name={group_name!r}) in each rank first."
         )
     return member[0]
 
@@ -350,7 +354,8 @@ def _as_array(tensor: object) -> Any:
     array = np.asarray(tensor)
     if not array.flags.c_contiguous or not array.flags.writeable or array.dtype.hasobject:
         raise ValueError(
-            f"A tensor must be contiguous, writable memory of numbers, but received {type(tensor).__name__} of shape {array.shape}, {array.dtype}"
-            f"{', read-only' if not array.flags.writeable else ''}. Pass a copy: numpy.array(tensor)."
+            f"A tensor must be contiguous, writable memory of numbers, but received {type(tensor).__name__} of shape "
+            f"{array.shape}, {array.dtype}{', read-only' if not array.flags.writeable else ''}. Pass a copy: "
+            "numpy.array(tensor)."
         )
     return array.reshape(-1)

@@ -362,7 +362,8 @@ def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
     """Refuse what cannot be computed before the other ranks see anything of it."""
     if op == ReduceOp.MEAN and not calc.is_inexact(array.dtype):
         raise TypeError(
-            f"op=MEAN needs floats, but received {array.dtype}, whose mean is no whole number. Use SUM and divide as you want it rounded."
+            f"op=MEAN needs floats, but received {array.dtype}, whose mean is no whole number. Use SUM and divide as "
+            "you want it rounded."
         )
     if op in arithmetic.BITWISE and calc.is_inexact(array.dtype):
         raise TypeError(arithmetic.explain_bitwise(op, array.dtype))
@@ -373,7 +374,8 @@ def _check_op(op: ReduceOp, array: Any, calc: Arithmetic) -> None:
             calc.combine[op](one, other, out=one)
         except Exception as error:  # noqa: BLE001 (frameworks raise what they like)
             raise TypeError(
-                f"op={op.name} cannot be done with {array.dtype} ({texts.describe(error)}). Convert the tensor first, as to float32 or int64."
+                f"op={op.name} cannot be done with {array.dtype} ({texts.describe(error)}). Convert the tensor first, "
+                "as to float32 or int64."
             ) from None
         _possible.add(key)
 
@@ -382,7 +384,8 @@ def _check_parts(name: str, parts: Sequence[Any], array: Any, size: int) -> None
     """Check that there is a part for each rank, of the length of an array."""
     if len(parts) != size or any(len(part) != len(array) for part in parts):
         raise ValueError(
-            f"{name} must be {size} parts of {len(array):,} elements, one for each rank, but received {[len(part) for part in parts]}."
+            f"{name} must be {size} parts of {len(array):,} elements, one for each rank, but received "
+            f"{[len(part) for part in parts]}."
         )
 
 

@@ -106,8 +106,8 @@ class PeerMonitor:
         for other in self._processes:
             if self._is_dead(other):
                 raise errors.RankDiedError(
-                    f"{self._name(other)} died while rank {self._names[self._rank]} waited for it in {self._describe(self._rank)}. "
-                    "Its own error, or that of whoever started it, says why."
+                    f"{self._name(other)} died while rank {self._names[self._rank]} waited for it in "
+                    f"{self._describe(self._rank)}. Its own error, or that of whoever started it, says why."
                 )
         for other in missing:
             if self._read(other, segment.STATE) == LEFT:
@@ -117,8 +117,9 @@ class PeerMonitor:
                 )
             if self._read(other, segment.STATE) == ENDED:
                 raise errors.RankDiedError(
-                    f"{self._name(other)} has ended: its function returned. Rank {self._names[self._rank]} has waited for it in "
-                    f"{self._describe(self._rank)} for {waited_s:.1f} s. All ranks must call the same operations, the same number of times."
+                    f"{self._name(other)} has ended: its function returned. Rank {self._names[self._rank]} has waited "
+                    f"for it in {self._describe(self._rank)} for {waited_s:.1f} s. All ranks must call the same "
+                    "operations, the same number of times."
                 )
         if waited_s > self._timeout_s:
             raise errors.CollectiveTimeoutError(self._report(missing, waited_s))
@@ -129,8 +130,9 @@ class PeerMonitor:
     def build_mismatch(self, other: int) -> errors.CollectiveMismatchError:
         """Return the error of two ranks that are in different operations."""
         return errors.CollectiveMismatchError(
-            f"Rank {self._names[self._rank]} calls {self._describe(self._rank)}, but rank {self._names[other]} at the same place "
-            f"{self._describe(other)}. All ranks must call the same operations in the same order, with equal shapes, dtypes and roots."
+            f"Rank {self._names[self._rank]} calls {self._describe(self._rank)}, but rank {self._names[other]} at the "
+            f"same place {self._describe(other)}. All ranks must call the same operations in the same order, with "
+            "equal shapes, dtypes and roots."
         )
 
     def describe_own(self) -> str:
@@ -154,8 +156,8 @@ class PeerMonitor:
     def _report(self, missing: Sequence[int], waited_s: float) -> str:
         names = ", ".join(str(self._names[other]) for other in missing)
         head = (
-            f"Rank {self._names[self._rank]} has waited for {waited_s:.0f} s in {self._describe(self._rank)} for rank {names}. "
-            "What each rank is doing:"
+            f"Rank {self._names[self._rank]} has waited for {waited_s:.0f} s in {self._describe(self._rank)} for rank "
+            f"{names}. What each rank is doing:"
         )
         parts = [
             f"\n{self._name(rank)} {self._tell_state(rank, missing)}\n{self._fetch_stack(rank)}".rstrip()

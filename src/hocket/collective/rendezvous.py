@@ -141,7 +141,8 @@ class ActorStore:
         """
         if not api.get(self._handle.write.remote(key, text)):
             raise ValueError(
-                f"{key.partition('/')[2]} is taken: another process has this rank. Give each rank of a group another number."
+                f"{key.partition('/')[2]} is taken: another process has this rank. Give each rank of a group another "
+                "number."
             )
 
     def read(self, key: str) -> str:

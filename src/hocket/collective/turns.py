@@ -163,7 +163,10 @@ class Turns:
             f"rank {rank} {self._stuck[rank][0]}" if rank in self._running else f"rank {rank} has returned"
             for rank in range(self.size)
         ]
-        return f"All ranks wait for each other: {', '.join(parts)}. All ranks must call the same operations in the same order."
+        return (
+            f"All ranks wait for each other: {', '.join(parts)}. All ranks must call the same operations in the "
+            "same order."
+        )
 
     # --- turns --------------------------------------------------------------------------------------------------------
 

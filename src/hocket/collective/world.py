@@ -235,11 +235,13 @@ def flatten(array: Array) -> Array:
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(
-            f"A collective takes a numpy array, which it changes in place, but received {type(array).__name__}. Write numpy.asarray(...) first."
+            f"A collective takes a numpy array, which it changes in place, but received {type(array).__name__}. Write "
+            "numpy.asarray(...) first."
         )
     if array.dtype.hasobject:
         raise TypeError(
-            f"A collective takes an array of numbers, but received one of {array.dtype}. Use all_gather_object for what is to be pickled."
+            f"A collective takes an array of numbers, but received one of {array.dtype}. Use all_gather_object for "
+            "what is to be pickled."
         )
     if not (array.flags.c_contiguous and array.flags.writeable):
         raise ValueError(
@@ -317,7 +319,8 @@ def through_actor(handle: actor.ActorHandle, host: int, timeout_s: float) -> Hos
             values: list[Any] | UnequalCalls = api.get(handle.gather.remote(turn, host, call, value), timeout=timeout_s)
         except exceptions.GetTimeoutError as error:
             raise errors.CollectiveTimeoutError(
-                f"Another machine's ranks have not come to the same operation after {timeout_s:.0f} s. All ranks must call the same operations."
+                f"Another machine's ranks have not come to the same operation after {timeout_s:.0f} s. All ranks must "
+                "call the same operations."
             ) from error
         return values
 

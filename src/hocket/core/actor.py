@@ -68,8 +68,9 @@ class ActorClass:
         options.validate(given, options.ACTOR_OPTIONS, f"actor class `{cls.__name__}`")
         if inspect.iscoroutinefunction(inspect.getattr_static(cls, "__init__")):
             raise TypeError(
-                f"`{cls.__name__}.__init__` is a coroutine function, and a constructor cannot be awaited. Write `def __init__`: in an "
-                "asynchronous actor it runs on the event loop and may call asyncio.create_task; await in a method."
+                f"`{cls.__name__}.__init__` is a coroutine function, and a constructor cannot be awaited. Write `def "
+                "__init__`: in an asynchronous actor it runs on the event loop and may call asyncio.create_task; "
+                "await in a method."
             )
         self._take(cls, given)
         _ = self._signature, self._record  # what is wrong with them is said here
@@ -180,8 +181,8 @@ class ActorClass:
 
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
         raise ActorClassInheritanceException(
-            f"Inheriting from the actor class `{self._cls.__name__}` is not supported. Inherit from the plain class, and put "
-            "@hocket.remote on the subclass only."
+            f"Inheriting from the actor class `{self._cls.__name__}` is not supported. Inherit from the plain class, "
+            "and put @hocket.remote on the subclass only."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -336,5 +337,6 @@ class ActorMethod:
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         raise TypeError(
-            f"Actor methods cannot be called directly. Instead of actor.{self._name}(...) write actor.{self._name}.remote(...)."
+            f"Actor methods cannot be called directly. Instead of actor.{self._name}(...) write "
+            f"actor.{self._name}.remote(...)."
         )

@@ -23,10 +23,14 @@ def explain_amount(what: str, resource: str, amount: float) -> str | None:
     if amount < 0:
         return f"{what} must be 0 or more, but received {amount!r}. Leave it out for the default."
     if amount and int(amount * resources.UNIT) == 0:
-        return f"{what} must be 0, or at least {1 / resources.UNIT:g}, which is the smallest part; but received {amount!r}."
+        return (
+            f"{what} must be 0, or at least {1 / resources.UNIT:g}, which is the smallest part; but received "
+            f"{amount!r}."
+        )
     if resource in WHOLE and amount > 1 and amount != int(amount):
         return (
-            f"{what} must be a whole number above 1, or a part of 1, but received {amount!r}: work that shares a {resource} "
-            f"cannot have another one beside it. Write {int(amount)} or {int(amount) + 1}, or for example 0.5."
+            f"{what} must be a whole number above 1, or a part of 1, but received {amount!r}: work that shares a "
+            f"{resource} cannot have another one beside it. Write {int(amount)} or {int(amount) + 1}, or for example "
+            "0.5."
         )
     return None

@@ -92,8 +92,8 @@ def put(value: T) -> contract.ObjectRef[T]:
     """
     if isinstance(value, contract.ObjectRef):
         raise TypeError(
-            f"hocket.put() takes a value, but received the reference {value!r}. Use the reference itself, or put([ref]) to "
-            "store a list that holds it."
+            f"hocket.put() takes a value, but received the reference {value!r}. Use the reference itself, or "
+            "put([ref]) to store a list that holds it."
         )
     return session.get_engine().put(value)
 
@@ -126,14 +126,14 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         return refs
     if not isinstance(refs, list):
         raise ValueError(
-            f"hocket.get() takes an ObjectRef or a list of them, but received a {type(refs).__name__}: {texts.safe_repr(refs)}. Write "
-            "hocket.get(list(refs)) for other containers."
+            f"hocket.get() takes an ObjectRef or a list of them, but received a {type(refs).__name__}: "
+            f"{texts.safe_repr(refs)}. Write hocket.get(list(refs)) for other containers."
         )
     if not _REFERENCES_ONLY.issuperset(map(type, refs)):
         wrong = next(ref for ref in refs if type(ref) is not contract.ObjectRef)
         raise ValueError(
-            f"hocket.get() takes an ObjectRef or a list of them, but the list holds a {type(wrong).__name__}: {texts.safe_repr(wrong)}. Pass "
-            "only what .remote() or put() returned."
+            f"hocket.get() takes an ObjectRef or a list of them, but the list holds a {type(wrong).__name__}: "
+            f"{texts.safe_repr(wrong)}. Pass only what .remote() or put() returned."
         )
     if timeout is not None:
         _check_timeout(timeout)

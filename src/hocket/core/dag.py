@@ -52,8 +52,8 @@ class Given:
             return self.args[0]
         raise TypeError(
             f"The graph uses its InputNode as one value, but execute() received {len(self.args)} positional and "
-            f"{len(self.kwargs)} keyword arguments. Call execute(value), or use parts in the graph, such as input_node[0] or "
-            "input_node.name."
+            f"{len(self.kwargs)} keyword arguments. Call execute(value), or use parts in the graph, such as "
+            "input_node[0] or input_node.name."
         )
 
     def get_part(self, key: int | str, *, is_attribute: bool) -> Any:
@@ -70,8 +70,8 @@ class Given:
                 if isinstance(error, kind)
             )
             raise kind(
-                f"The graph needs input_node{shown}, which execute() was not given: it received {self}. Give the arguments "
-                "that the graph names."
+                f"The graph needs input_node{shown}, which execute() was not given: it received {self}. Give the "
+                "arguments that the graph names."
             ) from error
 
     def __str__(self) -> str:
@@ -130,8 +130,8 @@ class DAGNode(abc.ABC):
             NotImplementedError: Always.
         """
         raise NotImplementedError(
-            "Compiled graphs (experimental_compile) are not supported. Call node.execute(...) instead: it takes the same "
-            "arguments and returns references."
+            "Compiled graphs (experimental_compile) are not supported. Call node.execute(...) instead: it takes the "
+            "same arguments and returns references."
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -211,8 +211,8 @@ class ClassNode(DAGNode):
             if isinstance(node, InputNode):
                 raise ValueError(
                     "InputNode handles user dynamic input the DAG, and cannot be used as args, kwargs, or "
-                    f"other_args_to_resolve in ClassNode constructor: what `{actor_class.__name__}` is built with is fixed when "
-                    "the graph is. Give the input to a method: actor.method.bind(input_node)."
+                    f"other_args_to_resolve in ClassNode constructor: what `{actor_class.__name__}` is built with is "
+                    "fixed when the graph is. Give the input to a method: actor.method.bind(input_node)."
                 )
 
     def __getattr__(self, name: str) -> BindableMethod:
@@ -332,7 +332,8 @@ class InputNode(DAGNode):
     def __init__(self, *args: Any, input_type: Any = None, **kwargs: Any) -> None:
         if args or kwargs:
             raise ValueError(
-                f"InputNode should not take any args or kwargs, but received {(*args, *kwargs)!r}. Give the values to execute()."
+                f"InputNode should not take any args or kwargs, but received {(*args, *kwargs)!r}. Give the values to "
+                "execute()."
             )
         super().__init__((), {}, {})
         self._was_entered = False
@@ -349,7 +350,8 @@ class InputNode(DAGNode):
     def __getitem__(self, key: int | str) -> InputAttributeNode:
         if not isinstance(key, int | str):
             raise AssertionError(
-                f"Please only use int index or str as first-level key to access fields of dag input, but received {key!r}."
+                "Please only use int index or str as first-level key to access fields of dag input, but received "
+                f"{key!r}."
             )
         return InputAttributeNode(self, key, is_attribute=False)
 
@@ -361,8 +363,8 @@ class InputNode(DAGNode):
     def _check_entered(self) -> None:
         if not self._was_entered:
             raise AssertionError(
-                "InputNode is a singleton instance that should be only used in context manager for dag building and execution. "
-                "Write: with InputNode() as input_node: ..."
+                "InputNode is a singleton instance that should be only used in context manager for dag building and "
+                "execution. Write: with InputNode() as input_node: ..."
             )
 
     def _run(self, results: Mapping[DAGNode, Any], given: Given) -> Any:
@@ -452,8 +454,9 @@ def _sort(last: DAGNode) -> list[DAGNode]:
     inputs |= {node._input_node for node in order if isinstance(node, InputAttributeNode)}
     if len(inputs) > 1:
         raise AssertionError(  # Ray's class, and its sentence
-            f"Each DAG should only have one unique InputNode, but this one has {len(inputs)}, which execute() cannot tell apart. Open one, with "
-            "`with InputNode() as given:`, and use given[0], given[1] or given.name for several arguments."
+            f"Each DAG should only have one unique InputNode, but this one has {len(inputs)}, which execute() cannot "
+            "tell apart. Open one, with `with InputNode() as given:`, and use given[0], given[1] or given.name for "
+            "several arguments."
         )
     return order
 

@@ -74,9 +74,9 @@ def check_supported(name: str, value: Mapping[str, Any]) -> str | None:
     for key in value:
         if key in _CLUSTER_ONLY:
             return (
-                f"{name}[{key!r}] needs a cluster: this engine runs every worker with this very Python, so it has only "
-                f"{list(SUPPORTED)}. Install what you need before starting Python, or run on Ray (hocket.init(address=...)), "
-                "whose engine has it."
+                f"{name}[{key!r}] needs a cluster: this engine runs every worker with this very Python, so it has "
+                f"only {list(SUPPORTED)}. Install what you need before starting Python, or run on Ray "
+                "(hocket.init(address=...)), whose engine has it."
             )
     for key in ("working_dir", "py_modules"):
         parts = value.get(key) or ()

@@ -123,8 +123,8 @@ class ObjectRefGenerator:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
-            "An ObjectRefGenerator cannot be sent to another process: it belongs to one reader. Send the references that it gives, "
-            "as a list."
+            "An ObjectRefGenerator cannot be sent to another process: it belongs to one reader. Send the references "
+            "that it gives, as a list."
         )
 
     def __repr__(self) -> str:

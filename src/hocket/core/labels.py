@@ -24,8 +24,8 @@ def explain_key(key: object) -> str | None:
     prefix, slash, name = key.rpartition("/")
     if slash and (len(prefix) > 253 or not re.fullmatch(_PREFIX, prefix)):
         return (
-            f"The label {key!r} has the prefix {prefix!r}, which must be a name such as 'example.com' of at most 253 characters. Leave the "
-            "prefix and the '/' out, or correct it."
+            f"The label {key!r} has the prefix {prefix!r}, which must be a name such as 'example.com' of at most 253 "
+            "characters. Leave the prefix and the '/' out, or correct it."
         )
     return (
         None
@@ -60,8 +60,8 @@ def explain_selector(name: str, selector: Mapping[Any, object]) -> str | None:
             return f"{name!r}: {wanted!r} lacks its closing bracket. Write 'in(a, b)' or '!in(a, b)'."
         if wanted and not re.fullmatch(_SELECTOR, wanted):
             return (
-                f"{name!r}: {wanted!r} is no condition on label {label!r}. Write 'a', '!a', 'in(a, b)' or '!in(a, b)', where each value has "
-                f"{_RULE}."
+                f"{name!r}: {wanted!r} is no condition on label {label!r}. Write 'a', '!a', 'in(a, b)' or '!in(a, "
+                f"b)', where each value has {_RULE}."
             )
     return None
 

@@ -58,7 +58,10 @@ def _check_returns(name: str, value: object) -> str | None:
 def _check_resources(name: str, value: Mapping[str, object]) -> str | None:
     for key, amount in value.items():
         if key in ("CPU", "GPU"):
-            return f"Use the 'num_{key.lower()}s' keyword instead of {key!r} in 'resources': num_{key.lower()}s={amount!r}."
+            return (
+                f"Use the 'num_{key.lower()}s' keyword instead of {key!r} in 'resources': "
+                f"num_{key.lower()}s={amount!r}."
+            )
         if key == "memory":
             return f"Use the 'memory' keyword instead of 'memory' in 'resources': memory={amount!r}."
         if isinstance(amount, bool) or not isinstance(amount, int | float):
@@ -215,8 +218,8 @@ def refuse_decorator_only(given: Mapping[str, object], what: str) -> None:
     for name in given:
         if name in DECORATOR_ONLY:
             raise ValueError(
-                f"The keyword {name!r} of {what} cannot be changed with .options(), because workers and threads are set up for it. "
-                f"Give it to the decorator: @hocket.remote({name}=...)."
+                f"The keyword {name!r} of {what} cannot be changed with .options(), because workers and threads are "
+                f"set up for it. Give it to the decorator: @hocket.remote({name}=...)."
             )
 
 
@@ -317,8 +320,8 @@ def build_call_options(
     known = [known for known, _ in actor.concurrency_groups]
     if group and group not in known:
         raise ValueError(
-            f"`{name}` names the concurrency group {group!r}, but actor class `{actor.class_name}` has {known}. Declare it: "
-            f"@hocket.remote(concurrency_groups={{{group!r}: 2}})."
+            f"`{name}` names the concurrency group {group!r}, but actor class `{actor.class_name}` has {known}. "
+            f"Declare it: @hocket.remote(concurrency_groups={{{group!r}: 2}})."
         )
     num_returns = method.num_returns if returns is None else _count_returns(returns, None, name)
     max_retries = actor.max_task_retries if retries is None else retries
@@ -357,8 +360,9 @@ def build_actor_options(given: Mapping[str, Any], cls: type, namespace: str) -> 
     disorder = given.get("allow_out_of_order_execution")
     if disorder is False and not is_plain:
         raise ValueError(
-            f"allow_out_of_order_execution=False does not go with actor class `{cls.__name__}`: its calls run at once, "
-            "in threads or on an event loop, so they have no order. Leave it out, or set max_concurrency=1 and use no coroutines."
+            f"allow_out_of_order_execution=False does not go with actor class `{cls.__name__}`: its calls run at "
+            "once, in threads or on an event loop, so they have no order. Leave it out, or set max_concurrency=1 and "
+            "use no coroutines."
         )
     return records.ActorOptions(
         class_name=_make_plain(cls.__name__),

@@ -179,8 +179,8 @@ class NodeLabelSchedulingStrategy:
         for name, condition in {**(hard or {}), **(soft or {})}.items():
             if not isinstance(condition, Condition):
                 raise ValueError(
-                    f"The condition on label {name!r} must be In, NotIn, Exists or DoesNotExist, but received {condition!r}. Write "
-                    f"{{{name!r}: In({condition!r})}}."
+                    f"The condition on label {name!r} must be In, NotIn, Exists or DoesNotExist, but received "
+                    f"{condition!r}. Write {{{name!r}: In({condition!r})}}."
                 )
             values = getattr(condition, "values", ())
             problems = [labels.explain_key(name), *(labels.explain_value(name, value) for value in values)]
@@ -224,8 +224,8 @@ def check_conflicts(given: Mapping[str, object], what: str) -> None:
         return
     if given.get("scheduling_strategy") is not None:
         raise ValueError(
-            f"The keywords 'placement_group' and 'scheduling_strategy' of {what} exclude each other. Leave out 'placement_group', and "
-            "write scheduling_strategy=PlacementGroupSchedulingStrategy(group)."
+            f"The keywords 'placement_group' and 'scheduling_strategy' of {what} exclude each other. Leave out "
+            "'placement_group', and write scheduling_strategy=PlacementGroupSchedulingStrategy(group)."
         )
     warnings.warn(
         "The keyword 'placement_group' is deprecated. Write "
@@ -298,7 +298,8 @@ def check_nodes(given: Mapping[str, Any], what: str) -> None:
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
         if not strategy.soft and strategy.node_id not in [node["NodeID"] for node in nodes]:
             raise exceptions.TaskUnschedulableError(
-                f"{what} is to run on node {strategy.node_id!r}, which is not there. Take an id from hocket.nodes(), or set soft=True."
+                f"{what} is to run on node {strategy.node_id!r}, which is not there. Take an id from hocket.nodes(), "
+                "or set soft=True."
             )
         return
     if isinstance(strategy, NodeLabelSchedulingStrategy):

@@ -88,8 +88,8 @@ class RemoteFunction(Generic[P, T]):
     def __call__(self, *args: object, **kwargs: object) -> Any:
         name = self._function.__name__
         raise TypeError(
-            f"Remote functions cannot be called directly. Instead of {name}(...) write {name}.remote(...) and hocket.get() of "
-            f"what it returns; to run it here, call {name}.bare(...)."
+            f"Remote functions cannot be called directly. Instead of {name}(...) write {name}.remote(...) and "
+            f"hocket.get() of what it returns; to run it here, call {name}.bare(...)."
         )
 
     def bare(self, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -136,8 +136,8 @@ class Signature:
         except TypeError as error:
             shown = ", ".join([repr(type(arg).__name__) for arg in args] + [f"{name}=..." for name in kwargs])
             raise TypeError(
-                f"{self._name}({shown}) does not fit {self._name}{self._signature}: {error}. Give the arguments that the "
-                "signature names."
+                f"{self._name}({shown}) does not fit {self._name}{self._signature}: {error}. Give the arguments that "
+                "the signature names."
             ) from None
 
 

@@ -140,8 +140,8 @@ def init(
         if current is not None:
             if not ignore_reinit_error:
                 raise RuntimeError(
-                    "hocket.init() was called twice. Call hocket.shutdown() first, or pass ignore_reinit_error=True to keep the "
-                    "open session."
+                    "hocket.init() was called twice. Call hocket.shutdown() first, or pass ignore_reinit_error=True "
+                    "to keep the open session."
                 )
             return _describe(current)
         name = str.__str__(namespace) if namespace else f"anonymous-{os.urandom(4).hex()}"
@@ -183,14 +183,15 @@ def _choose_engine(engine: str | None, address: str | None) -> tuple[str, str]:
         kind = engine or os.environ.get("HOCKET_ENGINE") or "local"
         if kind not in engines.NAMES:
             raise ValueError(
-                f"engine must be one of {list(engines.NAMES)}, but received {kind!r} in the environment variable HOCKET_ENGINE."
+                f"engine must be one of {list(engines.NAMES)}, but received {kind!r} in the environment variable "
+                "HOCKET_ENGINE."
             )
         return kind, place
     if engine not in (None, "ray"):
         source = f"address={place!r}" if address is not None else f"the environment variable HOCKET_ADDRESS={place!r}"
         raise ValueError(
-            f"{source} asks for a Ray cluster, and engine={engine!r} runs on this machine. Leave out one of them; address='local' says "
-            "that it is to be this machine, whatever the environment says."
+            f"{source} asks for a Ray cluster, and engine={engine!r} runs on this machine. Leave out one of them; "
+            "address='local' says that it is to be this machine, whatever the environment says."
         )
     return "ray", place
 
@@ -200,13 +201,13 @@ def _check_store_memory(given: float | None) -> int | None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError(
-            f"object_store_memory must be a number of bytes, but received {given!r} ({type(given).__name__}). Write for example "
-            "object_store_memory=2 * 2**30, or leave it out for 30 % of the memory."
+            f"object_store_memory must be a number of bytes, but received {given!r} ({type(given).__name__}). Write "
+            "for example object_store_memory=2 * 2**30, or leave it out for 30 % of the memory."
         )
     if not given >= node.MINIMUM_STORE_BYTES:
         raise ValueError(
-            f"object_store_memory must be at least {node.MINIMUM_STORE_BYTES:,} bytes (75 MiB), but received {given!r}. It is a "
-            "number of bytes; leave it out for 30 % of the memory."
+            f"object_store_memory must be at least {node.MINIMUM_STORE_BYTES:,} bytes (75 MiB), but received "
+            f"{given!r}. It is a number of bytes; leave it out for 30 % of the memory."
         )
     return int(min(given, sys.maxsize))
 
@@ -219,8 +220,8 @@ def _check_folder(name: str, given: str | os.PathLike[str] | None) -> str:
     path = Path(given)
     if not path.is_absolute():
         raise ValueError(
-            f"{name} must be an absolute path, but received {str(path)!r}. Write os.path.abspath({str(path)!r}), or leave it "
-            "out for the system's folder for temporary files."
+            f"{name} must be an absolute path, but received {str(path)!r}. Write os.path.abspath({str(path)!r}), or "
+            "leave it out for the system's folder for temporary files."
         )
     if path.exists() and not path.is_dir():
         raise ValueError(

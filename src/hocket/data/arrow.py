@@ -150,5 +150,6 @@ def _build_array(pa: Any, name: str, column: Any) -> object:
         return pa.array(column)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise ValueError(
-            f"Column {name!r} cannot be an Arrow column: {error}. Use batch_format='numpy', or make its values of one type with map_batches()."
+            f"Column {name!r} cannot be an Arrow column: {error}. Use batch_format='numpy', or make its values of one "
+            "type with map_batches()."
         ) from error

@@ -131,12 +131,14 @@ def build(found: Mapping[str, object], what: str) -> Block:
             built[name] = columns.build(values)
         except TypeError as error:
             raise TypeError(
-                f"{what} has for column {name!r} {error}. Return arrays or lists, such as {{{name!r}: np.array([...])}}."
+                f"{what} has for column {name!r} {error}. Return arrays or lists, such as {{{name!r}: "
+                "np.array([...])}."
             ) from None
     lengths = {name: columns.length(column) for name, column in built.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(
-            f"{what} has columns of different lengths, {lengths}, and each needs one value for each row. Make them equally long."
+            f"{what} has columns of different lengths, {lengths}, and each needs one value for each row. Make them "
+            "equally long."
         )
     return Block(built, next(iter(lengths.values())))
 
@@ -155,8 +157,8 @@ def build_from_batch(batch: Batch, what: str) -> Block:
     if hasattr(batch, "column_names") and hasattr(batch, "num_rows"):  # an Arrow table or record batch
         return Block(arrow.read_table(batch), batch.num_rows)
     raise TypeError(
-        f"{what} must be a dict of arrays, a pandas DataFrame or an Arrow table, but is a {type(batch).__name__}: {batch!r:.80}. Write for example "
-        "return {'x': array}."
+        f"{what} must be a dict of arrays, a pandas DataFrame or an Arrow table, but is a {type(batch).__name__}: "
+        f"{batch!r:.80}. Write for example return {{'x': array}}."
     )
 
 
@@ -177,12 +179,13 @@ def build_from_rows(rows: Sequence[Any], what: str, first: int = 0) -> Block:
     for number, row in enumerate(rows, first):
         if not isinstance(row, Mapping):
             raise TypeError(
-                f"{what}: a row must be a dict of values by column, but row {number} is a {type(row).__name__}: {row!r:.80}. Write {{'x': value}}."
+                f"{what}: a row must be a dict of values by column, but row {number} is a {type(row).__name__}: "
+                f"{row!r:.80}. Write {{'x': value}}."
             )
         if row.keys() != rows[0].keys():
             raise ValueError(
-                f"{what}: row {number} has the columns {sorted(row)}, but row {first} has {sorted(rows[0])}. Give all rows the same columns, with None for what is "
-                "missing."
+                f"{what}: row {number} has the columns {sorted(row)}, but row {first} has {sorted(rows[0])}. Give all "
+                "rows the same columns, with None for what is missing."
             )
     return build({name: [row[name] for row in rows] for name in rows[0]}, what)
 
@@ -199,8 +202,8 @@ def join(blocks: Sequence[Block]) -> Block:
     for block in filled:
         if block.columns.keys() != filled[0].columns.keys():
             raise ValueError(
-                f"Some blocks have the columns {sorted(names)}, and others {sorted(block.columns)}. Keep the same columns of all with select_columns(), or add "
-                "those that are missing with map_batches()."
+                f"Some blocks have the columns {sorted(names)}, and others {sorted(block.columns)}. Keep the same "
+                "columns of all with select_columns(), or add those that are missing with map_batches()."
             )
     if len(filled) == 1:
         return Block({name: columns.copy(column) for name, column in filled[0].columns.items()}, filled[0].num_rows)
@@ -246,7 +249,8 @@ def check_columns(asked: Sequence[str], there: Sequence[str]) -> None:
     missing = [name for name in asked if name not in there]
     if missing:
         raise KeyError(
-            f"There is no column {', '.join(map(repr, missing))}: the columns are {', '.join(map(repr, there))}. Ask for one of these."
+            f"There is no column {', '.join(map(repr, missing))}: the columns are {', '.join(map(repr, there))}. Ask "
+            "for one of these."
         )
 
 
@@ -258,6 +262,7 @@ def check_format(batch_format: str | None) -> str:
     """
     if batch_format is None or batch_format not in get_args(BatchFormat):
         raise ValueError(
-            f"batch_format must be one of {', '.join(map(repr, get_args(BatchFormat)))}, but received {batch_format!r}. 'default' is a dict of numpy arrays."
+            f"batch_format must be one of {', '.join(map(repr, get_args(BatchFormat)))}, but received "
+            f"{batch_format!r}. 'default' is a dict of numpy arrays."
         )
     return "numpy" if batch_format == "default" else batch_format

@@ -38,7 +38,8 @@ def build(values: object) -> Column:
     if hasattr(values, "__array__") and hasattr(values, "__len__"):  # a tensor of some framework, a pandas Series
         return build(np.asarray(values))
     raise TypeError(
-        f"a value of type {type(values).__name__}, {values!r:.80}, where each column needs an array or a list with one value for each row"
+        f"a value of type {type(values).__name__}, {values!r:.80}, where each column needs an array or a list with "
+        "one value for each row"
     )
 
 
@@ -136,8 +137,8 @@ def _join_arrays(name: str, parts: Sequence[npt.NDArray[Any]]) -> Column:
 def _build_mismatch(name: str, parts: Sequence[Column]) -> TypeError:
     found = list(dict.fromkeys(describe(part) for part in parts))
     return TypeError(
-        f"Column {name!r} is {' in some blocks and '.join(found)} in others, which cannot stand in one batch. Make it one type with map_batches(), or name the "
-        "type where the files are read."
+        f"Column {name!r} is {' in some blocks and '.join(found)} in others, which cannot stand in one batch. Make it "
+        "one type with map_batches(), or name the type where the files are read."
     )
 
 
@@ -205,13 +206,13 @@ def check_numbers(name: str, array: npt.NDArray[Any], aim: str, remedy: str) -> 
     shapes = {np.shape(value) for value in array} if array.dtype.kind == "O" else set()
     if len(shapes) > 1 and () not in shapes:
         raise ValueError(
-            f"Column {name!r} has rows of different shapes, {sorted(shapes)[:4]}, so they make no array. Make them equally long with map_batches(), or "
-            f"pass {remedy}."
+            f"Column {name!r} has rows of different shapes, {sorted(shapes)[:4]}, so they make no array. Make them "
+            f"equally long with map_batches(), or pass {remedy}."
         )
     example = f", such as {array[0]!r:.40}" if len(array) else ""
     raise TypeError(
-        f"Column {name!r} holds values of type {array.dtype}{example}, which cannot be {aim}. Leave it out with drop_columns([{name!r}]), make numbers of it with "
-        f"map_batches(), or pass {remedy}."
+        f"Column {name!r} holds values of type {array.dtype}{example}, which cannot be {aim}. Leave it out with "
+        f"drop_columns([{name!r}]), make numbers of it with map_batches(), or pass {remedy}."
     )
 
 

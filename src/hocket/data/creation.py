@@ -24,7 +24,8 @@ def _build_joined(
     for part in parts:
         if not is_one(part):
             raise TypeError(
-                f"{caller} takes {kind} or a list of them, but received a {type(part).__name__}: {part!r:.80}. Write {remedy}."
+                f"{caller} takes {kind} or a list of them, but received a {type(part).__name__}: {part!r:.80}. Write "
+                f"{remedy}."
             )
     return _build(blocks.join([blocks.build_from_batch(part, caller) for part in parts]), num_blocks)
 
@@ -48,7 +49,8 @@ def from_items(items: Sequence[object], *, override_num_blocks: int | None = Non
     """
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence | np.ndarray):
         raise TypeError(
-            f"from_items() takes a list of rows, but received a {type(items).__name__}: {items!r:.80}. Write from_items([{{'x': 1}}, {{'x': 2}}])."
+            f"from_items() takes a list of rows, but received a {type(items).__name__}: {items!r:.80}. Write "
+            "from_items([{'x': 1}, {'x': 2}])."
         )
     rows = list(items)
     if not any(isinstance(row, Mapping) for row in rows):
@@ -87,7 +89,8 @@ def from_numpy(
     for name, array in columns.items():
         if not isinstance(array, np.ndarray):
             raise TypeError(
-                f"from_numpy() takes arrays, but received for {name!r} a {type(array).__name__}: {array!r:.80}. Write from_numpy(np.array(...))."
+                f"from_numpy() takes arrays, but received for {name!r} a {type(array).__name__}: {array!r:.80}. Write "
+                "from_numpy(np.array(...))."
             )
     return _build(blocks.build(columns, "from_numpy()"), override_num_blocks)
 

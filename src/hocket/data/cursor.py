@@ -99,8 +99,9 @@ class Cursor:
         """
         if loop != self._loop:
             raise RuntimeError(
-                "This loop over the loader was overtaken: another loop, load_state_dict() or set_epoch() has moved the loader, whose rows can be "
-                "handed out only once. Prepare one loader for each loop that shall run at the same time."
+                "This loop over the loader was overtaken: another loop, load_state_dict() or set_epoch() has moved "
+                "the loader, whose rows can be handed out only once. Prepare one loader for each loop that shall run "
+                "at the same time."
             )
         epoch = self._ledger.epoch
         self._ledger.advance()

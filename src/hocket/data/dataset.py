@@ -167,7 +167,8 @@ class Dataset(operations.RowOperations, feed.Feed):
         rows = self.take(limit + 1)
         if len(rows) > limit:
             raise ValueError(
-                f"take_all(limit={limit}) was called, but the data set has more than {limit} rows. Use take({limit}), or a larger limit."
+                f"take_all(limit={limit}) was called, but the data set has more than {limit} rows. Use take({limit}), "
+                "or a larger limit."
             )
         return rows
 
@@ -180,7 +181,8 @@ class Dataset(operations.RowOperations, feed.Feed):
         for batch in self.iter_batches(batch_size=batch_size, batch_format=batch_format, prefetch_batches=0):
             return batch
         raise ValueError(
-            "take_batch() was called, but the data set has no rows. Look at what filter() or the files leave with count()."
+            "take_batch() was called, but the data set has no rows. Look at what filter() or the files leave with "
+            "count()."
         )
 
     def to_pandas(self, limit: int | None = None) -> Any:
@@ -196,7 +198,8 @@ class Dataset(operations.RowOperations, feed.Feed):
         reading.check_count("limit", limit, 0)
         if limit is not None and self.count() > limit:
             raise ValueError(
-                f"to_pandas(limit={limit}) was called, but the data set has {self.count()} rows. Use a larger limit, or take_batch({limit})."
+                f"to_pandas(limit={limit}) was called, but the data set has {self.count()} rows. Use a larger limit, "
+                f"or take_batch({limit})."
             )
         found = list(self._stream_blocks())
         return blocks.join(found or [blocks.Block({}, 0)]).to_batch("pandas")

@@ -84,20 +84,21 @@ class ExactMean:
             counts = np.asarray(weights).ravel()
             if len(counts) != len(numbers):
                 raise ValueError(
-                    f"weights must be one for each value, but there are {len(counts)} for {len(numbers)} values. Pass the loss of each row, "
-                    "not their mean: reduction='none' in PyTorch."
+                    f"weights must be one for each value, but there are {len(counts)} for {len(numbers)} values. Pass "
+                    "the loss of each row, not their mean: reduction='none' in PyTorch."
                 )
             if not np.all((counts == 0) | (counts == 1)):
                 odd = counts[(counts != 0) & (counts != 1)][0]
                 raise ValueError(
-                    f"A weight must be 0 or 1, but received {odd}. To weigh rows, add value * weight to one ExactMean and the weights to another."
+                    f"A weight must be 0 or 1, but received {odd}. To weigh rows, add value * weight to one ExactMean "
+                    "and the weights to another."
                 )
             numbers = numbers[counts == 1]
         finite = np.isfinite(numbers)
         if not finite.all():
             raise ValueError(
-                f"A value must be finite to have an exact sum, but received {numbers[~finite][0]}. Look for what made it, or leave it out with "
-                "weight 0."
+                f"A value must be finite to have an exact sum, but received {numbers[~finite][0]}. Look for what made "
+                "it, or leave it out with weight 0."
             )
         self._count += len(numbers)
         for start in range(0, len(numbers), _CHUNK):
@@ -126,7 +127,8 @@ class ExactMean:
         """
         if not self._count:
             raise ValueError(
-                "An ExactMean of no values has no mean. A rank may have no row to evaluate: merge() those of all ranks, then call compute()."
+                "An ExactMean of no values has no mean. A rank may have no row to evaluate: merge() those of all "
+                "ranks, then call compute()."
             )
         return self._units / (self._count << _UNIT_BITS)  # Python rounds a quotient of whole numbers correctly
 

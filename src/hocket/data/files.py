@@ -159,7 +159,8 @@ def list_files(caller: str, paths: str | Sequence[str], endings: tuple[str, ...]
             inside = sorted(str(one) for one in path.rglob("*") if one.is_file() and one.name.endswith(endings))
             if not inside:
                 raise FileNotFoundError(
-                    f"{caller}(): the folder {name!r} has no file whose name ends in {' or '.join(endings)}. Name the files themselves."
+                    f"{caller}(): the folder {name!r} has no file whose name ends in {' or '.join(endings)}. Name the "
+                    "files themselves."
                 )
             found += inside
         elif path.exists():

@@ -153,7 +153,8 @@ class Ledger:
         if drop_last and num_rows < batch_size:
             raise ValueError(
                 f"With drop_last=True, {num_rows} rows make no batch of {batch_size}, so an epoch would have no step. "
-                f"Pass drop_last=False, or a batch_size of {num_rows} or less; it counts the rows of all ranks together."
+                f"Pass drop_last=False, or a batch_size of {num_rows} or less; it counts the rows of all ranks "
+                "together."
             )
         self._epoch = 0
         self._position = 0
@@ -378,22 +379,24 @@ class Ledger:
         _check_state(state)
         if state["version"] != order.VERSION:
             raise ValueError(
-                f"The ledger's state has version {state['version']!r}, and this release of Hocket shuffles by version {order.VERSION}, so "
-                "rows would be repeated or lost. Go on with the release that saved it until the epoch is over, or start the epoch anew "
-                "with set_epoch()."
+                f"The ledger's state has version {state['version']!r}, and this release of Hocket shuffles by version "
+                f"{order.VERSION}, so rows would be repeated or lost. Go on with the release that saved it until the "
+                "epoch is over, or start the epoch anew with set_epoch()."
             )
         own = self.state_dict()
         for name, remedy in _REMEDIES.items():
             if state[name] != own[name] and not (name == "batch_size" and rebatch):
                 raise ValueError(
-                    f"The ledger's state was saved with {name}={state[name]!r}, but this ledger has {name}={own[name]!r}, so rows would be "
-                    f"repeated or lost. {remedy.format(saved=state[name], own=own[name])}"
+                    f"The ledger's state was saved with {name}={state[name]!r}, but this ledger has "
+                    f"{name}={own[name]!r}, so rows would be repeated or lost. "
+                    f"{remedy.format(saved=state[name], own=own[name])}"
                 )
         epoch, position = state["epoch"], state["position"]
         if position >= self._num_rows:
             raise ValueError(
-                f"The ledger's state has position {position}, which must be below num_rows={self._num_rows}. It was changed after state_dict() "
-                "made it; pass it as it was saved, or start the epoch anew with set_epoch()."
+                f"The ledger's state has position {position}, which must be below num_rows={self._num_rows}. It was "
+                "changed after state_dict() made it; pass it as it was saved, or start the epoch anew with "
+                "set_epoch()."
             )
         self._epoch, self._position = epoch, position
         if not self.steps_left:  # with drop_last, what is left may fill no batch
@@ -404,7 +407,10 @@ _REMEDIES: Final = {
     "num_rows": "Use the same data set, or start the epoch anew with set_epoch().",
     "shuffle": "Make the ledger with shuffle={saved}, or start the epoch anew with set_epoch().",
     "seed": "Make the ledger with seed={saved}, or start the epoch anew with set_epoch().",
-    "batch_size": "Make the ledger with batch_size={saved}, or pass rebatch=True to cut the rows that are left into batches of {own}.",
+    "batch_size": (
+        "Make the ledger with batch_size={saved}, or pass rebatch=True to cut the rows that are left into "
+        "batches of {own}."
+    ),
 }
 """What of a state must be the ledger's own, and what to do if it is not."""
 
@@ -445,8 +451,8 @@ def _check_state(state: Any) -> None:
     missing = [name for name in _STATE_KEYS if name not in state] if isinstance(state, Mapping) else list(_STATE_KEYS)
     if missing:
         raise ValueError(
-            f"A ledger's state has the keys {', '.join(_STATE_KEYS)}, but in {state!r} {', '.join(missing)} is missing. "
-            "Pass what state_dict() returned."
+            f"A ledger's state has the keys {', '.join(_STATE_KEYS)}, but in {state!r} {', '.join(missing)} is "
+            "missing. Pass what state_dict() returned."
         )
     for name in ("epoch", "position"):
         _check_whole(f"The ledger's state: {name}", state[name], 0, None)

@@ -51,8 +51,9 @@ def build_cursor(
     if num_rows < least:
         remedy = "Pass drop_last=False, a smaller batch_size, or use fewer ranks." if num_rows else where_empty
         raise ValueError(
-            f"{owner} {'have' if owner.endswith('s') else 'has'} {num_rows} rows, but a step of {world_size} ranks with batch_size={batch_size} and "
-            f"drop_last={drop_last} needs {least} or more, so an epoch would have no step. {remedy}"
+            f"{owner} {'have' if owner.endswith('s') else 'has'} {num_rows} rows, but a step of {world_size} ranks "
+            f"with batch_size={batch_size} and drop_last={drop_last} needs {least} or more, so an epoch would have no "
+            f"step. {remedy}"
         )
     rows = ledger.Ledger(num_rows, together, seed=seed, shuffle=shuffle, drop_last=drop_last)
     return cursor_module.Cursor(rows, rank, world_size)
@@ -181,7 +182,8 @@ class WeighedLoader(LedgerLoader):
     def _get_part(self, asker: str) -> ledger.Slice:
         if self._part is None:
             raise RuntimeError(
-                f"{self._described}.{asker} is of the latest batch, but no batch was handed out yet. Ask for it inside the loop."
+                f"{self._described}.{asker} is of the latest batch, but no batch was handed out yet. Ask for it "
+                "inside the loop."
             )
         self._weighed = self._part
         return self._part
@@ -190,8 +192,9 @@ class WeighedLoader(LedgerLoader):
         if len(part.indices) or self._weighed is part:
             return
         warnings.warn(
-            f"The last batch of {self._rows_described} has {part.batch_rows} rows for {part.world_size} ranks, so rank {part.rank} got a row that counts already in "
-            f"another rank, and its loop did not ask for its weight, which is 0. Multiply the mean loss with {self._described}.loss_scale, and use "
+            f"The last batch of {self._rows_described} has {part.batch_rows} rows for {part.world_size} ranks, so "
+            f"rank {part.rank} got a row that counts already in another rank, and its loop did not ask for its "
+            f"weight, which is 0. Multiply the mean loss with {self._described}.loss_scale, and use "
             f"{self._described}.weights in what you count; or pass drop_last=True.",
             stacklevel=3,
         )

@@ -169,7 +169,8 @@ def _build_step(
 def _check_function(verb: str, fn: object) -> None:
     if isinstance(fn, type):
         raise TypeError(
-            f"{verb}() takes a function, but received the class {fn.__name__}. Make what it needs in a function, with functools.cache to make it once in each worker."
+            f"{verb}() takes a function, but received the class {fn.__name__}. Make what it needs in a function, with "
+            "functools.cache to make it once in each worker."
         )
     if not callable(fn):
         raise TypeError(f"{verb}() takes a function, but received {fn!r}. Write {verb}(function), without calling it.")

@@ -169,8 +169,8 @@ def _says_yes(function: Callable[..., object], row: blocks.Row) -> bool:
     answer = function(row)
     if not isinstance(answer, bool | np.bool_):
         raise TypeError(
-            f"What filter(`{name_function(function)}`) returns must be True or False, but is a {type(answer).__name__}: {answer!r:.80}. Write for "
-            "example return row['x'] > 0."
+            f"What filter(`{name_function(function)}`) returns must be True or False, but is a "
+            f"{type(answer).__name__}: {answer!r:.80}. Write for example return row['x'] > 0."
         )
     return bool(answer)
 
@@ -188,7 +188,8 @@ def drop_columns(names: tuple[str, ...], block: blocks.Block) -> blocks.Block:
     kept = [name for name in block.columns if name not in names]
     if not kept:
         raise ValueError(
-            f"drop_columns({list(names)!r}) leaves no column, and rows cannot be counted without one. Keep at least one."
+            f"drop_columns({list(names)!r}) leaves no column, and rows cannot be counted without one. Keep at least "
+            "one."
         )
     return block.select(kept)
 

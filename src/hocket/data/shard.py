@@ -145,7 +145,10 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         self._row_bytes = max(1, sum(part.num_bytes for part in source.parts) // max(1, source.num_rows))
 
     def __repr__(self) -> str:
-        return f"DataIterator({self._name!r}, rank {self._rank} of {self._world_size}, {self._source.num_rows} rows in all)"
+        return (
+            f"DataIterator({self._name!r}, rank {self._rank} of {self._world_size}, {self._source.num_rows} rows "
+            "in all)"
+        )
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(
@@ -249,9 +252,10 @@ class DataIterator(loader.WeighedLoader, feed.Feed):
         saved = (state.get(_WINDOW, 0), state.get(_WINDOW_SEED, 0))
         if saved != key[2:] and made.ledger.position:
             raise ValueError(
-                f"The checkpoint has a position in the data set {self._name!r} shuffled with local_shuffle_buffer_size={saved[0] or None} and "
-                f"local_shuffle_seed={saved[1]}, but the loop asks for {key[2] or None} and {key[3]}, so rows would be repeated or lost. Use the same, or begin the epoch anew "
-                "with load_state_dict({})."
+                f"The checkpoint has a position in the data set {self._name!r} shuffled with "
+                f"local_shuffle_buffer_size={saved[0] or None} and local_shuffle_seed={saved[1]}, but the loop asks "
+                f"for {key[2] or None} and {key[3]}, so rows would be repeated or lost. Use the same, or begin the "
+                "epoch anew with load_state_dict({})."
             )
 
     def _read(

@@ -38,7 +38,8 @@ def find_device(device: object, *, use_gpu: bool) -> Any:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise RuntimeError(
-            f"use_gpu=True, but torch {torch.__version__} sees no CUDA device in this rank. Install a torch built for CUDA, or pass device='cpu'."
+            f"use_gpu=True, but torch {torch.__version__} sees no CUDA device in this rank. Install a torch built for "
+            "CUDA, or pass device='cpu'."
         )
     return torch.device("cuda", 0)
 
@@ -60,13 +61,15 @@ def build_converter(
     for name, dtype in (dtypes if isinstance(dtypes, Mapping) else {"": dtypes}).items():
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise TypeError(
-                f"dtypes must be a torch dtype, or a dict of them by column, but received {dtype!r}{f' for {name!r}' if name else ''}. Write dtypes=torch.float32."
+                "dtypes must be a torch dtype, or a dict of them by column, but received "
+                f"{dtype!r}{f' for {name!r}' if name else ''}. Write dtypes=torch.float32."
             )
     if collate_fn is None:
         return functools.partial(_build_tensors, dtypes=dtypes, device=device, pin_memory=pin_memory)
     if dtypes is not None:
         raise ValueError(
-            "dtypes and collate_fn were both given, and collate_fn makes the tensors. Convert in it, and leave dtypes out."
+            "dtypes and collate_fn were both given, and collate_fn makes the tensors. Convert in it, and leave "
+            "dtypes out."
         )
     return lambda block: move(collate_fn(block.to_batch("numpy", is_owned=True)), device)
 

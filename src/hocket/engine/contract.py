@@ -192,8 +192,8 @@ REFERENCES: object = _References()
 def _get_decoding_refs() -> list[ObjectRef[object]]:
     if decoding.refs is None:
         raise exceptions.ObjectLostError(
-            "A reference was pickled by hand inside a value that was sent, and cannot be unpickled later. Put the reference itself "
-            "into the value."
+            "A reference was pickled by hand inside a value that was sent, and cannot be unpickled later. Put the "
+            "reference itself into the value."
         )
     return decoding.refs
 
@@ -643,8 +643,8 @@ def get_current_engine() -> Engine:
     """
     if _current is None:
         raise exceptions.SessionClosedError(
-            "No session is open in this process, so a reference cannot be used. Call hocket.init() first; references of an "
-            "earlier session are gone."
+            "No session is open in this process, so a reference cannot be used. Call hocket.init() first; references "
+            "of an earlier session are gone."
         )
     return _current
 

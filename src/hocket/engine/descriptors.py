@@ -36,8 +36,8 @@ def check_free() -> None:
             opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         raise exceptions.DescriptorLimitError(
-            f"A session needs {DESCRIPTORS} free descriptors, and two more for each process, but this process has {len(opened)}: "
-            f"{explain_os_error(error)}."
+            f"A session needs {DESCRIPTORS} free descriptors, and two more for each process, but this process has "
+            f"{len(opened)}: {explain_os_error(error)}."
         ) from error
     finally:
         for fd in opened:
@@ -51,8 +51,8 @@ def explain_os_error(error: OSError) -> str:
         return str(error)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
-        f"{error.strerror}; it may have {limit:,}. Write `ulimit -n 4096` before the program is started (LimitNOFILE= for a systemd "
-        "service, --ulimit nofile= for Docker), or use fewer actors and CPUs"
+        f"{error.strerror}; it may have {limit:,}. Write `ulimit -n 4096` before the program is started (LimitNOFILE= "
+        "for a systemd service, --ulimit nofile= for Docker), or use fewer actors and CPUs"
     )
 
 

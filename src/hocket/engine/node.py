@@ -121,8 +121,8 @@ def check_gpus(num_gpus: float | None) -> None:
     names = list_visible_gpus()
     if num_gpus is not None and names is not None and num_gpus > len(names):
         raise ValueError(
-            f"num_gpus={num_gpus!r} is more than CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} leaves to this process, "
-            f"which is {len(names)}. Ask for at most {len(names)}, or change the variable."
+            f"num_gpus={num_gpus!r} is more than CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} leaves "
+            f"to this process, which is {len(names)}. Ask for at most {len(names)}, or change the variable."
         )
 
 
@@ -158,11 +158,17 @@ def explain_infeasible(what: str, shape: resources.Shape, total: Mapping[str, fl
     """Return the message for a request that can never be met."""
     asked = resources.format_demand(shape.demand)
     if shape.group_id:
-        return f"{what} asks for {asked}, and no bundle of its placement group is that large. Make a bundle larger, or ask for less."
+        return (
+            f"{what} asks for {asked}, and no bundle of its placement group is that large. Make a bundle larger, "
+            "or ask for less."
+        )
     have = resources.format_demand(resources.parse_demand(hide_internal(total)))
     short = [name for name, units in shape.demand if units > total.get(name, 0) * resources.UNIT]
     remedy = " and ".join(_name_init_argument(name) for name in short)
-    return f"{what} asks for {asked}, but this session has {have} in all. Ask for less, or start with hocket.init({remedy})."
+    return (
+        f"{what} asks for {asked}, but this session has {have} in all. Ask for less, or start with "
+        f"hocket.init({remedy})."
+    )
 
 
 def hide_internal(total: Mapping[str, float]) -> dict[str, float]:
@@ -183,8 +189,8 @@ def check_bundles(
     if not resources.all_fit(empty, tuple(bundles)):
         have = resources.format_demand(resources.parse_demand(hide_internal(total)))
         raise exceptions.InfeasibleResourcesError(
-            f"A placement group asks for {asked}, but this session has {have} in all. Ask for less, or start with more: "
-            "hocket.init(num_cpus=...)."
+            f"A placement group asks for {asked}, but this session has {have} in all. Ask for less, or start with "
+            "more: hocket.init(num_cpus=...)."
         )
     if strategy == "STRICT_SPREAD" and len(bundles) > 1:
         raise exceptions.InfeasibleResourcesError(

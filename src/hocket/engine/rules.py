@@ -18,8 +18,8 @@ CLAIM_INTERVAL_S = 0.001
 def build_name_error(name: str, namespace: str) -> exceptions.ActorAlreadyExistsError:
     """Return the error of an actor whose name another has."""
     return exceptions.ActorAlreadyExistsError(
-        f"The name {name!r} is taken by another actor in namespace {namespace!r}. Choose another name, or get the existing one "
-        f"with hocket.get_actor({name!r})."
+        f"The name {name!r} is taken by another actor in namespace {namespace!r}. Choose another name, or get the "
+        f"existing one with hocket.get_actor({name!r})."
     )
 
 
@@ -36,8 +36,8 @@ def await_claim(look_up: Callable[[], tuple[contract.ActorInfo | None, bool]]) -
 def build_timeout_error(missing: int, wanted: int, timeout_s: float | None) -> exceptions.GetTimeoutError:
     """Return the error of a `get` whose time is over."""
     return exceptions.GetTimeoutError(
-        f"{missing} of {wanted} objects were not there after {timeout_s} s. The tasks go on; call get again, or give a longer "
-        "time-out."
+        f"{missing} of {wanted} objects were not there after {timeout_s} s. The tasks go on; call get again, or give "
+        "a longer time-out."
     )
 
 
@@ -45,8 +45,8 @@ def raise_ended(end: exceptions.HocketError, what: str) -> NoReturn:
     """Raise for a call on an actor of a session that is over."""
     if isinstance(end, exceptions.SessionClosedError):
         raise exceptions.ActorHandleNotFoundError(
-            f"`{what}` cannot be called: the actor belonged to a session that was shut down. Handles do not outlive shutdown() and "
-            "init(); build the actor again."
+            f"`{what}` cannot be called: the actor belonged to a session that was shut down. Handles do not outlive "
+            "shutdown() and init(); build the actor again."
         )
     raise end
 
@@ -54,16 +54,16 @@ def raise_ended(end: exceptions.HocketError, what: str) -> NoReturn:
 def build_pending_error(class_name: str, pending: int, most: int) -> exceptions.PendingCallsLimitExceeded:
     """Return the error of a caller that has as many unanswered calls on an actor as it may have."""
     return exceptions.PendingCallsLimitExceeded(
-        f"Actor `{class_name}` has {pending} unanswered calls of this caller, and max_pending_calls={most}. Wait for some of them with "
-        "hocket.wait(...), then call again."
+        f"Actor `{class_name}` has {pending} unanswered calls of this caller, and max_pending_calls={most}. Wait for "
+        "some of them with hocket.wait(...), then call again."
     )
 
 
 def explain_unforcible(what: str) -> str:
     """Return the message for cancelling an actor's call by force."""
     return (
-        f"force=True is not supported for {what}: it would end the whole actor. Cancel without force, or end the actor with "
-        "hocket.kill(actor)."
+        f"force=True is not supported for {what}: it would end the whole actor. Cancel without force, or end the "
+        "actor with hocket.kill(actor)."
     )
 
 

@@ -100,8 +100,8 @@ def _explain(value: object, path: str, what: str, error: Exception) -> str:
     kind = type(culprit)
     advice = get_advice(culprit)
     return (
-        f"Cannot send {what} to another process: {path} is a {kind.__module__}.{kind.__name__}, which cannot be pickled "
-        f"({texts.safe_text(error)}). Remedy: {advice}."
+        f"Cannot send {what} to another process: {path} is a {kind.__module__}.{kind.__name__}, which cannot be "
+        f"pickled ({texts.safe_text(error)}). Remedy: {advice}."
     )
 
 

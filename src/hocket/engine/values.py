@@ -320,10 +320,12 @@ def _judge_large_function(value: object, name: str, size: int) -> None:
     advice = "Put large data into the object store with hocket.put() and pass the reference as an argument."
     if size > FUNCTION_ERROR_BYTES:
         raise ValueError(
-            f"The {name} is too large ({size:,} bytes with what it refers to; the most is {FUNCTION_ERROR_BYTES:,}).{where} {advice}"
+            f"The {name} is too large ({size:,} bytes with what it refers to; the most is "
+            f"{FUNCTION_ERROR_BYTES:,}).{where} {advice}"
         )
     warnings.warn(
-        f"The {name} is very large ({size:,} bytes with what it refers to), and each worker gets a copy.{where} {advice}",
+        f"The {name} is very large ({size:,} bytes with what it refers to), and each worker gets a copy.{where} "
+        f"{advice}",
         stacklevel=callers.find_stack_level(),
     )
 
@@ -367,8 +369,8 @@ def _encode_alone(error: BaseException) -> tuple[bytes, str]:
         data = encode_whole(error, "exception").data
         if len(data) > ERROR_BYTES:
             failure = (
-                f"it takes {len(data):,} bytes, and the most is {ERROR_BYTES:,}. Raise one without large data in it; put the data "
-                "into the object store with hocket.put() and raise with the reference."
+                f"it takes {len(data):,} bytes, and the most is {ERROR_BYTES:,}. Raise one without large data in it; "
+                "put the data into the object store with hocket.put() and raise with the reference."
             )
         elif issubclass(type(decode(data)), BaseException):
             return data, ""

@@ -32,9 +32,9 @@ def explain_lost_call(actor: ActorRecord, task: TaskRecord, death: exceptions.De
     if task.cancelled:
         return exceptions.TaskCancelledError(f"Call `{task.options.name}` was cancelled, and its actor ended.")
     return exceptions.ActorUnavailableError(
-        f"Call `{task.options.name}` was lost: the process (pid {death.pid}) of its actor {death.describe()} The actor is "
-        f"being built again (restart {actor.restarts}). Nobody knows how far the call came; to have calls tried "
-        "again, set max_task_retries.",
+        f"Call `{task.options.name}` was lost: the process (pid {death.pid}) of its actor {death.describe()} The "
+        f"actor is being built again (restart {actor.restarts}). Nobody knows how far the call came; to have calls "
+        "tried again, set max_task_retries.",
         actor_id=f"{actor.id:016x}",
         death=death,
     )

@@ -255,7 +255,8 @@ def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: An
     missing, unknown = sorted(names - set(kept)), sorted(set(kept) - names)
     if strict and (missing or unknown):
         raise errors.CheckpointMismatchError(
-            f"{path} has no {missing or 'variable too few'}, and has {unknown or 'none'} that are not here. Make the same variables, under the same names, or write strict=False."
+            f"{path} has no {missing or 'variable too few'}, and has {unknown or 'none'} that are not here. Make the "
+            "same variables, under the same names, or write strict=False."
         )
     for one in made:
         if one.name not in kept:
@@ -265,12 +266,14 @@ def _check(made: list[records.VariableRecord], kept: Mapping[str, Any], path: An
         shape_here = [one.rows, one.dim] if one.is_table else list(one.shape)
         if there["is_table"] != one.is_table or shape_there != shape_here or there["dtype"] != one.dtype:
             raise errors.CheckpointMismatchError(
-                f"`{one.name}` is {one.dtype}{shape_here} here, but {there['dtype']}{shape_there} in {path}. Make it as it was, or give it another name and write strict=False."
+                f"`{one.name}` is {one.dtype}{shape_here} here, but {there['dtype']}{shape_there} in {path}. Make it "
+                "as it was, or give it another name and write strict=False."
             )
         slots = list(one.parts[0].slots)
         if there["slots"] != slots:
             raise errors.CheckpointMismatchError(
-                f"The optimizer of `{one.name}` keeps {slots} here, but kept {there['slots']} in {path}. Use the optimizer that it was saved with."
+                f"The optimizer of `{one.name}` keeps {slots} here, but kept {there['slots']} in {path}. Use the "
+                "optimizer that it was saved with."
             )
 
 

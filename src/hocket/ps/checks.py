@@ -79,6 +79,7 @@ def fit_into(name: str, value: object, dtype: np.dtype[Any]) -> np.ndarray[Any, 
     found = given.astype(dtype, copy=False)
     if are_whole and not np.can_cast(given.dtype, dtype) and not np.array_equal(found, given):
         raise OverflowError(
-            f"`{name}` holds {dtype}, which has no room for {given[found != given].flat[0]}. Make it with a larger dtype."
+            f"`{name}` holds {dtype}, which has no room for {given[found != given].flat[0]}. Make it with a larger "
+            "dtype."
         )
     return found

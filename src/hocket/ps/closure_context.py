@@ -85,7 +85,8 @@ def get_context(caller: str) -> ClosureContext:
     context = get_optional_context()
     if context is None:
         raise RuntimeError(
-            f"{caller} was called outside a closure. Call it in a function that you give to Coordinator.schedule, or in the function of a per-worker dataset."
+            f"{caller} was called outside a closure. Call it in a function that you give to Coordinator.schedule, or "
+            "in the function of a per-worker dataset."
         )
     return context
 

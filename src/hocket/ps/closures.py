@@ -40,8 +40,8 @@ class RemoteValue:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "A RemoteValue travels as an argument of Coordinator.schedule, also in lists, tuples and dicts, but not inside another object. Pass it by itself, or "
-            "its value: remote_value.fetch()."
+            "A RemoteValue travels as an argument of Coordinator.schedule, also in lists, tuples and dicts, but not "
+            "inside another object. Pass it by itself, or its value: remote_value.fetch()."
         )
 
     @property

@@ -103,7 +103,8 @@ class Cluster:
             jobs = counts
         elif any(counts.values()):
             raise ValueError(
-                f"A cluster comes from a dict or from numbers, but received both: {jobs!r} and {counts!r}. Put the numbers into the dict."
+                f"A cluster comes from a dict or from numbers, but received both: {jobs!r} and {counts!r}. Put the "
+                "numbers into the dict."
             )
         parsed = _parse_jobs(jobs)
         #: The address of each task by role and index, None where it is not known. In the order of ROLES and of indices.
@@ -111,7 +112,8 @@ class Cluster:
         for role in _AT_MOST_ONE:
             if len(self._tasks.get(role, ())) > 1:
                 raise ValueError(
-                    f"There must be at most one {role}, but received {len(self._tasks[role])}: {jobs!r}. Make the others workers, or leave them out."
+                    f"There must be at most one {role}, but received {len(self._tasks[role])}: {jobs!r}. Make the "
+                    "others workers, or leave them out."
                 )
         self._task = task
         if task is not None:
@@ -150,7 +152,8 @@ class Cluster:
         for name, value in (("cluster", jobs), ("task", task)):
             if not isinstance(value, dict):
                 raise ValueError(  # noqa: TRY004 (the same)
-                    f"{name!r} in TF_CONFIG must be a JSON object, but received {value!r}. Write it like this: {example}"
+                    f"{name!r} in TF_CONFIG must be a JSON object, but received {value!r}. Write it like this: "
+                    f"{example}"
                 )
         if task.get("type") is None:
             return cls(jobs)
@@ -201,7 +204,8 @@ class Cluster:
         tasks = self._find(role)
         if index not in tasks:
             raise ValueError(
-                f"There is no {_parse_role(role)} {index!r} in this cluster. Take one of its indices: {', '.join(map(str, tasks))}."
+                f"There is no {_parse_role(role)} {index!r} in this cluster. Take one of its indices: "
+                f"{', '.join(map(str, tasks))}."
             )
         return tasks[index]
 
@@ -243,7 +247,8 @@ class Cluster:
         missing = [role for role, tasks in self._tasks.items() if None in tasks.values()]
         if missing:
             raise ValueError(
-                f"TF_CONFIG has addresses, and the tasks of {', '.join(missing)} have none in {self!r}. Make the cluster from a dict of addresses."
+                f"TF_CONFIG has addresses, and the tasks of {', '.join(missing)} have none in {self!r}. Make the "
+                "cluster from a dict of addresses."
             )
         jobs = {_foreign(role): tasks for role, tasks in self.as_dict().items()}
         return json.dumps({"cluster": jobs, "task": {"type": _foreign(task.role), "index": task.index}})
@@ -261,7 +266,8 @@ class Cluster:
         for role, what in (("server", "holds the variables"), ("worker", "computes")):
             if role not in self._tasks:
                 raise ValueError(
-                    f"There must be at least one {role}, which {what}, but received {self!r}. Write Cluster(workers=2, servers=1), say."
+                    f"There must be at least one {role}, which {what}, but received {self!r}. Write "
+                    "Cluster(workers=2, servers=1), say."
                 )
 
     def _find(self, role: str) -> dict[int, str | None]:
@@ -277,8 +283,8 @@ class Cluster:
         if task.index not in tasks:
             there = f"indices {', '.join(map(str, tasks))}" if tasks else "none"
             raise ValueError(
-                f"The task must be one of the cluster's, but received {task.role} {task.index}, and of that role there are {there} in {self!r}. "
-                "Correct the index, or name the task in the cluster."
+                f"The task must be one of the cluster's, but received {task.role} {task.index}, and of that role "
+                f"there are {there} in {self!r}. Correct the index, or name the task in the cluster."
             )
 
     def __bool__(self) -> bool:
@@ -353,7 +359,8 @@ def _parse_jobs(jobs: object) -> dict[str, dict[int, str | None]]:
         role = _parse_role(name)
         if role in parsed:
             raise ValueError(
-                f"Each role must be named once, but received {role!r} twice, as 'server' and 'ps': {jobs!r}. Put them together."
+                f"Each role must be named once, but received {role!r} twice, as 'server' and 'ps': {jobs!r}. Put them "
+                "together."
             )
         parsed[role] = _parse_tasks(role, tasks)
     return parsed
@@ -381,7 +388,8 @@ def _parse_address(role: str, address: object) -> str:
     if isinstance(address, str) and address:
         return address
     raise ValueError(
-        f"The address of a {role} must be a string, but received {address!r}. Write 'host:port', or give their number alone."
+        f"The address of a {role} must be a string, but received {address!r}. Write 'host:port', or give their number "
+        "alone."
     )
 
 

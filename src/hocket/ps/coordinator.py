@@ -71,7 +71,8 @@ class Coordinator:
         found = known() if known is not None else None
         if found is not None and settings:
             raise ValueError(
-                f"This strategy has a coordinator already; it cannot be given {sorted(settings)} any more. Close it first: coordinator.close()."
+                f"This strategy has a coordinator already; it cannot be given {sorted(settings)} any more. Close it "
+                "first: coordinator.close()."
             )
         return found if found is not None else super().__new__(cls)
 
@@ -118,7 +119,8 @@ class Coordinator:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "A Coordinator stays in the process that made it. A closure has no use for it: give it what it needs as arguments, and let it return what shall be scheduled next."
+            "A Coordinator stays in the process that made it. A closure has no use for it: give it what it needs as "
+            "arguments, and let it return what shall be scheduled next."
         )
 
     # -- closures --
@@ -213,8 +215,9 @@ class Coordinator:
             items, count, handle = api.put(dataset), len(dataset), self.strategy.address.servers[0].handle
             return streams.PerWorkerDataset(lambda: self._scheduler.inputs.begin_deal(items, count, handle))
         raise TypeError(
-            f"A per-worker dataset is made of a function that returns something to iterate over, or of a sequence, but received {type(dataset).__name__}. An iterator "
-            "cannot be shared; write lambda context: ..., which each worker calls."
+            "A per-worker dataset is made of a function that returns something to iterate over, or of a sequence, "
+            f"but received {type(dataset).__name__}. An iterator cannot be shared; write lambda context: ..., which "
+            "each worker calls."
         )
 
     def per_worker(self, fn: Callable[[], object]) -> streams.PerWorkerValue:
@@ -231,7 +234,8 @@ class Coordinator:
         """
         if not callable(fn):
             raise TypeError(
-                f"Coordinator.per_worker takes a function that makes the value, but received {fn!r}. Write lambda: {fn!r}."
+                f"Coordinator.per_worker takes a function that makes the value, but received {fn!r}. Write lambda: "
+                f"{fn!r}."
             )
         self._scheduler.check_open()
         return streams.PerWorkerValue(*self._scheduler.inputs.add(api.put(fn)))
@@ -284,7 +288,8 @@ class Coordinator:
         kept = self.strategy.restore(path, strict=strict)
         if "coordinator" not in kept:
             raise errors.CheckpointMismatchError(
-                f"{path} was written by strategy.save, and does not know where datasets are. Use strategy.restore(path), or write checkpoints with coordinator.save."
+                f"{path} was written by strategy.save, and does not know where datasets are. Use "
+                "strategy.restore(path), or write checkpoints with coordinator.save."
             )
         self._scheduler.restore(kept["coordinator"])
         self._joined = self._scheduler.finished
@@ -307,7 +312,8 @@ class Coordinator:
         checks.require_count("count", count, "Write 1 for one more worker.")
         if self._scheduler.num_workers + count > gate.MAX_WORKERS:
             raise ValueError(
-                f"A strategy can have {gate.MAX_WORKERS} workers in its time, {self._scheduler.num_workers} were there, and {count} more were asked for."
+                f"A strategy can have {gate.MAX_WORKERS} workers in its time, {self._scheduler.num_workers} were "
+                f"there, and {count} more were asked for."
             )
         return [self._workers.add() for _ in range(count)]
 
@@ -360,14 +366,16 @@ _known: weakref.WeakKeyDictionary[strategy.ParameterServerStrategy, weakref.ref[
 def _check(given: object) -> None:
     if not isinstance(given, strategy.ParameterServerStrategy):
         raise TypeError(
-            f"Coordinator takes a ParameterServerStrategy, but received {type(given).__name__}. Write ps.Coordinator(ps.ParameterServerStrategy({{'worker': 2, 'server': 1}}))."
+            f"Coordinator takes a ParameterServerStrategy, but received {type(given).__name__}. Write "
+            "ps.Coordinator(ps.ParameterServerStrategy({'worker': 2, 'server': 1}))."
         )
 
 
 def _refuse_in_closure(method: str) -> None:
     if closure_context.get_optional_context() is not None:
         raise RuntimeError(
-            f"Coordinator.{method} was called in a closure, which would wait for itself. Schedule from the coordinator's process: return what shall be done next."
+            f"Coordinator.{method} was called in a closure, which would wait for itself. Schedule from the "
+            "coordinator's process: return what shall be done next."
         )
 
 

@@ -196,6 +196,7 @@ def check_finite(name: str, gradient: Array) -> None:
         return  # so large that its square is infinite, and yet a number
     place = tuple(int(index) for index in np.argwhere(bad)[0])
     raise errors.NonFiniteGradientError(
-        f"The gradient of `{name}` has {int(bad.sum())} of {gradient.size} values that are NaN or infinite; the first is {gradient[place]} at {place}. "
-        "Nothing was applied. Use a smaller learning rate, or ParameterServerStrategy(bad_gradients='skip') or 'clip'."
+        f"The gradient of `{name}` has {int(bad.sum())} of {gradient.size} values that are NaN or infinite; the first "
+        f"is {gradient[place]} at {place}. Nothing was applied. Use a smaller learning rate, or "
+        "ParameterServerStrategy(bad_gradients='skip') or 'clip'."
     )

@@ -358,7 +358,8 @@ class WorkerDispatcher:
         closure.deaths += 1
         if closure.deaths >= MAX_DEATHS:
             failure = errors.ClosureError(
-                f"{closure.name} was given up: {closure.deaths} workers in a row died in the middle of it. The last one: {error}"
+                f"{closure.name} was given up: {closure.deaths} workers in a row died in the middle of it. The last "
+                f"one: {error}"
             )
             self._scheduler.end(closure, None, failure)
 
@@ -378,7 +379,8 @@ def _read(closure: closures.Closure, answer: worker.Answer, index: int) -> tuple
             return worker.read_value(answer.value), None
         if answer.kind == worker.OUT_OF_DATA:
             return None, errors.OutOfDataError(
-                f"{closure.name} ran out of data on worker {index} after it had pushed {answer.pushes} times. Draw before the first push."
+                f"{closure.name} ran out of data on worker {index} after it had pushed {answer.pushes} times. Draw "
+                "before the first push."
             )
         error = _unwrap(values.decode(answer.value))
         if answer.kind == worker.BAD_INPUT:

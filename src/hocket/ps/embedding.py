@@ -51,7 +51,8 @@ class IndexedSlices:
         values = np.asarray(self.values)
         if values.ndim < 1 or values.shape[:-1] != np.shape(self.indices):
             raise ValueError(
-                f"IndexedSlices needs a row for each id: values of the shape {(*np.shape(self.indices), 'dim')}, but received {values.shape}."
+                f"IndexedSlices needs a row for each id: values of the shape {(*np.shape(self.indices), 'dim')}, but "
+                f"received {values.shape}."
             )
         if len(ids) < 2 or (ids[1:] > ids[:-1]).all():
             return ids, values.reshape(-1, values.shape[-1])
@@ -115,7 +116,8 @@ class Lookup:
         given = np.asarray(values)
         if given.ndim < 1 or given.shape[:-1] != self.places.shape:
             raise ValueError(
-                f"A gradient of this lookup has the shape {(*self.places.shape, 'dim')}, a row for each id asked for, but received {given.shape}."
+                f"A gradient of this lookup has the shape {(*self.places.shape, 'dim')}, a row for each id asked for, "
+                f"but received {given.shape}."
             )
         return IndexedSlices(self._grouping.sum_rows(given), self.ids)
 
@@ -164,7 +166,10 @@ class Embedding(handles.Handle):
         """Do nothing: it is made."""
 
     def __repr__(self) -> str:
-        return f"<Embedding {self.name!r} rows={self.rows if self.rows is not None else 'hashed'} dim={self.dim} dtype={self.dtype}>"
+        return (
+            f"<Embedding {self.name!r} rows={self.rows if self.rows is not None else 'hashed'} dim={self.dim} "
+            f"dtype={self.dtype}>"
+        )
 
     def pull(self, ids: object) -> Lookup:
         """Return the rows of ids, each once.
@@ -232,7 +237,8 @@ class Embedding(handles.Handle):
         """
         if self.rows is not None:
             raise ValueError(
-                f"`{self.name}` has {self.rows} rows, each in its place. Only ps.Embedding(None, {self.dim}, capacity=...) gives rows up."
+                f"`{self.name}` has {self.rows} rows, each in its place. Only ps.Embedding(None, {self.dim}, "
+                "capacity=...) gives rows up."
             )
         checks.require_count(
             "idle_updates", idle_updates, "Write 1000 for what the last thousand have not touched.", least=0
@@ -256,7 +262,8 @@ class Embedding(handles.Handle):
         """
         if self.optimizer is None:
             raise ValueError(
-                f"`{self.name}` has no optimizer, so it takes no gradients. Write ps.Embedding(..., optimizer=ps.Adagrad(lr=0.1))."
+                f"`{self.name}` has no optimizer, so it takes no gradients. Write ps.Embedding(..., "
+                "optimizer=ps.Adagrad(lr=0.1))."
             )
         self._check(gradient.indices)
         ids, values = gradient.combine()
@@ -314,6 +321,7 @@ class Embedding(handles.Handle):
         if self.rows is not None and given.size and (given.min() < 0 or given.max() >= self.rows):
             bad = given[(given < 0) | (given >= self.rows)]
             raise IndexError(
-                f"`{self.name}` has the ids 0 to {self.rows - 1}, but received {bad.flat[0]}. For ids of any size write ps.Embedding(None, {self.dim}, capacity=...)."
+                f"`{self.name}` has the ids 0 to {self.rows - 1}, but received {bad.flat[0]}. For ids of any size "
+                f"write ps.Embedding(None, {self.dim}, capacity=...)."
             )
         return given.astype(np.int64, copy=False)

@@ -79,7 +79,8 @@ class SidecarEvaluator:
             raise TypeError(f"evaluate must be a function of a snapshot, but received {evaluate!r}.")
         if min_pushes < 1 or not poll_s > 0 or (max_evaluations is not None and max_evaluations < 1):
             raise ValueError(
-                f"min_pushes and max_evaluations must be 1 or more, and poll_s more than 0, but received {min_pushes!r}, {max_evaluations!r} and {poll_s!r}."
+                "min_pushes and max_evaluations must be 1 or more, and poll_s more than 0, but received "
+                f"{min_pushes!r}, {max_evaluations!r} and {poll_s!r}."
             )
         self._evaluate = evaluate
         self._source = source

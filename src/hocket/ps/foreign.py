@@ -20,8 +20,9 @@ from typing import Any, NoReturn
 _KERAS = ("keras.", "tf_keras.")
 
 _REMEDY = (
-    "Train it with KerasTrainer, TorchTrainer or JaxTrainer and strategy=ParameterServer(...), which puts its weights on servers; or make the numbers that the servers "
-    "are to hold with ps.Variable(...), and the model in the closure."
+    "Train it with KerasTrainer, TorchTrainer or JaxTrainer and strategy=ParameterServer(...), which puts its "
+    "weights on servers; or make the numbers that the servers are to hold with ps.Variable(...), and the model in "
+    "the closure."
 )
 
 
@@ -43,7 +44,8 @@ def _build_creator(tensorflow: Any, make: Callable[..., object]) -> Callable[...
     def create(_: Callable[..., object], **given: object) -> object:
         if _is_from_keras(sys._getframe(1)):
             raise TypeError(
-                f"A Keras layer or model makes its weights in strategy.scope(), where they would stay in this process. {_REMEDY}"
+                "A Keras layer or model makes its weights in strategy.scope(), where they would stay in this "
+                f"process. {_REMEDY}"
             )
         initial, name, dtype, shape = (given.get(key) for key in ("initial_value", "name", "dtype", "shape"))
         value = tensorflow.convert_to_tensor(initial() if callable(initial) else initial, dtype=dtype)
@@ -66,7 +68,8 @@ def _is_from_keras(frame: types.FrameType | None) -> bool:
 
 def _refuse_parameter(module: object, name: str, parameter: object) -> None:
     raise TypeError(
-        f"{type(module).__name__}.{name}: a PyTorch module makes a parameter in strategy.scope(), where it would stay in this process. {_REMEDY}"
+        f"{type(module).__name__}.{name}: a PyTorch module makes a parameter in strategy.scope(), where it would stay "
+        f"in this process. {_REMEDY}"
     )
 
 
@@ -143,8 +146,10 @@ def _flatten(value: object) -> Iterator[object]:
 
 def _refuse(closure: str, name: str, value: object) -> NoReturn:
     raise TypeError(
-        f"The closure {closure} takes along `{name}`, a {type(value).__module__.partition('.')[0]} {type(value).__name__}. Each worker would change a copy of its own, and "
-        f"none would be on the servers. Make variables under strategy.scope(), with ps.Variable(...) or tf.Variable(...). A model: {_REMEDY[0].lower()}{_REMEDY[1:]}"
+        f"The closure {closure} takes along `{name}`, a {type(value).__module__.partition('.')[0]} "
+        f"{type(value).__name__}. Each worker would change a copy of its own, and none would be on the servers. Make "
+        "variables under strategy.scope(), with ps.Variable(...) or tf.Variable(...). A model: "
+        f"{_REMEDY[0].lower()}{_REMEDY[1:]}"
     )
 
 

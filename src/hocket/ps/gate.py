@@ -403,16 +403,18 @@ class Gate:
         if self._words[NEEDED]:
             version, arrived = int(self._words[VERSION]), np.flatnonzero(self._arrivals == self._words[VERSION])
             return (
-                f"Worker {worker} has waited for {self._timeout_s:.0f} s for step {version}, which needs the gradients of {int(self._words[NEEDED])} workers and has those of "
-                f"{[int(one) for one in arrived]}. Is a worker stopped, or does one push less often than the others? Allow for it with backup_workers."
+                f"Worker {worker} has waited for {self._timeout_s:.0f} s for step {version}, which needs the "
+                f"gradients of {int(self._words[NEEDED])} workers and has those of {[int(one) for one in arrived]}. "
+                "Is a worker stopped, or does one push less often than the others? Allow for it with backup_workers."
             )
         readings = self._readings[: int(self._words[HIGHEST])]
         inside = [int(other) for other in np.flatnonzero(readings != _OUTSIDE) if other != worker]
         slowest = min(inside, key=lambda other: int(readings[other]), default=None)
         return (
-            f"Worker {worker} has waited for {self._timeout_s:.0f} s: with max_staleness={int(self._words[BOUND])} it may not run further ahead of worker {slowest}, "
-            f"which pulled at version {int(readings[slowest]) if slowest is not None else '?'} of {self.version} and has not pushed since. Is that worker stopped, or much "
-            "slower? Use a larger max_staleness, or a larger timeout_s."
+            f"Worker {worker} has waited for {self._timeout_s:.0f} s: with max_staleness={int(self._words[BOUND])} it "
+            f"may not run further ahead of worker {slowest}, which pulled at version "
+            f"{int(readings[slowest]) if slowest is not None else '?'} of {self.version} and has not pushed since. Is "
+            "that worker stopped, or much slower? Use a larger max_staleness, or a larger timeout_s."
         )
 
 

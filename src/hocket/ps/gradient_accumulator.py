@@ -62,7 +62,8 @@ class GradientAccumulator:
         """
         if worker >= NUM_BOXES:
             raise ValueError(
-                f"Synchronous steps have room for {NUM_BOXES} workers, but this is worker {worker}. Use max_staleness=0 or more instead."
+                f"Synchronous steps have room for {NUM_BOXES} workers, but this is worker {worker}. Use "
+                "max_staleness=0 or more instead."
             )
         header = self._headers[worker]
         header[ROUND] = -1
@@ -73,7 +74,8 @@ class GradientAccumulator:
             count = len(operation.ids)
             if count > self._ids.shape[1]:
                 raise ValueError(
-                    f"A gradient of `{self._spec.name}` has {count} rows, but a synchronous step has room for {self._ids.shape[1]}. Use smaller batches."
+                    f"A gradient of `{self._spec.name}` has {count} rows, but a synchronous step has room for "
+                    f"{self._ids.shape[1]}. Use smaller batches."
                 )
             self._ids[worker, :count] = operation.ids
             self._values[worker, :count] = operation.value

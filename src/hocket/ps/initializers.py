@@ -192,7 +192,8 @@ class Uniform(_Random):
         _set(self, "high", _require_finite("high", self.high))
         if not self.low < self.high:
             raise ValueError(
-                f"low must be below high, but received low={self.low} and high={self.high}. For one number, write Constant({self.low})."
+                f"low must be below high, but received low={self.low} and high={self.high}. For one number, write "
+                f"Constant({self.low})."
             )
         _set(self, "seed", _require_seed(self.seed))
 

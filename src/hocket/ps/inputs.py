@@ -64,8 +64,9 @@ class Inputs:
             begun = {int(worker): position for worker, position in restored["positions"].items()}
             if set(begun) != set(positions):
                 raise errors.CheckpointMismatchError(
-                    f"A dataset of a function was read by the workers {sorted(begun)}, and there are {sorted(positions)}. Start as many workers as before, or "
-                    "make the dataset of a sequence, which is dealt to any number."
+                    f"A dataset of a function was read by the workers {sorted(begun)}, and there are "
+                    f"{sorted(positions)}. Start as many workers as before, or make the dataset of a sequence, which "
+                    "is dealt to any number."
                 )
             for worker, position in begun.items():
                 positions[worker][number] = position
@@ -83,7 +84,8 @@ class Inputs:
         restored = self._take_restored("left")
         if restored is not None and restored["count"] != count:
             raise errors.CheckpointMismatchError(
-                f"A dataset had {restored['count']} items when the checkpoint was written, and has {count}. Use the same."
+                f"A dataset had {restored['count']} items when the checkpoint was written, and has {count}. Use the "
+                "same."
             )
         kept = memory.create(streams.count_deal_bytes(count), "deal")
         streams.build_deal(kept, count, None if restored is None else restored["left"])
@@ -144,7 +146,8 @@ class Inputs:
         kept = self._restored[len(self._passes)]
         if kept is not None and kind not in kept:
             raise errors.CheckpointMismatchError(
-                f"Dataset {len(self._passes)} was {'a function' if kind == 'left' else 'a sequence'} when the checkpoint was written. Begin the same datasets in the same order."
+                f"Dataset {len(self._passes)} was {'a function' if kind == 'left' else 'a sequence'} when the "
+                "checkpoint was written. Begin the same datasets in the same order."
             )
         return kept
 

@@ -118,7 +118,8 @@ def open_memory(ref: MemoryRef) -> Memory:
         descriptor = os.open(ref.path, os.O_RDWR)
     except FileNotFoundError as error:
         raise errors.ServerLostError(
-            f"{ref.path} is gone: the process that kept the variables has ended. Make a new ParameterServerStrategy and restore a checkpoint."
+            f"{ref.path} is gone: the process that kept the variables has ended. Make a new ParameterServerStrategy "
+            "and restore a checkpoint."
         ) from error
     try:
         if segment.identify(descriptor) != ref.identity:

@@ -94,7 +94,8 @@ class Mutex:
             return
         if code == errno.ENOTRECOVERABLE:
             raise errors.ParameterServerError(
-                f"The memory of {self._name} could not be put right after a process died in the middle of an update. Start again from a checkpoint."
+                f"The memory of {self._name} could not be put right after a process died in the middle of an update. "
+                "Start again from a checkpoint."
             )
         _check(code)
 
@@ -109,8 +110,9 @@ class Mutex:
             left = end - time.monotonic()
             if left <= 0:
                 raise errors.PushTimeoutError(
-                    f"{self._name} has been locked by another process for {self._timeout_s:.0f} s. A worker that was stopped in the middle of an update "
-                    "keeps the lock: continue it (SIGCONT) or kill it. A longer wait: ParameterServerStrategy(timeout_s=...)."
+                    f"{self._name} has been locked by another process for {self._timeout_s:.0f} s. A worker that was "
+                    "stopped in the middle of an update keeps the lock: continue it (SIGCONT) or kill it. A longer "
+                    "wait: ParameterServerStrategy(timeout_s=...)."
                 )
             until = time.time() + min(left, _SLICE_SECONDS)
             limit = _Timespec(int(until), int(until % 1 * 1e9))

@@ -382,8 +382,8 @@ class FTRL(Optimizer):
         self._finish(["initial_accumulator", "l1", "l2", "beta"], sum=self.initial_accumulator, linear=0.0)
         if not (self.initial_accumulator or self.l2 or self.beta):
             raise ValueError(
-                "initial_accumulator, l2 and beta are all 0, and one must be above 0: where a gradient is 0, a value would be 0 / 0. "
-                "Give beta=1.0, as the paper does, or initial_accumulator=0.1, as TensorFlow does."
+                "initial_accumulator, l2 and beta are all 0, and one must be above 0: where a gradient is 0, a value "
+                "would be 0 / 0. Give beta=1.0, as the paper does, or initial_accumulator=0.1, as TensorFlow does."
             )
 
     def _update(self, block: _Block, step: int, scale: float) -> None:

@@ -55,7 +55,8 @@ class Partitioner(abc.ABC):
         ]
         if not 0 <= axis < len(lengths):
             raise ValueError(
-                f"axis must be one of the shape's {len(lengths)} axes, but received axis={axis} with shape={lengths}. Leave it out for the first."
+                f"axis must be one of the shape's {len(lengths)} axes, but received axis={axis} with shape={lengths}. "
+                "Leave it out for the first."
             )
         row_bytes = math.prod(lengths[:axis] + lengths[axis + 1 :]) * self._measure_element(np.dtype(dtype))
         count = self._count(lengths[axis], row_bytes, lengths[axis] * row_bytes)
@@ -189,7 +190,10 @@ def count_shards(partitioner: PartitionFunction | None, shape: Sequence[int], dt
         return 1
     dtype = np.dtype(dtype)
     found = partitioner(shape=tuple(shape), dtype=dtype)
-    rule = f"A partitioner must return one whole number from 1 for each of the {len(shape)} axes, and 1 for all but the first"
+    rule = (
+        f"A partitioner must return one whole number from 1 for each of the {len(shape)} axes, and 1 for all but "
+        "the first"
+    )
     remedy = f"Return {[2] + [1] * (len(shape) - 1)} for two shards, say."
     try:
         counts = [operator.index(count) for count in found]

@@ -96,11 +96,13 @@ class Eviction:
     def __post_init__(self) -> None:
         if self.by not in ("age", "frequency"):
             raise ValueError(
-                f"Eviction's by must be 'age' or 'frequency', but received {self.by!r}. 'age' forgets what was not seen for longest."
+                f"Eviction's by must be 'age' or 'frequency', but received {self.by!r}. 'age' forgets what was not "
+                "seen for longest."
             )
         if not 0 < self.fraction <= 1:
             raise ValueError(
-                f"Eviction's fraction must be more than 0 and at most 1, but received {self.fraction!r}. Leave it out for a tenth."
+                f"Eviction's fraction must be more than 0 and at most 1, but received {self.fraction!r}. Leave it out "
+                "for a tenth."
             )
 
 

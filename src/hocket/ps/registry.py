@@ -197,7 +197,8 @@ class Registry:
         known = self._made.get(name) if name is not None else None
         if known is not None and not exist_ok:
             raise ValueError(
-                f"There is a variable named {name!r} already. Choose another name, leave it out, or write exist_ok=True for the one that is there."
+                f"There is a variable named {name!r} already. Choose another name, leave it out, or write "
+                "exist_ok=True for the one that is there."
             )
         return known
 
@@ -205,8 +206,9 @@ class Registry:
         limit = int(node.count_memory() * MEMORY_SHARE)
         if self._nbytes + nbytes > limit:
             raise errors.CapacityError(
-                f"The variable `{name}` takes {nbytes / 2**30:.1f} GiB with its optimizer's slots, and others take {self._nbytes / 2**30:.1f}, but this machine "
-                f"has {limit / 2**30:.1f} GiB for variables. Use fewer rows, a smaller dim or float32, or ps.Embedding(None, dim, capacity=...) with an eviction."
+                f"The variable `{name}` takes {nbytes / 2**30:.1f} GiB with its optimizer's slots, and others take "
+                f"{self._nbytes / 2**30:.1f}, but this machine has {limit / 2**30:.1f} GiB for variables. Use fewer "
+                "rows, a smaller dim or float32, or ps.Embedding(None, dim, capacity=...) with an eviction."
             )
         self._nbytes += nbytes
 
@@ -277,7 +279,8 @@ def _check_same(known: records.VariableRecord, is_same: bool, asked: str) -> rec
             else f"{known.dtype}{list(known.shape)}"
         )
         raise ValueError(
-            f"There is a variable `{known.name}` already, but it is {there}, and {asked} was asked for. Choose another name."
+            f"There is a variable `{known.name}` already, but it is {there}, and {asked} was asked for. Choose "
+            "another name."
         )
     return known
 
@@ -325,7 +328,8 @@ def _check_table(rows_count: int | None, dim: int, settings: TableSettings) -> N
     capacity = settings.capacity
     if rows_count is not None and rows_count < 1:
         raise ValueError(
-            f"A table has 1 row or more, but received {rows_count!r}. For ids of any size write ps.Embedding(None, dim, capacity=...)."
+            f"A table has 1 row or more, but received {rows_count!r}. For ids of any size write ps.Embedding(None, "
+            "dim, capacity=...)."
         )
     if dim < 1:
         raise ValueError(f"dim must be 1 or more, but received {dim!r}.")

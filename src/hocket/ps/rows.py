@@ -323,8 +323,9 @@ class TableShard:
         policy, capacity = self.spec.eviction, self.spec.rows
         if policy is None or count + len(np.unique(stay)) > capacity:
             raise errors.CapacityError(
-                f"The table `{self.spec.name}` has room for {capacity} ids on server {self.spec.server}, and {count} new ones were asked for when "
-                f"{int(self._header[COUNT])} were there. Use a larger capacity, or Embedding(..., eviction=Eviction(by='age'))."
+                f"The table `{self.spec.name}` has room for {capacity} ids on server {self.spec.server}, and {count} "
+                f"new ones were asked for when {int(self._header[COUNT])} were there. Use a larger capacity, or "
+                "Embedding(..., eviction=Eviction(by='age'))."
             )
         missing = count - (capacity - int(self._header[COUNT]))
         most = capacity - len(np.unique(stay))

@@ -19,7 +19,10 @@ from typing import Any, Final, TypeAlias, final
 from hocket.engine import contract
 from hocket.ps import closures, errors, inputs, queue, streams, worker
 
-_AFTER_FAILURE: Final = "another closure failed before it. What failed is raised by join(), done() or schedule(), once; schedule it again then."
+_AFTER_FAILURE: Final = (
+    "another closure failed before it. What failed is raised by join(), done() or schedule(), once; schedule it "
+    "again then."
+)
 
 AT_CLOSE: Final = "the coordinator was closed, or the session has ended. What it did to variables before, it did."
 """Why closures are cancelled at the end."""
@@ -279,7 +282,8 @@ class ClosureScheduler:
     def _end_undrawn(self, closure: closures.Closure) -> None:
         self.out_of_data += 1
         error = errors.OutOfDataError(
-            f"{closure.name} did not run: no worker has items left in its dataset. Begin another pass: iterator = iter(dataset)."
+            f"{closure.name} did not run: no worker has items left in its dataset. Begin another pass: iterator = "
+            "iter(dataset)."
         )
         self._open.discard(closure.number)
         self.last_end = time.monotonic()

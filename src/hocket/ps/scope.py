@@ -29,6 +29,7 @@ def get_strategy(what: str) -> Any:
     strategy = _current.get()
     if strategy is None:
         raise RuntimeError(
-            f"{what}(...) makes a variable on servers, but no strategy is in scope. Write: with strategy.scope(): v = {what}(...)"
+            f"{what}(...) makes a variable on servers, but no strategy is in scope. Write: with strategy.scope(): v = "
+            f"{what}(...)"
         )
     return strategy

@@ -144,7 +144,8 @@ def open_gate(address: links.Address) -> gate.Gate:
     """
     if not memory.is_reachable(address.gate):
         raise OSError(
-            "Snapshots and checkpoints are taken on the machine of the first server, which keeps the gate, but this process is on another. Take it in the driver."
+            "Snapshots and checkpoints are taken on the machine of the first server, which keeps the gate, but this "
+            "process is on another. Take it in the driver."
         )
     return gate.Gate(address.gate, _HOLD_SECONDS)
 

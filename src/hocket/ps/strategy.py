@@ -275,7 +275,8 @@ class ParameterServerStrategy(BaseStrategy):
         _check_rounds(self.cluster.num_workers, synchronous, backup_workers, max_staleness)
         if not mutex.is_available():
             raise OSError(
-                "Parameter servers need Linux: robust mutexes in shared memory. On this system use hocket.train's AllReduce."
+                "Parameter servers need Linux: robust mutexes in shared memory. On this system use hocket.train's "
+                "AllReduce."
             )
         count = self.cluster.num_servers
         self._nodes = memory_owners.ServerNodes(count, is_hosted=hosted)
@@ -435,7 +436,8 @@ class RemoteStrategy(BaseStrategy):
     def _get_registry(self) -> registry.Registry:
         if self.address.registry is None:
             raise RuntimeError(
-                "A closure cannot make variables. Make them in the driver, under strategy.scope(), and use them in the closure."
+                "A closure cannot make variables. Make them in the driver, under strategy.scope(), and use them in "
+                "the closure."
             )
         return registry.reach(self.address.registry)
 
@@ -453,7 +455,8 @@ def _build(gradient: object, target: object, scale: float) -> dict[int, list[rec
     if isinstance(target, embedding.Embedding):
         if not isinstance(gradient, embedding.IndexedSlices):
             raise TypeError(
-                f"The gradient of the table `{target.name}` is IndexedSlices(values, ids), but received {type(gradient).__name__}. A table's gradient names its rows."
+                f"The gradient of the table `{target.name}` is IndexedSlices(values, ids), but received "
+                f"{type(gradient).__name__}. A table's gradient names its rows."
             )
         return target.build_operations(gradient, scale)
     if not isinstance(target, variable.BaseVariable):
@@ -466,7 +469,8 @@ def _build(gradient: object, target: object, scale: float) -> dict[int, list[rec
 def _check_settings(optimizer: object, max_staleness: object, bad_gradients: str, timeout_s: float) -> None:
     if optimizer is not None and not isinstance(optimizer, optimizers.Optimizer):
         raise TypeError(
-            f"optimizer must be one of hocket.ps, such as ps.SGD(lr=0.1), but received {optimizer!r}: servers apply updates without a framework."
+            f"optimizer must be one of hocket.ps, such as ps.SGD(lr=0.1), but received {optimizer!r}: servers apply "
+            "updates without a framework."
         )
     if max_staleness is not None and (
         isinstance(max_staleness, bool) or not isinstance(max_staleness, int) or max_staleness < 0
@@ -478,7 +482,8 @@ def _check_settings(optimizer: object, max_staleness: object, bad_gradients: str
         raise ValueError(f"bad_gradients must be 'raise', 'skip' or 'clip', but received {bad_gradients!r}.")
     if not timeout_s > 0:
         raise ValueError(
-            f"timeout_s must be more than 0 seconds, but received {timeout_s!r}. Leave it out for {TIMEOUT_SECONDS:.0f}."
+            f"timeout_s must be more than 0 seconds, but received {timeout_s!r}. Leave it out for "
+            f"{TIMEOUT_SECONDS:.0f}."
         )
 
 
@@ -487,11 +492,13 @@ def _check_rounds(num_workers: int, synchronous: bool, backup_workers: int, max_
         raise ValueError(f"backup_workers={backup_workers!r} is for synchronous=True: other pushes wait for nobody.")
     if synchronous and max_staleness is not None:
         raise ValueError(
-            f"synchronous=True has no staleness, but received max_staleness={max_staleness!r}, too. Leave one of them out."
+            f"synchronous=True has no staleness, but received max_staleness={max_staleness!r}, too. Leave one of them "
+            "out."
         )
     if not 0 <= backup_workers < num_workers:
         raise ValueError(
-            f"backup_workers must leave at least one of the {num_workers} workers to wait for, but received {backup_workers!r}."
+            f"backup_workers must leave at least one of the {num_workers} workers to wait for, but received "
+            f"{backup_workers!r}."
         )
 
 

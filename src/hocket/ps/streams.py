@@ -284,8 +284,8 @@ class PerWorker:
             raise BadInputError(context.failures[self.number])
         if self.number not in context.values:
             raise ValueError(
-                "This closure uses a per-worker iterator or value that is hidden inside another object. Give it as an argument, also in a list, tuple or dict, or let the "
-                "function refer to it by itself."
+                "This closure uses a per-worker iterator or value that is hidden inside another object. Give it as "
+                "an argument, also in a list, tuple or dict, or let the function refer to it by itself."
             )
         return context.values[self.number]
 
@@ -313,7 +313,8 @@ class PerWorkerIterator(PerWorker):
         here = closure_context.get_optional_context()
         if here is None:
             raise NotImplementedError(
-                "A per-worker iterator has no items of its own: each worker draws from its part. Call next(iterator) in the function that you schedule."
+                "A per-worker iterator has no items of its own: each worker draws from its part. Call next(iterator) "
+                "in the function that you schedule."
             )
         foreign.refuse_in_graph("next(iterator)", "draws another item each time")
         return next(self._find(here))
@@ -351,7 +352,8 @@ class PerWorkerDataset:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "A per-worker dataset stays in the coordinator. Write iterator = iter(dataset) there, and give closures the iterator."
+            "A per-worker dataset stays in the coordinator. Write iterator = iter(dataset) there, and give closures "
+            "the iterator."
         )
 
     def __iter__(self) -> PerWorkerIterator:
@@ -362,7 +364,8 @@ class PerWorkerDataset:
         """
         if closure_context.get_optional_context() is not None:
             raise RuntimeError(
-                "iter(per_worker_dataset) was called in a closure. Call it in the coordinator, and give the iterator to the closure."
+                "iter(per_worker_dataset) was called in a closure. Call it in the coordinator, and give the iterator "
+                "to the closure."
             )
         return self._begin()
 

@@ -73,8 +73,9 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
         for out in kwargs.get("out") or ():
             if isinstance(out, BaseVariable):
                 raise TypeError(
-                    f"`{out.name}` is a variable on a server, which an operation in place does not reach: `{out.name} += ...` would make an array of it. Write "
-                    f"{out.name}.assign_add(...), assign_sub(...) or assign(...)."
+                    f"`{out.name}` is a variable on a server, which an operation in place does not reach: `{out.name} "
+                    f"+= ...` would make an array of it. Write {out.name}.assign_add(...), assign_sub(...) or "
+                    "assign(...)."
                 )
         return getattr(ufunc, method)(*(_read(given) for given in inputs), **kwargs)
 
@@ -86,7 +87,8 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
 
     def __setitem__(self, index: object, value: object) -> NoReturn:
         raise TypeError(
-            f"`{self.name}` is a variable on a server, and is not assigned to by parts. Use {self.name}.scatter_update(rows, values), or assign(value) for the whole."
+            f"`{self.name}` is a variable on a server, and is not assigned to by parts. Use "
+            f"{self.name}.scatter_update(rows, values), or assign(value) for the whole."
         )
 
     def __len__(self) -> int:
@@ -195,8 +197,8 @@ class BaseVariable(handles.Handle, numpy.lib.mixins.NDArrayOperatorsMixin, abc.A
             return None
         if self.optimizer is None:
             raise ValueError(
-                f"`{self.name}` has no optimizer, so it takes no gradients. Write ps.Variable(..., optimizer=ps.SGD(lr=0.1)), or "
-                "ParameterServerStrategy(..., optimizer=...) for all."
+                f"`{self.name}` has no optimizer, so it takes no gradients. Write ps.Variable(..., "
+                "optimizer=ps.SGD(lr=0.1)), or ParameterServerStrategy(..., optimizer=...) for all."
             )
         if gradient.shape != self.shape:
             raise ValueError(

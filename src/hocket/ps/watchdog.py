@@ -43,7 +43,10 @@ def _watch(watched: workers.Workers, seconds: float) -> None:
 def _describe(seconds: float, running: list[str], found: list[tuple[int, dispatcher.WorkerDispatcher]]) -> str:
     names = ", ".join(sorted(set(running)))
     parts = [
-        f"hocket.ps: no closure has ended for {seconds:g} s, and {len(running)} are with the workers: {names}. What everybody is doing:",
+        (
+            f"hocket.ps: no closure has ended for {seconds:g} s, and {len(running)} are with the workers: {names}. "
+            "What everybody is doing:"
+        ),
         f"The coordinator (pid {os.getpid()}):\n{_dump_own()}",
     ]
     parts += [f"Worker {index} {_fetch(one)}" for index, one in found]

@@ -181,7 +181,8 @@ class Cluster:
             )
         if nodes[0].get("private_paths"):
             raise ValueError(
-                "The first node is the head, through which the driver joins, so it cannot have private_paths. Give them to another node."
+                "The first node is the head, through which the driver joins, so it cannot have private_paths. Give "
+                "them to another node."
             )
         self._wanted = nodes
         self._is_apart = apart
@@ -222,7 +223,8 @@ class Cluster:
             if self._is_apart:
                 if not machines.can_have_machines():
                     raise PermissionError(
-                        "apart=True needs root and iproute2, to make machines of namespaces. Leave it out: then all nodes are side by side on loopback."
+                        "apart=True needs root and iproute2, to make machines of namespaces. Leave it out: then all "
+                        "nodes are side by side on loopback."
                     )
                 self._network = stack.enter_context(machines.Network())
                 self._host = services.get_node_ip_address()
@@ -316,7 +318,8 @@ class Cluster:
             node_id = machine.stdout.readline().decode().strip() if there else ""
             if not node_id:
                 raise RuntimeError(
-                    f"A node on a machine of its own did not start within {_START_SECONDS} seconds; see what it printed. Can {machine.address} reach {self._host}?"
+                    f"A node on a machine of its own did not start within {_START_SECONDS} seconds; see what it "
+                    f"printed. Can {machine.address} reach {self._host}?"
                 )
             self._wait_for_node(node_id)
         except BaseException:

@@ -45,7 +45,8 @@ class fail_at:  # noqa: N801 (it reads as a verb: `with fail_at(...)`)
             raise ValueError(f"action must be one of {list(faults.ACTIONS)}, but received {action!r}.")
         if action in faults.DAMAGES and point not in faults.DATA_POINTS:
             raise ValueError(
-                f"action {action!r} damages bytes, and none pass at {point!r}. Choose one of {sorted(faults.DATA_POINTS)}."
+                f"action {action!r} damages bytes, and none pass at {point!r}. Choose one of "
+                f"{sorted(faults.DATA_POINTS)}."
             )
         for name, number in (("hit", hit), ("times", times)):
             if number < 1:

@@ -21,7 +21,10 @@ ray = adapter.ray
 
 from ray._private import node, parameter, ray_constants
 
-PROGRAM = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from hocket.testing import machine_node; machine_node.main()"
+PROGRAM = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from hocket.testing import "
+    "machine_node; machine_node.main()"
+)
 """What starts it: a machine finds this package where it is here."""
 
 LOOK_SECONDS = 0.05

@@ -66,8 +66,8 @@ class ScalingConfig:
         accelerator: object = self.accelerator_type
         if accelerator is not None and (not isinstance(accelerator, str) or not accelerator):
             raise ValueError(
-                f"accelerator_type must be the name of an accelerator, but received {self.accelerator_type!r}. Write 'A100', or leave it "
-                "out for any."
+                f"accelerator_type must be the name of an accelerator, but received {self.accelerator_type!r}. Write "
+                "'A100', or leave it out for any."
             )
         if self.placement_strategy not in node.STRATEGIES:
             raise ValueError(
@@ -78,13 +78,14 @@ class ScalingConfig:
         for name, amount in given.items():
             if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
                 raise ValueError(
-                    f"resources_per_worker[{name!r}] must be a number that is 0 or more, but received {amount!r}. Leave the key out "
-                    "for none."
+                    f"resources_per_worker[{name!r}] must be a number that is 0 or more, but received {amount!r}. "
+                    "Leave the key out for none."
                 )
         gpus = given.get("GPU")
         if self.use_gpu and gpus == 0:
             raise ValueError(
-                "use_gpu=True needs GPUs, but resources_per_worker['GPU'] is 0. Leave that key out, or set use_gpu=False."
+                "use_gpu=True needs GPUs, but resources_per_worker['GPU'] is 0. Leave that key out, or set "
+                "use_gpu=False."
             )
         if not self.use_gpu and gpus:
             raise ValueError(
@@ -137,8 +138,8 @@ class ScalingConfig:
         parts = given if isinstance(given, tuple) and len(given) == 2 else (given,)
         if not all(isinstance(part, int) and not isinstance(part, bool) for part in parts):
             raise TypeError(
-                f"num_workers must be an int, or two for an elastic group, but received {given!r}. Write num_workers=2, or "
-                "num_workers=(1, 4)."
+                f"num_workers must be an int, or two for an elastic group, but received {given!r}. Write "
+                "num_workers=2, or num_workers=(1, 4)."
             )
         if parts[0] < 0:
             raise ValueError(
@@ -147,8 +148,8 @@ class ScalingConfig:
             )
         if len(parts) == 2 and not 1 <= parts[0] <= parts[1]:
             raise ValueError(
-                f"num_workers=(least, most) must be 1 or more, and the least first, but received {given}. Write num_workers=(1, 4), or "
-                "0 to run the training function in this process."
+                f"num_workers=(least, most) must be 1 or more, and the least first, but received {given}. Write "
+                "num_workers=(1, 4), or 0 to run the training function in this process."
             )
 
 
@@ -186,11 +187,13 @@ class FailureConfig:
                 raise TypeError(f"{name} must be an int, but received {value!r}. Write {name}=3.")
             if value < -1:
                 raise ValueError(
-                    f"{name} must be -1 (without end), 0 or more, but received {value}. Leave it out for {getattr(type(self), name)}."
+                    f"{name} must be -1 (without end), 0 or more, but received {value}. Leave it out for "
+                    f"{getattr(type(self), name)}."
                 )
         if not self.preemption_grace_s >= 0:
             raise ValueError(
-                f"preemption_grace_s must be 0 or more seconds, but received {self.preemption_grace_s!r}. Leave it out for 0."
+                f"preemption_grace_s must be 0 or more seconds, but received {self.preemption_grace_s!r}. Leave it "
+                "out for 0."
             )
 
 
@@ -214,7 +217,8 @@ class LoggingConfig:
         given: Any = self.log_level
         if not isinstance(given, str) or given.upper() not in logging.getLevelNamesMapping():
             raise ValueError(
-                f"log_level must be one of {sorted(logging.getLevelNamesMapping())}, but received {given!r}. Leave it out for 'INFO'."
+                f"log_level must be one of {sorted(logging.getLevelNamesMapping())}, but received {given!r}. Leave it "
+                "out for 'INFO'."
             )
         object.__setattr__(self, "log_level", given.upper())
 
@@ -244,8 +248,8 @@ class CheckpointConfig:
         refusals.check_fields(self)
         if self.num_to_keep is not None and self.num_to_keep < 1:
             raise ValueError(
-                f"num_to_keep must be 1 or more, or None to keep all, but received {self.num_to_keep}. To save none, report "
-                "without a checkpoint."
+                f"num_to_keep must be 1 or more, or None to keep all, but received {self.num_to_keep}. To save none, "
+                "report without a checkpoint."
             )
         check_score_order(self.checkpoint_score_order)
 
@@ -298,13 +302,14 @@ class RunConfig:
         self._fill_in()
         if self.name is not None and (self.name in ("", ".", "..") or {"/", "\0"} & {*self.name}):
             raise ValueError(
-                f"name must be the name of one folder, but received {self.name!r}. Put the folders above it into storage_path."
+                f"name must be the name of one folder, but received {self.name!r}. Put the folders above it into "
+                "storage_path."
             )
         for callback in self.callbacks:
             if not isinstance(callback, callbacks_module.UserCallback):
                 raise TypeError(
-                    f"callbacks must be instances of hocket.train.UserCallback, but received {callback!r}. Inherit from it, and "
-                    "pass an instance."
+                    f"callbacks must be instances of hocket.train.UserCallback, but received {callback!r}. Inherit "
+                    "from it, and pass an instance."
                 )
 
     def _fill_in(self) -> None:
@@ -327,7 +332,8 @@ class RunConfig:
                 )
         if not isinstance(self.worker_runtime_env, Mapping):
             raise TypeError(
-                f"worker_runtime_env must be a dict, but received {self.worker_runtime_env!r}. Write {{'env_vars': {{'NAME': 'value'}}}}."
+                f"worker_runtime_env must be a dict, but received {self.worker_runtime_env!r}. Write {{'env_vars': "
+                "{'NAME': 'value'}}."
             )
 
 

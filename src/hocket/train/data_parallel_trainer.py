@@ -77,8 +77,8 @@ class DataParallelTrainer:
         self._takes_config = _check_function(train_loop_per_worker)
         if train_loop_config is not None and not self._takes_config:
             raise ValueError(
-                f"train_loop_config is {train_loop_config!r}, but the training function {_name(train_loop_per_worker)} takes no "
-                "argument. Give it one, or leave train_loop_config out."
+                f"train_loop_config is {train_loop_config!r}, but the training function "
+                f"{_name(train_loop_per_worker)} takes no argument. Give it one, or leave train_loop_config out."
             )
         _check_type("backend_config", backend_config, backend.BackendConfig)
         _check_type("scaling_config", scaling_config, configs.ScalingConfig)
@@ -196,12 +196,14 @@ def _check_function(function: object) -> bool:
     """Check a training function; return whether it takes the configuration."""
     if not callable(function):
         raise TypeError(
-            f"train_loop_per_worker must be a function, but received {function!r}. Pass the function itself, without calling it."
+            f"train_loop_per_worker must be a function, but received {function!r}. Pass the function itself, without "
+            "calling it."
         )
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         kind = "a coroutine" if inspect.iscoroutinefunction(function) else "a generator"
         raise TypeError(
-            f"train_loop_per_worker must run when it is called, but {_name(function)} only makes {kind}. Write a function that runs it, as with asyncio.run(...), or a loop over it."
+            f"train_loop_per_worker must run when it is called, but {_name(function)} only makes {kind}. Write a "
+            "function that runs it, as with asyncio.run(...), or a loop over it."
         )
     try:
         signature = inspect.signature(function)

@@ -81,10 +81,14 @@ class PreemptionError(TrainingFailedError):
         who = f"Rank {ranks[0]} was" if len(ranks) == 1 else f"Ranks {ranks} were"
         if self.drain_timed_out:
             return (
-                f"{who} told to end (SIGTERM), and nothing was committed before the time was over. Report a checkpoint when "
-                "hocket.train.get_preemption_info() returns something, or report checkpoints more often."
+                f"{who} told to end (SIGTERM), and nothing was committed before the time was over. Report a "
+                "checkpoint when hocket.train.get_preemption_info() returns something, or report checkpoints more "
+                "often."
             )
-        return f"{who} told to end (SIGTERM). The run's folder has its last checkpoint: fit with the same name and storage_path goes on from it."
+        return (
+            f"{who} told to end (SIGTERM). The run's folder has its last checkpoint: fit with the same name and "
+            "storage_path goes on from it."
+        )
 
 
 class TransferError(TrainingFailedError):

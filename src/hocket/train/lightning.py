@@ -108,13 +108,13 @@ def prepare_trainer(trainer: Any) -> Any:
     """
     if not isinstance(trainer.strategy, RayDDPStrategy):
         raise RuntimeError(  # noqa: TRY004 (Ray's)
-            f"prepare_trainer() takes a Trainer with strategy=RayDDPStrategy(), but its strategy is a {type(trainer.strategy).__name__}. Pass that "
-            "strategy to the Trainer."
+            "prepare_trainer() takes a Trainer with strategy=RayDDPStrategy(), but its strategy is a "
+            f"{type(trainer.strategy).__name__}. Pass that strategy to the Trainer."
         )
     environment = trainer.strategy.cluster_environment
     if not isinstance(environment, RayLightningEnvironment):
         raise RuntimeError(  # noqa: TRY004 (Ray's)
-            f"prepare_trainer() takes a Trainer with plugins=[RayLightningEnvironment()], but its environment is a {type(environment).__name__}. Pass that "
-            "plugin to the Trainer."
+            "prepare_trainer() takes a Trainer with plugins=[RayLightningEnvironment()], but its environment is a "
+            f"{type(environment).__name__}. Pass that plugin to the Trainer."
         )
     return trainer

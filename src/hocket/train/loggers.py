@@ -218,8 +218,8 @@ class MLflowLogger(_Logger):
     ) -> None:
         if experiment_name is not None and experiment_id is not None:
             raise ValueError(
-                f"experiment_name and experiment_id cannot both be given, but received {experiment_name!r} and {experiment_id!r}. Leave "
-                "one out."
+                f"experiment_name and experiment_id cannot both be given, but received {experiment_name!r} and "
+                f"{experiment_id!r}. Leave one out."
             )
         super().__init__(step_key)
         self._mlflow = mlflow.import_client()

@@ -5,27 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
-_TIMES = "{name} is not supported, as in Ray Train: the training function decides when it saves. Pass a checkpoint to report()."
+_TIMES = (
+    "{name} is not supported, as in Ray Train: the training function decides when it saves. Pass a checkpoint "
+    "to report()."
+)
 _TPU = "TPUs are not supported: leave out use_tpu, topology and resources_per_worker['TPU'], and use CPUs or GPUs."
 _FILES = (
-    "storage_filesystem must be None, but received {value}: runs are kept in ordinary folders. Mount what is not one, and pass "
-    "the folder as storage_path."
+    "storage_filesystem must be None, but received {value}: runs are kept in ordinary folders. Mount what is not "
+    "one, and pass the folder as storage_path."
 )
 _CONFIG = "RunConfig({name}=...) is not supported, as in Ray Train."
 _CONTEXT = "TrainContext.{name}() is not supported, as in Ray Train."
 
 TABLE: Final[Mapping[str, Mapping[str, str]]] = {
     "ScalingConfig": {
-        "trainer_resources": "{name} is not supported, as in Ray Train: what drives the ranks runs in the process that called fit, and "
-        "holds nothing. Leave it out.",
-        "label_selector": "{name} is not supported, but received {value}. Give the nodes a resource of their own, and ask for it in "
-        "resources_per_worker.",
+        "trainer_resources": (
+            "{name} is not supported, as in Ray Train: what drives the ranks runs in the process that called "
+            "fit, and holds nothing. Leave it out."
+        ),
+        "label_selector": (
+            "{name} is not supported, but received {value}. Give the nodes a resource of their own, and ask "
+            "for it in resources_per_worker."
+        ),
         "use_tpu": _TPU,
         "topology": _TPU,
     },
     "FailureConfig": {
         "fail_fast": "{name} is not supported, as in Ray Train. Write max_failures=0, which is the default.",
-        "relax_collectives_on_preemption": "{name} is not supported: report() and barrier() always take all ranks. Leave it out.",
+        "relax_collectives_on_preemption": (
+            "{name} is not supported: report() and barrier() always take all ranks. Leave it out."
+        ),
     },
     "CheckpointConfig": {"checkpoint_frequency": _TIMES, "checkpoint_at_end": _TIMES},
     "RunConfig": {
@@ -39,20 +48,30 @@ TABLE: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Result": {
         "storage_filesystem": _FILES,
-        "filesystem": "Result.filesystem does not exist: runs are kept in ordinary folders, and this one in {value}. Use pathlib or "
-        "shutil on Result.path, or pyarrow.fs.LocalFileSystem() where pyarrow is wanted.",
+        "filesystem": (
+            "Result.filesystem does not exist: runs are kept in ordinary folders, and this one in {value}. Use "
+            "pathlib or shutil on Result.path, or pyarrow.fs.LocalFileSystem() where pyarrow is wanted."
+        ),
         "config": "Result.config does not exist for a training run. What it was configured with is what you gave to "
         "train_loop_config; to have it in the result, report it as a metric.",
     },
     "DataParallelTrainer": {
         "metadata": "{name} is not supported, as in Ray Train. Put it into train_loop_config, or store it with "
         "Checkpoint.set_metadata.",
-        "resume_from_checkpoint": "{name} is not supported, as in Ray Train. Pass the checkpoint's path in train_loop_config and load "
-        "it in the training function; to go on with an earlier run, give its RunConfig(name=..., storage_path=...).",
-        "restore": "{value}.restore() is not supported, as in Ray Train. Make the trainer again with RunConfig(name=..., "
-        "storage_path=...) of the run, and call fit(): get_checkpoint() then returns its latest checkpoint.",
-        "can_restore": "{value}.can_restore() is not supported, as in Ray Train. Leave it out: fit() goes on with the run of that "
-        "name if there is one, and begins it if there is none.",
+        "resume_from_checkpoint": (
+            "{name} is not supported, as in Ray Train. Pass the checkpoint's path in train_loop_config and "
+            "load it in the training function; to go on with an earlier run, give its RunConfig(name=..., "
+            "storage_path=...)."
+        ),
+        "restore": (
+            "{value}.restore() is not supported, as in Ray Train. Make the trainer again with "
+            "RunConfig(name=..., storage_path=...) of the run, and call fit(): get_checkpoint() then returns its "
+            "latest checkpoint."
+        ),
+        "can_restore": (
+            "{value}.can_restore() is not supported, as in Ray Train. Leave it out: fit() goes on with the run "
+            "of that name if there is one, and begins it if there is none."
+        ),
     },
     "TrainContext": {
         "get_metadata": _CONTEXT + " Put it into train_loop_config.",

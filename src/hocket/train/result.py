@@ -80,8 +80,8 @@ class Result:
         manager = checkpoint_manager.CheckpointManager(run_storage, configs.CheckpointConfig())
         if not manager.committed:
             raise RuntimeError(
-                f"The folder {str(folder)!r} holds no whole checkpoint, so nothing of a run can be read from it. Pass the path of a run "
-                "(Result.path), not of one of its checkpoints."
+                f"The folder {str(folder)!r} holds no whole checkpoint, so nothing of a run can be read from it. Pass "
+                "the path of a run (Result.path), not of one of its checkpoints."
             )
         history = [record.metrics for record in manager.committed]
         return build(manager, history, run_storage, None)
@@ -139,7 +139,8 @@ class Result:
         ]
         if not with_metric:
             raise ValueError(
-                f"No checkpoint was reported with the metric {metric!r}. The last one has {sorted(self._committed[-1].metrics)}."
+                f"No checkpoint was reported with the metric {metric!r}. The last one has "
+                f"{sorted(self._committed[-1].metrics)}."
             )
         return checkpoint_manager.sort_by_metric(with_metric, metric, mode)[0].checkpoint
 

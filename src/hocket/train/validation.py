@@ -51,12 +51,13 @@ class ValidationTaskConfig:
             json.dumps(self.fn_kwargs)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"fn_kwargs must hold what JSON can hold, but received {given!r}: {error}. Pass plain values, and have the function "
-                "load what is larger."
+                f"fn_kwargs must hold what JSON can hold, but received {given!r}: {error}. Pass plain values, and "
+                "have the function load what is larger."
             ) from error
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise ValueError(
-                f"timeout_s must be more than 0 seconds, or None for any time, but received {self.timeout_s!r}. Leave it out for None."
+                f"timeout_s must be more than 0 seconds, or None for any time, but received {self.timeout_s!r}. Leave "
+                "it out for None."
             )
 
 
@@ -145,7 +146,7 @@ def _validate(
     metrics: Any = fn(checkpoint, **fn_kwargs)
     if not isinstance(metrics, dict):
         raise TypeError(
-            f"A validation function must return a dict of metrics, but `{getattr(fn, '__name__', fn)}` returned {texts.safe_repr(metrics)}. Return "
-            "{'accuracy': accuracy}."
+            f"A validation function must return a dict of metrics, but `{getattr(fn, '__name__', fn)}` returned "
+            f"{texts.safe_repr(metrics)}. Return {{'accuracy': accuracy}}."
         )
     return plain.convert(metrics)

@@ -34,7 +34,8 @@ class ActorGroupMethod:
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         raise TypeError(
-            f"Methods of a group cannot be called directly. Instead of group.{self._name}(...) write group.{self._name}.remote(...)."
+            f"Methods of a group cannot be called directly. Instead of group.{self._name}(...) write "
+            f"group.{self._name}.remote(...)."
         )
 
 

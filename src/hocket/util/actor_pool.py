@@ -104,8 +104,8 @@ class ActorPool:
             refs = tuple(returned) if isinstance(returned, list) else (returned,)
             if not refs or any(type(ref) is not contract.ObjectRef for ref in refs):
                 raise TypeError(
-                    f"fn must return what actor.method.remote(...) returned, but returned {returned!r}. Write lambda actor, value: "
-                    "actor.method.remote(value)."
+                    f"fn must return what actor.method.remote(...) returned, but returned {returned!r}. Write lambda "
+                    "actor, value: actor.method.remote(value)."
                 )
         except BaseException:
             self._idle.append(actor)
@@ -132,8 +132,8 @@ class ActorPool:
         self._check_has_next()
         if self._is_disordered:
             raise ValueError(
-                "It is not allowed to call get_next() after get_next_unordered(), while earlier results are pending. Fetch the "
-                "rest with get_next_unordered() too."
+                "It is not allowed to call get_next() after get_next_unordered(), while earlier results are pending. "
+                "Fetch the rest with get_next_unordered() too."
             )
         number, call = next(iter(self._calls.items()))
         ready, _ = api.wait(list(call.refs), num_returns=len(call.refs), timeout=timeout)
@@ -143,7 +143,8 @@ class ActorPool:
             raise TimeoutError(f"Timed out waiting for result after {timeout} s. Call again, or give a longer timeout.")
         self._finish(number)
         raise TimeoutError(
-            f"Timed out waiting for result after {timeout} s. The task {call.refs[0]} has been ignored: its result is dropped."
+            f"Timed out waiting for result after {timeout} s. The task {call.refs[0]} has been ignored: its result is "
+            "dropped."
         )
 
     def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
@@ -170,8 +171,8 @@ class ActorPool:
         for number in numbers.values():
             self._finish(number)
         raise TimeoutError(
-            f"Timed out waiting for result after {timeout} s. All {count} running calls have been ignored: their results are "
-            "dropped."
+            f"Timed out waiting for result after {timeout} s. All {count} running calls have been ignored: their "
+            "results are dropped."
         )
 
     def _check_has_next(self) -> None:
@@ -179,7 +180,8 @@ class ActorPool:
             raise StopIteration("No more results to get")
         if not self._calls:
             raise ValueError(
-                f"{len(self._unsubmitted)} values wait for an actor, but the pool has none. Give it one with push(actor)."
+                f"{len(self._unsubmitted)} values wait for an actor, but the pool has none. Give it one with "
+                "push(actor)."
             )
 
     def _fetch(self, number: int) -> object:

@@ -99,7 +99,8 @@ def map_unordered(
     """
     if not callable(getattr(fn, "remote", None)):
         raise TypeError(
-            f"map_unordered takes a remote function or an actor's method, but received {fn!r}. Decorate it with @hocket.remote."
+            f"map_unordered takes a remote function or an actor's method, but received {fn!r}. Decorate it with "
+            "@hocket.remote."
         )
     if backpressure_size is not None and backpressure_size < 1:
         raise ValueError(

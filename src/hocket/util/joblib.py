@@ -15,7 +15,8 @@ try:
     from joblib import parallel
 except ImportError as error:
     raise ImportError(
-        "hocket.util.joblib needs joblib, which cannot be imported. Run pip install joblib; it also comes with scikit-learn."
+        "hocket.util.joblib needs joblib, which cannot be imported. Run pip install joblib; it also comes with "
+        "scikit-learn."
     ) from error
 
 

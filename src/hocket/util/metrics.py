@@ -98,7 +98,8 @@ class Metric:
         missing = [key for key in self._tag_keys if key not in found]
         if missing:
             raise ValueError(
-                f"Missing value for tag key(s): {','.join(missing)}. Give them as tags={{...}} or with set_default_tags."
+                f"Missing value for tag key(s): {','.join(missing)}. Give them as tags={{...}} or with "
+                "set_default_tags."
             )
         for key in self._tag_keys:
             _check_tag_value(found[key])
@@ -202,7 +203,8 @@ class Histogram(Metric):
         for index, boundary in enumerate(boundaries):
             if not boundary > 0:
                 raise ValueError(
-                    f"Invalid `boundaries` argument at index {index}, {boundaries}. Use positive values for the arguments."
+                    f"Invalid `boundaries` argument at index {index}, {boundaries}. Use positive values for the "
+                    "arguments."
                 )
             if index and not boundary > boundaries[index - 1]:
                 raise ValueError(
@@ -247,7 +249,8 @@ def _build_text_name(name: str) -> str:
     text_name = _INVALID.sub("_", name)
     if text_name != name:
         warnings.warn(
-            f"{name!r} cannot be a name in Prometheus' format; it is written as {text_name!r}. Use letters, digits, _ and :.",
+            f"{name!r} cannot be a name in Prometheus' format; it is written as {text_name!r}. Use letters, digits, _ "
+            "and :.",
             stacklevel=4,
         )
     return text_name

@@ -258,8 +258,8 @@ def _list(
 def _check_address(address: str | None) -> None:
     if address not in (None, "auto", "local"):
         raise ValueError(
-            f"address must be None, 'auto' or 'local', but received {address!r}: the state API shows the session of this "
-            "process. For the sessions of other processes, run `hocket status`."
+            f"address must be None, 'auto' or 'local', but received {address!r}: the state API shows the session of "
+            "this process. For the sessions of other processes, run `hocket status`."
         )
 
 
@@ -335,7 +335,8 @@ def _build_list(kind: str, record_type: type[S], field: str, what: str) -> _List
         raise_on_missing_output: For Ray programs; nothing is ever missing.
 
     Raises:
-        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is below 1.
+        ValueError: A filter names no field, or compares with something else than ``=`` and ``!=``; the limit is
+            below 1.
     """,
     )
 

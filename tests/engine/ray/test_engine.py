@@ -401,7 +401,7 @@ def test_stop_iteration_and_an_error_without_a_text(ray_session: hocket.SessionC
 
 def test_a_session_ends_with_the_user_s_own_ray_shutdown(run_driver: Any) -> None:
     done = run_driver(
-        "import hocket, ray\nhocket.init(num_cpus=1, engine='ray')\nray.shutdown()\n"
-        "try:\n    hocket.put(1)\nexcept hocket.exceptions.SessionClosedError:\n    print('closed')\nhocket.shutdown()\n"
+        "import hocket, ray\nhocket.init(num_cpus=1, engine='ray')\nray.shutdown()\ntry:\n    hocket.put(1)\nexcept "
+        "hocket.exceptions.SessionClosedError:\n    print('closed')\nhocket.shutdown()\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")

@@ -43,12 +43,9 @@ def test_processes_of_a_folder() -> None:
 
 def test_driver_that_is_killed() -> None:
     script = (
-        "import subprocess, sys, time\n"
-        "from hocket.engine.ray import folders\n"
-        "place = folders.Folder()\n"
-        "child = subprocess.Popen(sys.argv[1:], env=place.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)\n"
-        "print(place.path, child.pid, place._sweeper.pid, flush=True)\n"
-        "time.sleep(100)\n"
+        "import subprocess, sys, time\nfrom hocket.engine.ray import folders\nplace = folders.Folder()\nchild = "
+        "subprocess.Popen(sys.argv[1:], env=place.environment, stdin=subprocess.DEVNULL, "
+        "stdout=subprocess.DEVNULL)\nprint(place.path, child.pid, place._sweeper.pid, flush=True)\ntime.sleep(100)\n"
     )
     driver = subprocess.Popen([sys.executable, "-c", script, *SLEEP], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None

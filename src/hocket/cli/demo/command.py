@@ -24,7 +24,8 @@ def run(*, num_workers: int, num_epochs: int, seed: int, engine: str, output: Pa
             else "this process"
         )
         display.OUT.print(
-            f"Training on {len(arrays['train_labels']):,} handwritten digits in {who}; {len(arrays['test_labels'])} are held out."
+            f"Training on {len(arrays['train_labels']):,} handwritten digits in {who}; {len(arrays['test_labels'])} "
+            "are held out."
         )
     with display.LiveDisplay(num_epochs, is_quiet=is_quiet) as live:
         trainer = hocket_torch.TorchTrainer(

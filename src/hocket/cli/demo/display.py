@@ -49,5 +49,6 @@ class LiveDisplay(train.UserCallback):
         self._progress.update(
             self._task,
             completed=first["epoch"],
-            description=f"loss {first['loss']:.4f}  accuracy {first['accuracy']:.4f}  {first['samples_per_second']:,.0f} samples/s",
+            description=f"loss {first['loss']:.4f}  accuracy {first['accuracy']:.4f}  "
+            f"{first['samples_per_second']:,.0f} samples/s",
         )

@@ -254,7 +254,8 @@ class LaunchAgent:
                 ranks = ", ".join(str(child.rank) for child in self._living.values())
                 rest = self._deadline - now
                 self._relay.say(
-                    f"hocket run: waiting for rank {ranks} to end, {rest:.0f} s at most (--grace); Ctrl-C ends all now.\n"
+                    f"hocket run: waiting for rank {ranks} to end, {rest:.0f} s at most (--grace); Ctrl-C ends all "
+                    "now.\n"
                 )
         if self._tell_at is not None and now >= self._tell_at:
             self._tell_at = None
@@ -276,8 +277,8 @@ class LaunchAgent:
                 self._server = None
                 status = ended.exit_code if ended.signal_number is None else -ended.signal_number
                 self._relay.say(
-                    f"hocket run: the process that serves the store at MASTER_PORT (pid {ended.pid}) ended with status {status}; "
-                    "ranks that need it now will fail. Look above and at `dmesg` for the cause.\n"
+                    f"hocket run: the process that serves the store at MASTER_PORT (pid {ended.pid}) ended with "
+                    f"status {status}; ranks that need it now will fail. Look above and at `dmesg` for the cause.\n"
                 )
 
     def _bury(self, child: Child, ended: descendants.Ended) -> None:
@@ -326,8 +327,8 @@ class LaunchAgent:
         ended = ", ".join(str(ending.rank) for ending in sorted(self._endings, key=lambda one: one.rank))
         living = ", ".join(f"{child.rank} (pid {child.pid})" for child in self._living.values())
         self._relay.say(
-            f"hocket run: rank {ended} ended {NOTICE_SECONDS:.0f} s ago, and rank {living} goes on. If it waits for one that has ended, Ctrl-C or SIGTERM ends "
-            "the launch.\n"
+            f"hocket run: rank {ended} ended {NOTICE_SECONDS:.0f} s ago, and rank {living} goes on. If it waits for "
+            "one that has ended, Ctrl-C or SIGTERM ends the launch.\n"
         )
 
     def _take_rest(self, fd: int) -> None:
@@ -361,8 +362,8 @@ class LaunchAgent:
     def give_up(self, error: OSError) -> NoReturn:
         """End everything: there is no process, descriptor or terminal to be had for a rank."""
         self._relay.say(
-            f"hocket run: {self._plan.num_workers} ranks cannot be started here: {error}. Use fewer --workers, or raise the limits "
-            "that `ulimit -a` shows.\n"
+            f"hocket run: {self._plan.num_workers} ranks cannot be started here: {error}. Use fewer --workers, or "
+            "raise the limits that `ulimit -a` shows.\n"
         )
         self.finish()
         self._end_at_once()

@@ -145,8 +145,9 @@ class Front:
         descendants.end_all()
         name = signal.Signals(signal_number).name
         print(
-            f"hocket run: the process that keeps the ranks was killed by signal {signal_number} ({name}), and all ranks have "
-            "ended with it. It uses little memory itself, so look for who sent the signal, or at `dmesg`; then run it again.",
+            f"hocket run: the process that keeps the ranks was killed by signal {signal_number} ({name}), and all "
+            "ranks have ended with it. It uses little memory itself, so look for who sent the signal, or at `dmesg`; "
+            "then run it again.",
             file=sys.stderr,
         )
         return 1
@@ -165,7 +166,8 @@ def find_script(target: str) -> str:
         return main
     if not os.path.exists(target):
         raise ValueError(
-            f"there is no script {target!r} (looked in {os.getcwd()}). Check the path; for a module write -m before its name."
+            f"there is no script {target!r} (looked in {os.getcwd()}). Check the path; for a module write -m before "
+            "its name."
         )
     try:
         return target if plans.is_plain_script(target) else ""
@@ -228,7 +230,8 @@ def parse_workers(text: str) -> int:
         return gpus or node.count_cpus()
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(
-            f"--workers must be a whole number that is 1 or more, or auto, cpu or gpu, but received {text!r}. Try --workers 2."
+            f"--workers must be a whole number that is 1 or more, or auto, cpu or gpu, but received {text!r}. Try "
+            "--workers 2."
         )
     return int(text)
 

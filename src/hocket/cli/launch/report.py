@@ -129,7 +129,10 @@ def _advise(first: Ending, max_restarts: int) -> str:
     if death.out_of_memory:
         return "The kernel's out-of-memory killer was at work: use smaller batches, or fewer --workers."
     if death.signal_number == signal.SIGKILL:
-        return "SIGKILL comes from outside, most often for want of memory: see `dmesg`, try smaller batches or fewer --workers."
+        return (
+            "SIGKILL comes from outside, most often for want of memory: see `dmesg`, try smaller batches or "
+            "fewer --workers."
+        )
     if death.signal_number in _CRASHES:
         return "Native code crashed: the stack shows which call; try it alone with --workers 1."
     if max_restarts:

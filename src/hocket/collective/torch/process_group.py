@@ -148,7 +148,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _reduce_scatter(self, output: torch.Tensor, parts: Sequence[torch.Tensor], opts: object) -> None:
         if any(part.numel() != output.numel() for part in parts):
             raise ValueError(
-                f"reduce_scatter needs parts of the output's size, {output.numel()}, but received {[part.numel() for part in parts]}. Pad them."
+                f"reduce_scatter needs parts of the output's size, {output.numel()}, but received "
+                f"{[part.numel() for part in parts]}. Pad them."
             )
         op, is_whole_mean = tensors.split_mean(tensors.find_op(opts), output)
         if self._is_apart:
@@ -251,8 +252,8 @@ class ProcessGroup(dist.ProcessGroup):
         for which, given, sizes in (("output", output, output_sizes), ("input", tensor, input_sizes)):
             if not sizes and len(given) % self._size:
                 raise ValueError(
-                    f"all_to_all_single() has no {which}_split_sizes, so {self._size} ranks share the rows of the {which} evenly, but there are {len(given)}. "
-                    f"Pass {which}_split_sizes, or pad the tensor."
+                    f"all_to_all_single() has no {which}_split_sizes, so {self._size} ranks share the rows of the "
+                    f"{which} evenly, but there are {len(given)}. Pass {which}_split_sizes, or pad the tensor."
                 )
         whole = tensors.lay_out(output)
         self.alltoall(

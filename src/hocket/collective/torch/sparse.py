@@ -28,7 +28,8 @@ def all_reduce(group: Any, tensor: torch.Tensor, op: ReduceOp) -> None:
     """
     if op not in (ReduceOp.SUM, ReduceOp.MEAN):
         raise ValueError(
-            f"Sparse tensors can be summed or averaged, but received op={op.name}. Make them dense with .to_dense() first."
+            f"Sparse tensors can be summed or averaged, but received op={op.name}. Make them dense with .to_dense() "
+            "first."
         )
     own = tensor.detach().coalesce()
     facts = torch.zeros(MAX_DIMS + 2, dtype=torch.int64)

@@ -50,8 +50,8 @@ class ObjectAccess(submission.Submission):
             raise rules.build_timeout_error(len(missing), len(wanted), timeout_s)
         if missing:
             raise exceptions.DeadlockError(
-                f"{len(missing)} objects can never be made: nothing that would make them can run. Look for a task that waits for "
-                "itself, or for a placement group that is not reserved."
+                f"{len(missing)} objects can never be made: nothing that would make them can run. Look for a task "
+                "that waits for itself, or for a placement group that is not reserved."
             )
 
     def _turn_until(self, is_enough: Callable[[], bool], timeout_s: float | None) -> None:

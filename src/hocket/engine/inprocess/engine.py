@@ -38,9 +38,14 @@ class InProcessEngine(access.ObjectAccess):
     name = "inprocess"
     limits: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "parallelism": "A task runs in the thread of whoever asks for it, so the driver cannot do something else while it runs or waits. "
-            "A generator runs to its end, so one without an end does not return.",
-            "processes": "There are no worker processes, which could be told apart, looked at, killed, or given what a process has.",
+            "parallelism": (
+                "A task runs in the thread of whoever asks for it, so the driver cannot do something else while "
+                "it runs or waits. A generator runs to its end, so one without an end does not return."
+            ),
+            "processes": (
+                "There are no worker processes, which could be told apart, looked at, killed, or given what a "
+                "process has."
+            ),
         }
     )
 

@@ -167,7 +167,8 @@ class Execution(base.InProcessState):
         results = tuple(result) if count else ()
         if len(results) != count:
             raise ValueError(
-                f"Task `{task.options.name}` has num_returns={count} but returned {len(results)} values. Return exactly {count}."
+                f"Task `{task.options.name}` has num_returns={count} but returned {len(results)} values. Return "
+                f"exactly {count}."
             )
         return results
 

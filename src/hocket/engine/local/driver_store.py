@@ -393,8 +393,8 @@ class DriverStore(ObjectTable):
         else:
             folder = self._get_folder()
             why = (
-                f"that is too little, and {folder} does not take it either ({reason}; {spill.find_free_bytes(folder):,} bytes free, "
-                f"{spilled:,} in use for objects)"
+                f"that is too little, and {folder} does not take it either ({reason}; "
+                f"{spill.find_free_bytes(folder):,} bytes free, {spilled:,} in use for objects)"
             )
         text = f"No room for an object of {size:,} bytes. Of {self.limit:,} bytes of memory {free:,} are free; {why}."
         if lines:

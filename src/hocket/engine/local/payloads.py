@@ -82,9 +82,9 @@ def _check_digest(payload: Payload, buffers: list[memoryview]) -> None:
     found = segments.digest(buffers)
     if found != payload[6]:
         raise exceptions.ObjectLostError(
-            f"ObjectRef({payload[2]:016x}), made at {payload[5]}, does not hold what was stored: its checksum is {found:08x} "
-            f"and was {payload[6]:08x}. Something wrote to its memory or its file: look for native code that writes past the "
-            "end of an array, and for a faulty disk."
+            f"ObjectRef({payload[2]:016x}), made at {payload[5]}, does not hold what was stored: its checksum is "
+            f"{found:08x} and was {payload[6]:08x}. Something wrote to its memory or its file: look for native code "
+            "that writes past the end of an array, and for a faulty disk."
         )
 
 

@@ -52,8 +52,9 @@ class GuardianProcess:
         loading = os.environ.get(late.LOADING)
         if loading is not None:  # else each session would start the next
             raise RuntimeError(
-                f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours called like a library? Call it something else, or put "
-                "what it does under `if __name__ == '__main__':`."
+                f"A session was opened by an import, while {loading!r} was loaded for workers. Is a program of yours "
+                "called like a library? Call it something else, or put what it does under `if __name__ == "
+                "'__main__':`."
             )
         descriptors.reserve_standard()  # the program may have become a daemon since `init`
         self._status_fd = os.memfd_create("hocket-status", os.MFD_CLOEXEC)
@@ -65,7 +66,8 @@ class GuardianProcess:
                 raise
             raise OSError(
                 error.errno,
-                "This process may not write files, and shared memory is one for the system; raise the limit (ulimit -f)",
+                "This process may not write files, and shared memory is one for the system; raise the limit (ulimit "
+                "-f)",
             ) from None
         self._status = mmap.mmap(self._status_fd, messages.STATUS_BYTES)
         #: What the guardian has to say for itself: its own stderr is the workers', and belongs to the user.
@@ -95,8 +97,8 @@ class GuardianProcess:
         except (FileNotFoundError, PermissionError, TypeError) as error:
             self._close()
             raise RuntimeError(
-                f"Workers are started with sys.executable, which is {sys.executable!r}: {error}. Set it to the path of the Python "
-                "interpreter before the first remote call."
+                f"Workers are started with sys.executable, which is {sys.executable!r}: {error}. Set it to the path "
+                "of the Python interpreter before the first remote call."
             ) from None
         except OSError:  # no memory for a process: the session goes on without workers
             self._close()

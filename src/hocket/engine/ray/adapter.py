@@ -9,6 +9,6 @@ try:
     import ray as ray
 except ImportError as error:
     raise exceptions.MissingExtraError(
-        f"The Ray engine needs ray[default], and {error.name!r} cannot be imported. Run pip install 'hocket[ray]', or leave out engine='ray', address= and "
-        "HOCKET_ADDRESS to run on this machine without it."
+        f"The Ray engine needs ray[default], and {error.name!r} cannot be imported. Run pip install 'hocket[ray]', or "
+        "leave out engine='ray', address= and HOCKET_ADDRESS to run on this machine without it."
     ) from error

@@ -60,8 +60,8 @@ def parse_address(text: str) -> Address:
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or "/" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
         raise ValueError(
-            f"address must be 'auto', 'local', 'host:port' or 'ray://host:port', but received {text!r}. The port of a cluster is 6379 "
-            "unless it was started with another one; that of ray:// is 10001."
+            f"address must be 'auto', 'local', 'host:port' or 'ray://host:port', but received {text!r}. The port of a "
+            "cluster is 6379 unless it was started with another one; that of ray:// is 10001."
         )
     return Address(host, int(port), by_client)
 
@@ -101,14 +101,14 @@ def build_error(address: Address, why: str) -> exceptions.ConnectionFailedError:
     """Return the error for an address that cannot be joined."""
     if address.by_client:
         advice = (
-            "Check that the port is that of Ray Client (10001 unless the head was started with another --ray-client-server-port; the "
-            "head needs ray[client]), and that no firewall is between. On a machine of the cluster, write the address without ray://, "
-            "with the port of the head (6379)."
+            "Check that the port is that of Ray Client (10001 unless the head was started with another "
+            "--ray-client-server-port; the head needs ray[client]), and that no firewall is between. On a machine of "
+            "the cluster, write the address without ray://, with the port of the head (6379)."
         )
     else:
         advice = (
-            "Check that `ray start --head` runs there and that the port is the head's (6379 unless it was started with another "
-            "--port). From a machine that is not part of the cluster, use 'ray://host:10001'."
+            "Check that `ray start --head` runs there and that the port is the head's (6379 unless it was started "
+            "with another --port). From a machine that is not part of the cluster, use 'ray://host:10001'."
         )
     return exceptions.ConnectionFailedError(
         f"No Ray cluster can be joined at {str(address)!r}: {why.strip().rstrip('.')}. {advice}"

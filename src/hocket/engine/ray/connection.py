@@ -145,8 +145,8 @@ def _refuse_resources(request: Request, where: str) -> None:
     given = [name for name, nothing in _FOR_STARTING.items() if getattr(request, name) not in (nothing, None)]
     if given:
         raise ValueError(
-            f"{', '.join(given)} can be given only to a Ray that hocket.init starts, and the one at {where!r} runs already with what its nodes "
-            "have. Leave it out, or start the nodes with it: ray start --num-cpus=..."
+            f"{', '.join(given)} can be given only to a Ray that hocket.init starts, and the one at {where!r} runs "
+            "already with what its nodes have. Leave it out, or start the nodes with it: ray start --num-cpus=..."
         )
 
 
@@ -165,8 +165,8 @@ def _take_over(request: Request) -> Connection:
     current = str(ray.get_runtime_context().gcs_address)
     if request.address not in ("", "auto", current):
         raise ValueError(
-            f"This process is connected to the Ray at {current!r} already, by a ray.init of its own, so it cannot go to {request.address!r}. "
-            "Leave out address=, or call ray.shutdown() first."
+            f"This process is connected to the Ray at {current!r} already, by a ray.init of its own, so it cannot go "
+            f"to {request.address!r}. Leave out address=, or call ray.shutdown() first."
         )
     _compare_resources(request, current)
     _check_package_on_nodes(current)
@@ -181,8 +181,9 @@ def _compare_resources(request: Request, where: str) -> None:
     for name, amount in {**asked, **(request.resources or {})}.items():
         if amount is not None and total.get(name, 0) != amount:
             raise ValueError(
-                f"The Ray at {where!r} that this process is connected to has {name}={total.get(name, 0):g}, and hocket.init was asked for "
-                f"{amount:g}. Leave it out, or call ray.shutdown() first, so that hocket.init starts one that has."
+                f"The Ray at {where!r} that this process is connected to has {name}={total.get(name, 0):g}, and "
+                f"hocket.init was asked for {amount:g}. Leave it out, or call ray.shutdown() first, so that "
+                "hocket.init starts one that has."
             )
     missing = {
         name: text
@@ -191,8 +192,9 @@ def _compare_resources(request: Request, where: str) -> None:
     }
     if missing or request.spill_folder:
         raise ValueError(
-            f"The Ray at {where!r} that this process is connected to cannot be given {missing or {'object_spilling_directory': request.spill_folder}} "
-            "any more. Leave it out, or call ray.shutdown() first, so that hocket.init starts one that has."
+            f"The Ray at {where!r} that this process is connected to cannot be given "
+            f"{missing or {'object_spilling_directory': request.spill_folder}} any more. Leave it out, or call "
+            "ray.shutdown() first, so that hocket.init starts one that has."
         )
 
 
@@ -212,13 +214,15 @@ def _check_package_on_nodes(where: str) -> None:
         found = ray.get(read_version.remote(), timeout=WORKER_SECONDS)
     except ray.exceptions.GetTimeoutError as error:
         raise exceptions.ConnectionFailedError(
-            f"The Ray at {where!r} has not run a task that needs no CPU within {WORKER_SECONDS:g} seconds, so it is not well. See `ray status` "
-            "and the logs of its nodes, or call ray.shutdown() and let hocket.init start or join one."
+            f"The Ray at {where!r} has not run a task that needs no CPU within {WORKER_SECONDS:g} seconds, so it is "
+            "not well. See `ray status` and the logs of its nodes, or call ray.shutdown() and let hocket.init start "
+            "or join one."
         ) from error
     if found is None:
         raise exceptions.ConnectionFailedError(
-            f"The workers of the Ray at {where!r} cannot import hocket. Call hocket.init(address=...) instead of ray.init, which sends it to "
-            f"them, or pass it to yours: ray.init(runtime_env={{'py_modules': [{str(PACKAGE)!r}]}})."
+            f"The workers of the Ray at {where!r} cannot import hocket. Call hocket.init(address=...) instead of "
+            "ray.init, which sends it to them, or pass it to yours: ray.init(runtime_env={'py_modules': "
+            f"[{str(PACKAGE)!r}]}})."
         )
     versions.compare_versions(where, {"Hocket": version.__version__}, {"Hocket": found})
 
@@ -302,8 +306,8 @@ def _find_running() -> str:
     found = os.environ.get("RAY_ADDRESS") or access.read_running_address()
     if not found or found in ("auto", "local"):
         raise exceptions.ConnectionFailedError(
-            "address='auto' joins the Ray that runs on this machine, and none does. Start one with `ray start --head`, name its address, or "
-            "write hocket.init(engine='ray') for one of the session's own."
+            "address='auto' joins the Ray that runs on this machine, and none does. Start one with `ray start "
+            "--head`, name its address, or write hocket.init(engine='ray') for one of the session's own."
         )
     return found
 
@@ -370,9 +374,9 @@ def _check_versions(address: addresses.Address) -> None:
 
 def _build_token_error(address: addresses.Address, what: str) -> exceptions.ConnectionFailedError:
     return exceptions.ConnectionFailedError(
-        f"The Ray cluster at {str(address)!r} takes only drivers with its token, and the token of this process {what}. On the head, `ray "
-        "get-auth-token` shows it; here, set RAY_AUTH_TOKEN to it, or RAY_AUTH_TOKEN_PATH to a file that holds it, or write it to "
-        "~/.ray/auth_token."
+        f"The Ray cluster at {str(address)!r} takes only drivers with its token, and the token of this process "
+        f"{what}. On the head, `ray get-auth-token` shows it; here, set RAY_AUTH_TOKEN to it, or RAY_AUTH_TOKEN_PATH "
+        "to a file that holds it, or write it to ~/.ray/auth_token."
     )
 
 

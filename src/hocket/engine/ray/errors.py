@@ -51,7 +51,10 @@ _FRAME = re.compile(r"^ray::.*\n")
 """Where Ray says which process ran it, above the traceback."""
 _FIELD = re.compile(r"^\t(\w+): (.*)$", re.MULTILINE)
 
-_NO_EVIDENCE = "Ray keeps no signal, exit code or last lines of a worker; its log files are in the folder of the Ray session on its node."
+_NO_EVIDENCE = (
+    "Ray keeps no signal, exit code or last lines of a worker; its log files are in the folder of the Ray "
+    "session on its node."
+)
 
 
 def translate(error: BaseException) -> BaseException:
@@ -94,8 +97,8 @@ def _translate_task_error(error: Any) -> BaseException:
     name = _find_function(text)
     if isinstance(cause, TypeError) and _UNSENDABLE.search(str(cause)):
         return exceptions.SerializationError(
-            f"Cannot send the result of `{name}` to another process ({_strip(str(cause)).splitlines()[-1]}). Remedy: return plain data, or "
-            "give its class a __reduce__ method."
+            f"Cannot send the result of `{name}` to another process ({_strip(str(cause)).splitlines()[-1]}). Remedy: "
+            "return plain data, or give its class a __reduce__ method."
         )
     return exceptions.TaskError(name, text, cause).as_instanceof_cause()
 
@@ -117,8 +120,8 @@ def _translate_actor_error(error: Any) -> exceptions.ActorError:
     actor_id = error.actor_id or ""
     if isinstance(error, ray.exceptions.ActorUnavailableError):
         return exceptions.ActorUnavailableError(
-            f"A call was lost: the process of its actor is gone, or cannot be reached, and may come back. Nobody knows how far the call "
-            f"came; to have calls tried again, set max_task_retries. ({text})",
+            "A call was lost: the process of its actor is gone, or cannot be reached, and may come back. Nobody "
+            f"knows how far the call came; to have calls tried again, set max_task_retries. ({text})",
             actor_id=actor_id,
         )
     if error.actor_init_failed:

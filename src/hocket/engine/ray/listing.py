@@ -100,8 +100,8 @@ def find_obstacle(shape: resources.Shape, group: Any, what: str) -> str | None:
         return node.explain_infeasible(what, shape, totals[0])
     largest = " or ".join(sorted({_describe_amounts(total) for total in totals}))
     return (
-        f"{what} asks for {resources.format_demand(shape.demand)}, but no node of this cluster has so much; they have {largest}. Ask "
-        "for less, or add a larger node."
+        f"{what} asks for {resources.format_demand(shape.demand)}, but no node of this cluster has so much; they have "
+        f"{largest}. Ask for less, or add a larger node."
     )
 
 
@@ -126,8 +126,8 @@ def check_bundles(bundles: Sequence[resources.Demand], strategy: str) -> None:
     totals = _list_totals()
     if strategy == "STRICT_SPREAD" and len(bundles) > len(totals):
         raise exceptions.InfeasibleResourcesError(
-            f"A placement group with strategy STRICT_SPREAD asks for {len(bundles)} nodes, but this session has {len(totals)}. Use "
-            "strategy='SPREAD' or 'PACK'."
+            f"A placement group with strategy STRICT_SPREAD asks for {len(bundles)} nodes, but this session has "
+            f"{len(totals)}. Use strategy='SPREAD' or 'PACK'."
         )
     asked = _add_up(dict(bundle) for bundle in bundles)
     rooms = totals if strategy == "STRICT_PACK" else [_add_up(totals)]
@@ -135,8 +135,8 @@ def check_bundles(bundles: Sequence[resources.Demand], strategy: str) -> None:
     if not each_fits or not any(_fits(tuple(asked.items()), room) for room in rooms):
         have = " and ".join(map(_describe_amounts, totals))
         raise exceptions.InfeasibleResourcesError(
-            f"A placement group asks for {' + '.join(map(resources.format_demand, bundles))}, but this session has {have} in all. Ask for "
-            "less, or start with more: hocket.init(num_cpus=...)."
+            f"A placement group asks for {' + '.join(map(resources.format_demand, bundles))}, but this session has "
+            f"{have} in all. Ask for less, or start with more: hocket.init(num_cpus=...)."
         )
 
 

@@ -128,7 +128,8 @@ def reduce_native(native: object, rebuild: Callable[[object], contract.ObjectRef
         native = native.ref
     elif not (isinstance(native, (ray.ObjectRef, *_ACTORS)) or is_group(native)):
         raise exceptions.SerializationError(
-            "A generator cannot be sent to another process: it belongs to one reader. Send the references that it gives, as a list."
+            "A generator cannot be sent to another process: it belongs to one reader. Send the references that it "
+            "gives, as a list."
         )
     if isinstance(native, ray.ObjectRef) and not _is_in_rays_pickle():
         return _load, (rebuild, ray.cloudpickle.dumps(native))

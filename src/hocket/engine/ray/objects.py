@@ -58,7 +58,8 @@ class ObjectAccess(submission.Submission):
                 if not lost:
                     continue
                 failure: BaseException = exceptions.TaskPlacementGroupRemoved(
-                    f"What makes {lost[0]!r} was to run in a placement group that was removed. Keep the group until its tasks are done."
+                    f"What makes {lost[0]!r} was to run in a placement group that was removed. Keep the group until "
+                    "its tasks are done."
                 )
             except ray.exceptions.RayError as error:
                 failure = errors.translate(error)

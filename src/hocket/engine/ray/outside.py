@@ -29,17 +29,31 @@ ActorHandle: Any = common.ClientActorHandle
 ObjectRef: Any = common.ClientObjectRef
 
 LIMITS: Final[Mapping[str, str]] = {
-    "client_generators": "Through ray://, tasks and methods that yield their items one by one are refused. num_returns='dynamic', and generators that "
-    "tasks on the cluster read, work.",
-    "client_task_folders": "Through ray://, a folder can be sent for the whole session only, not in the runtime_env of a task or an actor.",
-    "client_serializers": "Through ray://, values whose classes have a serializer of register_serializer are refused; give such a class a __reduce__.",
-    "client_captures": "Through ray://, what functions and actor classes capture stays on the cluster until the session ends.",
+    "client_generators": (
+        "Through ray://, tasks and methods that yield their items one by one are refused. num_returns='dynamic', "
+        "and generators that tasks on the cluster read, work."
+    ),
+    "client_task_folders": (
+        "Through ray://, a folder can be sent for the whole session only, not in the runtime_env of a task or an actor."
+    ),
+    "client_serializers": (
+        "Through ray://, values whose classes have a serializer of register_serializer are refused; give such a "
+        "class a __reduce__."
+    ),
+    "client_captures": (
+        "Through ray://, what functions and actor classes capture stays on the cluster until the session ends."
+    ),
     "client_statistics": "Through ray://, statistics() counts handles, and no tasks.",
-    "client_pace": "Through ray://, each call waits for the server's word, which takes one round trip over the network.",
+    "client_pace": (
+        "Through ray://, each call waits for the server's word, which takes one round trip over the network."
+    ),
 }
 """What is less through Ray Client: further entries of an engine's `limits`."""
 
-_REMEDY = "Run the driver on the cluster: with hocket.init(address='auto') on one of its machines, or with `ray job submit -- python script.py`."
+_REMEDY = (
+    "Run the driver on the cluster: with hocket.init(address='auto') on one of its machines, or with `ray job "
+    "submit -- python script.py`."
+)
 
 _ANYTHING = inspect.signature(lambda *args, **kwargs: None)
 
@@ -88,8 +102,8 @@ def check_environment(given: Mapping[str, object]) -> None:
     named = [name for name in ("working_dir", "py_modules") if name in given]
     if named and is_outside():
         raise exceptions.HocketError(
-            f"runtime_env={dict(given)} of a task or actor has {' and '.join(named)}, which cannot be had through ray://. Name it for the whole session: "
-            f"hocket.init(runtime_env={{{named[0]!r}: ...}}). Or: {_REMEDY}"
+            f"runtime_env={dict(given)} of a task or actor has {' and '.join(named)}, which cannot be had through "
+            f"ray://. Name it for the whole session: hocket.init(runtime_env={{{named[0]!r}: ...}}). Or: {_REMEDY}"
         )
 
 

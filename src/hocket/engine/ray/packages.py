@@ -101,9 +101,10 @@ def check_size(folder: Path, excludes: Iterable[str], walk: Walk) -> None:
     largest = sorted(parts.items(), key=lambda item: item[1], reverse=True)[:3]
     named = ", ".join(f"{name} ({_format_bytes(size)})" for name, size in largest)
     raise ValueError(
-        f"The folder of your script, {os.fspath(folder)!r}, has {_format_bytes(total)}, and more than {_format_bytes(LIMIT_BYTES)} is not "
-        f"sent to a cluster unasked. The largest parts: {named}. Name them in a .gitignore or .rayignore there or in "
-        f"runtime_env={{'excludes': [{largest[0][0]!r}]}}, or say what to send: runtime_env={{'working_dir': 'a folder'}}."
+        f"The folder of your script, {os.fspath(folder)!r}, has {_format_bytes(total)}, and more than "
+        f"{_format_bytes(LIMIT_BYTES)} is not sent to a cluster unasked. The largest parts: {named}. Name them in a "
+        f".gitignore or .rayignore there or in runtime_env={{'excludes': [{largest[0][0]!r}]}}, or say what to send: "
+        "runtime_env={'working_dir': 'a folder'}."
     )
 
 

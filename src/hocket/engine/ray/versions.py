@@ -28,6 +28,6 @@ def compare_versions(where: str, ours: Mapping[str, str], theirs: Mapping[str, s
     facts = " and ".join(f"{name} {theirs[name]}, and this process {name} {ours[name]}" for name in different)
     remedies = "; ".join(ADVICE[name].replace("{}", theirs[name]) for name in different)
     raise exceptions.VersionMismatchError(
-        f"The cluster at {where!r} has {facts}. They must be the same. Install here what the cluster has ({remedies}), or on every "
-        "machine of the cluster what is here, and start it again."
+        f"The cluster at {where!r} has {facts}. They must be the same. Install here what the cluster has "
+        f"({remedies}), or on every machine of the cluster what is here, and start it again."
     )

@@ -111,8 +111,8 @@ class Checkpoint:
         """
         if self._fetch is not None:
             raise RuntimeError(
-                f"set_metadata() was called in a rank that has only a copy of {self._origin!r}, so it would be lost. Call it before "
-                "report(), on the checkpoint that is reported, or in the driver."
+                f"set_metadata() was called in a rank that has only a copy of {self._origin!r}, so it would be lost. "
+                "Call it before report(), on the checkpoint that is reported, or in the driver."
             )
         self._find()
         beside = self._metadata_path.with_suffix(".tmp")
@@ -132,8 +132,9 @@ class Checkpoint:
         path = self.path
         if not Path(path).is_dir():
             raise FileNotFoundError(
-                f"The checkpoint's folder {path!r} does not exist. Was it removed (CheckpointConfig.num_to_keep), was its "
-                "temporary folder closed, or is it on another machine? In a training function, get_checkpoint() fetches the run's."
+                f"The checkpoint's folder {path!r} does not exist. Was it removed (CheckpointConfig.num_to_keep), was "
+                "its temporary folder closed, or is it on another machine? In a training function, get_checkpoint() "
+                "fetches the run's."
             )
         return path
 

@@ -163,16 +163,17 @@ class Unpacker:
     def _compare(self, sent: storage.FileRecord, arrived: storage.FileRecord) -> None:
         if sent != arrived:
             raise errors.TransferError(
-                f"File {self._name!r} of {self._what} did not arrive as it was: {sent.size_bytes} bytes with sha256 {sent.sha256} were "
-                f"sent, {arrived.size_bytes} bytes with sha256 {arrived.sha256} arrived. Nothing is made of it; look for a faulty disk, "
-                "memory or network, and start again from the last committed checkpoint, as FailureConfig(max_failures=1) does."
+                f"File {self._name!r} of {self._what} did not arrive as it was: {sent.size_bytes} bytes with sha256 "
+                f"{sent.sha256} were sent, {arrived.size_bytes} bytes with sha256 {arrived.sha256} arrived. Nothing "
+                "is made of it; look for a faulty disk, memory or network, and start again from the last committed "
+                "checkpoint, as FailureConfig(max_failures=1) does."
             )
         self.files[self._name] = arrived
 
     def _tear(self, why: str) -> errors.TransferError:
         return errors.TransferError(
-            f"{self._what[0].upper()}{self._what[1:]} did not arrive whole: {why}. Nothing is made of it; start again from the last "
-            "committed checkpoint, as FailureConfig(max_failures=1) does."
+            f"{self._what[0].upper()}{self._what[1:]} did not arrive whole: {why}. Nothing is made of it; start again "
+            "from the last committed checkpoint, as FailureConfig(max_failures=1) does."
         )
 
     def finish(self) -> storage.Staged:

@@ -106,7 +106,8 @@ def open_storage(storage: Storage) -> None:
     except OSError as error:
         raise type(error)(
             error.errno,
-            f"The run's folder cannot be made ({error.strerror}). Give RunConfig(storage_path=...) a folder that you may write to; it was",
+            f"The run's folder cannot be made ({error.strerror}). Give RunConfig(storage_path=...) a folder that you "
+            "may write to; it was",
             str(storage.path),
         ) from None
 
@@ -131,8 +132,8 @@ def hold_storage(storage: Storage) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise errors.TrainingFailedError(
-                f"The run {storage.experiment_name!r} in {storage.storage_path!r} goes on already: another fit(), here or in another process, has not "
-                "returned. Wait for it, or give RunConfig(name=...) another name."
+                f"The run {storage.experiment_name!r} in {storage.storage_path!r} goes on already: another fit(), "
+                "here or in another process, has not returned. Wait for it, or give RunConfig(name=...) another name."
             ) from None
         except OSError:  # see above
             pass
@@ -222,9 +223,10 @@ def explained_if_full(target: Path) -> Iterator[None]:
         free = shutil.disk_usage(target.parent).free
         raise OSError(
             error.errno,
-            f"A checkpoint could not be saved: there is no space for it on the disk of {str(target.parent)!r}, of which {free:,} bytes are "
-            "free without it. What was committed before is whole. Free some space, give another RunConfig(storage_path=...), or keep fewer "
-            "checkpoints: CheckpointConfig(num_to_keep=...). fit with the same name goes on from the last one",
+            f"A checkpoint could not be saved: there is no space for it on the disk of {str(target.parent)!r}, of "
+            f"which {free:,} bytes are free without it. What was committed before is whole. Free some space, give "
+            "another RunConfig(storage_path=...), or keep fewer checkpoints: CheckpointConfig(num_to_keep=...). fit "
+            "with the same name goes on from the last one",
         ) from error
 
 
@@ -232,8 +234,8 @@ def check_source(source: str) -> None:
     """Raise if the folder of a checkpoint that is reported does not exist."""
     if not Path(source).is_dir():
         raise FileNotFoundError(
-            f"report() received a checkpoint whose folder {source!r} does not exist. Call report() before the temporary folder is "
-            "closed."
+            f"report() received a checkpoint whose folder {source!r} does not exist. Call report() before the "
+            "temporary folder is closed."
         )
 
 
@@ -274,7 +276,8 @@ def _enter(folder: str, source: str, outer: frozenset[tuple[int, int]]) -> froze
     number = (found.st_dev, found.st_ino)
     if number in outer:
         raise ValueError(
-            f"The checkpoint {source!r} has a link, {folder!r}, to a folder that it is in, so it has no end. Remove the link."
+            f"The checkpoint {source!r} has a link, {folder!r}, to a folder that it is in, so it has no end. Remove "
+            "the link."
         )
     return outer | {number}
 
@@ -292,7 +295,8 @@ def _check_kind(file: Path) -> None:
         kind = f"a link that leads nowhere ({error.strerror}: {str(file.readlink())!r})"
     if kind is not None:
         raise ValueError(
-            f"A checkpoint holds files and folders, but {str(file)!r} is {kind}. Remove it from the folder before report()."
+            f"A checkpoint holds files and folders, but {str(file)!r} is {kind}. Remove it from the folder before "
+            "report()."
         )
 
 
@@ -339,7 +343,8 @@ def commit(storage: Storage, name: str, parts: list[Staged], extra: Mapping[str,
     final = storage.path / name
     if final.exists():
         raise FileExistsError(
-            f"The checkpoint folder {str(final)!r} exists already. Give each report() another checkpoint_dir_name, or leave it out."
+            f"The checkpoint folder {str(final)!r} exists already. Give each report() another checkpoint_dir_name, or "
+            "leave it out."
         )
     whole = Path(parts[0].path)
     files = dict(parts[0].files)

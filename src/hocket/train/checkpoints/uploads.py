@@ -39,18 +39,19 @@ class Upload:
             )
         if self.function is not None and not callable(self.function):
             raise TypeError(
-                f"checkpoint_upload_fn must be a function of a checkpoint and a name, but received {self.function!r}. Pass the "
-                "function itself."
+                f"checkpoint_upload_fn must be a function of a checkpoint and a name, but received {self.function!r}. "
+                "Pass the function itself."
             )
         if self.mode is reported.CheckpointUploadMode.NO_UPLOAD:
             if self.function is not None:
                 raise ValueError(
-                    "checkpoint_upload_fn was given, but checkpoint_upload_mode is NO_UPLOAD, so it would not be called. Leave one out."
+                    "checkpoint_upload_fn was given, but checkpoint_upload_mode is NO_UPLOAD, so it would not be "
+                    "called. Leave one out."
                 )
             if self.deletes:
                 raise ValueError(
-                    "delete_local_checkpoint_after_upload=True with CheckpointUploadMode.NO_UPLOAD would remove the only copy. "
-                    "Leave it out."
+                    "delete_local_checkpoint_after_upload=True with CheckpointUploadMode.NO_UPLOAD would remove the "
+                    "only copy. Leave it out."
                 )
 
     @property
@@ -77,9 +78,9 @@ class Upload:
         run, folder = run_storage.path.resolve(), Path(source).resolve()
         if run.is_relative_to(folder) or folder.is_relative_to(run):
             raise ValueError(
-                f"The checkpoint's folder {source!r} would be removed after the upload, but it {'holds' if run.is_relative_to(folder) else 'lies in'} "
-                f"the run's folder {str(run)!r}. Write the checkpoint into a temporary folder, or pass "
-                "delete_local_checkpoint_after_upload=False."
+                f"The checkpoint's folder {source!r} would be removed after the upload, but it "
+                f"{'holds' if run.is_relative_to(folder) else 'lies in'} the run's folder {str(run)!r}. Write the "
+                "checkpoint into a temporary folder, or pass delete_local_checkpoint_after_upload=False."
             )
 
     def call(
@@ -94,8 +95,8 @@ class Upload:
             returned: object = self.function(checkpoint, name)
             if not isinstance(returned, checkpoint_module.Checkpoint):
                 raise ValueError(
-                    f"checkpoint_upload_fn must return the Checkpoint that it has uploaded, but returned {returned!r}. Write "
-                    "return Checkpoint(path)."
+                    "checkpoint_upload_fn must return the Checkpoint that it has uploaded, but returned "
+                    f"{returned!r}. Write return Checkpoint(path)."
                 )
             checkpoint = returned
         folder = Path(checkpoint.path)

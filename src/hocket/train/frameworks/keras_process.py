@@ -25,8 +25,8 @@ def choose_backend(name: str, num_threads: int) -> None:
     if keras is not None and keras.backend.backend() != name:
         found = keras.backend.backend()
         raise RuntimeError(
-            f"KerasConfig asks for backend={name!r}, but the processes of this session have imported Keras with {found!r}, and cannot change it. Use one "
-            "backend in a session: call hocket.shutdown() before the next."
+            f"KerasConfig asks for backend={name!r}, but the processes of this session have imported Keras with "
+            f"{found!r}, and cannot change it. Use one backend in a session: call hocket.shutdown() before the next."
         )
     os.environ["KERAS_BACKEND"] = name
     tf_config.set_threads(num_threads)

@@ -93,8 +93,8 @@ def _choose(
     missing = [name for name in names.values() if name not in logs]
     if missing:
         raise ValueError(
-            f"Keras's logs at {moment} have {', '.join(logs) or 'nothing'}, but metrics asks for {', '.join(missing)}. Name what is there, or leave "
-            "metrics out for all."
+            f"Keras's logs at {moment} have {', '.join(logs) or 'nothing'}, but metrics asks for "
+            f"{', '.join(missing)}. Name what is there, or leave metrics out for all."
         )
     return {name: _to_plain(logs[source]) for name, source in names.items()}
 

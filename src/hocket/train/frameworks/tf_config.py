@@ -154,7 +154,9 @@ def refuse_keras_3(work: object) -> None:
         return
     if found is not None:
         raise TypeError(
-            f"The training function takes along something of Keras 3 ({found[0].decode()}), but `tf.keras` is Keras 2 (tf-keras) in the ranks of a TensorFlow trainer. Write "
-            f"os.environ['{LEGACY_KERAS}'] = '1' at the top of the program, above `import tensorflow`; or make what is Keras's inside the training function; or train with "
-            "hocket.train.keras.KerasTrainer, which is for Keras 3. TensorflowConfig(legacy_keras=False) makes `tf.keras` Keras 3 in the ranks, too."
+            f"The training function takes along something of Keras 3 ({found[0].decode()}), but `tf.keras` is Keras 2 "
+            f"(tf-keras) in the ranks of a TensorFlow trainer. Write os.environ['{LEGACY_KERAS}'] = '1' at the top of "
+            "the program, above `import tensorflow`; or make what is Keras's inside the training function; or train "
+            "with hocket.train.keras.KerasTrainer, which is for Keras 3. TensorflowConfig(legacy_keras=False) makes "
+            "`tf.keras` Keras 3 in the ranks, too."
         )

@@ -63,7 +63,8 @@ def load(folder: str | os.PathLike[str]) -> dict[str, Array]:
     path = Path(folder, FILE_NAME)
     if not path.is_file():
         raise FileNotFoundError(
-            f"{str(folder)!r} has no {FILE_NAME}. ReportCheckpointCallback and save_weights() write it; was the checkpoint made otherwise?"
+            f"{str(folder)!r} has no {FILE_NAME}. ReportCheckpointCallback and save_weights() write it; was the "
+            "checkpoint made otherwise?"
         )
     with np.load(path, allow_pickle=False) as found:
         return {name: found[name] for name in found.files}
@@ -82,12 +83,12 @@ def check(who: str, targets: Sequence[tuple[str, tuple[int, ...]]], saved: Mappi
     """
     if len(targets) != len(saved):
         raise ValueError(
-            f"{who} has {len(targets)} variables, but the checkpoint has {len(saved)}: {', '.join(saved) or 'none'}. Build the model as it was when it was "
-            "saved, before loading; in Keras begin it with keras.Input."
+            f"{who} has {len(targets)} variables, but the checkpoint has {len(saved)}: {', '.join(saved) or 'none'}. "
+            "Build the model as it was when it was saved, before loading; in Keras begin it with keras.Input."
         )
     for (name, shape), (other, array) in zip(targets, saved.items(), strict=True):
         if tuple(shape) != array.shape:
             raise ValueError(
-                f"{who}'s variable {name!r} has the shape {tuple(shape)}, but the checkpoint's {other!r} has {array.shape}. Build the model as it "
-                "was when it was saved."
+                f"{who}'s variable {name!r} has the shape {tuple(shape)}, but the checkpoint's {other!r} has "
+                f"{array.shape}. Build the model as it was when it was saved."
             )

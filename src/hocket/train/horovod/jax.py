@@ -69,7 +69,8 @@ def allreduce(tensor: object, average: bool | None = None, name: str | None = No
     whole = next((leaf for leaf, value in zip(leaves, values, strict=True) if not trees.is_inexact(value)), None)
     if chosen is Average and whole is not None:
         raise ValueError(
-            f"hvd.Average needs floats, but {whole.name or 'the array'!r} is {whole}. Pass op=hvd.Sum, or array.astype(float)."
+            f"hvd.Average needs floats, but {whole.name or 'the array'!r} is {whole}. Pass op=hvd.Sum, or "
+            "array.astype(float)."
         )
     if size() > 1:
         values = host_calls.all_reduce(values, leaves, "allreduce", verbs.OPS[chosen])
@@ -82,7 +83,8 @@ def allgather(tensor: object, name: str | None = None) -> Any:
     array = jnp.asarray(tensor)
     if not array.ndim:
         raise ValueError(
-            "allgather() puts arrays one after another along their first dimension, but received a scalar. Write array[None]."
+            "allgather() puts arrays one after another along their first dimension, but received a scalar. Write "
+            "array[None]."
         )
     return jnp.concatenate([jnp.asarray(part) for part in allgather_object(jax.device_get(array))])
 

@@ -83,7 +83,8 @@ def allgather(value: object, name: str | None = None) -> variables.Array:
     array = _read(value)
     if not array.ndim:
         raise ValueError(
-            "allgather() puts arrays one after another along their first dimension, but received a scalar. Write [value]."
+            "allgather() puts arrays one after another along their first dimension, but received a scalar. Write "
+            "[value]."
         )
     return np.concatenate(allgather_object(array))
 
@@ -141,7 +142,8 @@ def DistributedOptimizer(optimizer: object, op: place.Op = Average, **options: o
     place.refuse_options(options)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
-            f"DistributedOptimizer() takes an optimizer of Keras 3, but received {type(optimizer).__module__}.{type(optimizer).__name__}. Write "
+            "DistributedOptimizer() takes an optimizer of Keras 3, but received "
+            f"{type(optimizer).__module__}.{type(optimizer).__name__}. Write "
             "hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))."
         )
     if hasattr(optimizer, "hocket_crossing"):
@@ -227,7 +229,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._steps_per_epoch = self._steps_per_epoch or (self.params or {}).get("steps")
         if not self.staircase and not self._steps_per_epoch:
             raise ValueError(
-                "The learning rate changes with each batch, but how many an epoch has is unknown. Pass steps_per_epoch=..."
+                "The learning rate changes with each batch, but how many an epoch has is unknown. Pass "
+                "steps_per_epoch=..."
             )
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, object] | None = None) -> None:

@@ -153,7 +153,8 @@ def choose_op(op: object, average: bool | None) -> Op:
         return Op.SUM if average is False else Op.AVERAGE
     if not isinstance(op, Op) or op is Op.ADASUM:
         raise ValueError(
-            f"op must be hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product, but received {op!r}. Adasum is not supported."
+            f"op must be hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product, but received {op!r}. Adasum is not "
+            "supported."
         )
     return op
 
@@ -188,7 +189,8 @@ def refuse_options(options: Mapping[str, object]) -> None:
         neutral = _NEUTRAL.get(name)
         if neutral is None:
             raise TypeError(
-                f"DistributedOptimizer() has no argument {name!r}, and neither has Horovod's. It knows {', '.join(sorted(_NEUTRAL))}."
+                f"DistributedOptimizer() has no argument {name!r}, and neither has Horovod's. It knows "
+                f"{', '.join(sorted(_NEUTRAL))}."
             )
         if ... not in neutral and value not in neutral:
             refuse("DistributedOptimizer", **{name: (value, None)})
@@ -208,5 +210,6 @@ def refuse(verb: str, **given: tuple[object, object]) -> None:
     for name, (value, default) in given.items():
         if value != default:
             raise ValueError(
-                f"{verb}() does not support {name}={value!r}. Leave it out, or use hocket's own adapters (docs/horovod.md)."
+                f"{verb}() does not support {name}={value!r}. Leave it out, or use hocket's own adapters "
+                "(docs/horovod.md)."
             )

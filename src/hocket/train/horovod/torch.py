@@ -95,7 +95,8 @@ def init(comm: object = None, process_sets: object = None) -> None:
     if found.in_trainer:
         place.leave()
         raise RuntimeError(
-            "hvd.init() found ranks that are not joined for PyTorch. Run the training function with hocket.train.torch.TorchTrainer."
+            "hvd.init() found ranks that are not joined for PyTorch. Run the training function with "
+            "hocket.train.torch.TorchTrainer."
         )
     collective_torch.register()
     dist.init_process_group("nccl" if torch.cuda.is_available() else collective_torch.NAME)
@@ -173,7 +174,8 @@ def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     rank."""
     if place.get_place().size > 1 and not tensor.dim():
         raise ValueError(
-            "allgather() puts tensors one after another along their first dimension, but received a scalar. Write tensor[None]."
+            "allgather() puts tensors one after another along their first dimension, but received a scalar. Write "
+            "tensor[None]."
         )
     return _apply(_AllGather, tensor)
 
@@ -199,7 +201,8 @@ class _AllReduce(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> object:
         if ctx.op not in (Average, Sum):
             raise RuntimeError(
-                f"allreduce() with {ctx.op} has no gradient. Use hvd.Average or hvd.Sum in a loss, or pass tensor.detach()."
+                f"allreduce() with {ctx.op} has no gradient. Use hvd.Average or hvd.Sum in a loss, or pass "
+                "tensor.detach()."
             )
         return _reduce(gradients[0].clone(memory_format=torch.contiguous_format), ctx.op), None
 
@@ -269,7 +272,8 @@ def broadcast_parameters(params: Mapping[str, object] | Iterable[tuple[str, torc
     pairs: list[Any] = list(params.items()) if isinstance(params, Mapping) else list(params)
     if any(not (isinstance(pair, tuple) and len(pair) == 2) for pair in pairs):
         raise ValueError(
-            f"broadcast_parameters() takes names and tensors, but received {pairs[0]!r}. Pass model.state_dict() or model.named_parameters()."
+            f"broadcast_parameters() takes names and tensors, but received {pairs[0]!r}. Pass model.state_dict() or "
+            "model.named_parameters()."
         )
     if size() == 1:
         return
@@ -334,7 +338,8 @@ def DistributedOptimizer(
     place.refuse_options(options)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
-            f"DistributedOptimizer() takes an optimizer of torch, but received {optimizer!r}. Write hvd.DistributedOptimizer(torch.optim.SGD(...))."
+            f"DistributedOptimizer() takes an optimizer of torch, but received {optimizer!r}. Write "
+            "hvd.DistributedOptimizer(torch.optim.SGD(...))."
         )
     if hasattr(optimizer, "skip_synchronize"):
         raise ValueError("DistributedOptimizer() received an optimizer that is distributed already. Call it once.")

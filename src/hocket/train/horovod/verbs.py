@@ -57,8 +57,8 @@ class Verbs:
         if found.size > 1 and not found.in_trainer:
             place.leave()
             raise RuntimeError(
-                f"hvd.init() found {found.size} ranks that no trainer has joined; `hocket run` joins ranks for PyTorch only. Run the training function with "
-                f"{self._trainer}."
+                f"hvd.init() found {found.size} ranks that no trainer has joined; `hocket run` joins ranks for "
+                f"PyTorch only. Run the training function with {self._trainer}."
             )
 
     def get_collectives(self) -> Any:

@@ -23,7 +23,8 @@ try:
     import transformers
 except ImportError as _error:
     raise ImportError(
-        "hocket.train.huggingface.transformers needs transformers and accelerate, which cannot be imported. Run pip install 'hocket[transformers]'."
+        "hocket.train.huggingface.transformers needs transformers and accelerate, which cannot be imported. Run pip "
+        "install 'hocket[transformers]'."
     ) from _error
 
 
@@ -59,6 +60,7 @@ def prepare_trainer(trainer: Any) -> Any:
     expected, found = context.get_context().get_world_size(), trainer.args.world_size
     if found != expected:
         raise RuntimeError(
-            f"The Trainer has found {found} rank where there are {expected}, so each would train alone. On CPUs write TrainingArguments(use_cpu=True, ...)."
+            f"The Trainer has found {found} rank where there are {expected}, so each would train alone. On CPUs write "
+            "TrainingArguments(use_cpu=True, ...)."
         )
     return trainer

@@ -10,12 +10,13 @@ try:
     import keras as _keras
 except ImportError as _error:
     raise ImportError(
-        "hocket.train.keras needs Keras 3 and one of TensorFlow, PyTorch and JAX, of which something cannot be imported. Run pip install "
-        "'hocket[keras]', and 'hocket[tensorflow]', 'hocket[torch]' or 'hocket[jax]'."
+        "hocket.train.keras needs Keras 3 and one of TensorFlow, PyTorch and JAX, of which something cannot be "
+        "imported. Run pip install 'hocket[keras]', and 'hocket[tensorflow]', 'hocket[torch]' or 'hocket[jax]'."
     ) from _error
 if not _keras.__version__.startswith("3."):
     raise ImportError(
-        f"hocket.train.keras needs Keras 3, but this is Keras {_keras.__version__}. Run pip install 'hocket[keras]'; for Keras 2 there is hocket.train.tensorflow."
+        f"hocket.train.keras needs Keras 3, but this is Keras {_keras.__version__}. Run pip install 'hocket[keras]'; "
+        "for Keras 2 there is hocket.train.tensorflow."
     )
 
 from hocket.train.frameworks.keras.callbacks import ReportCheckpointCallback as ReportCheckpointCallback

@@ -204,8 +204,8 @@ def report(
         >>> from hocket import train
         >>> def loop():
         ...     folder = tempfile.mkdtemp()  # the upload removes it
-        ...     train.report({"step": 0}, train.Checkpoint(folder),
-        checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC)
+        ...     mode = train.CheckpointUploadMode.ASYNC
+        ...     train.report({"step": 0}, train.Checkpoint(folder), checkpoint_upload_mode=mode)
         >>> trainer = train.DataParallelTrainer(
         ...     loop,
         ...     scaling_config=train.ScalingConfig(num_workers=0),

@@ -53,7 +53,8 @@ class DataConfig:
             or not all(isinstance(name, str) for name in names)
         ):
             raise TypeError(
-                f"datasets_to_split must be 'all' or a list of names, but received {names!r}. Write datasets_to_split=['train']."
+                f"datasets_to_split must be 'all' or a list of names, but received {names!r}. Write "
+                "datasets_to_split=['train']."
             )
         if self.execution_options is not None and not isinstance(self.execution_options, data.ExecutionOptions):
             raise TypeError(
@@ -81,23 +82,26 @@ def check(datasets: object, config: object) -> tuple[dict[str, data.Dataset], Da
     """
     if config is not None and not isinstance(config, DataConfig):
         raise TypeError(
-            f"dataset_config must be a DataConfig, but received {config!r}. Write dataset_config=hocket.train.DataConfig(...)."
+            f"dataset_config must be a DataConfig, but received {config!r}. Write "
+            "dataset_config=hocket.train.DataConfig(...)."
         )
     if datasets is not None and not isinstance(datasets, Mapping):
         raise TypeError(
-            f"datasets must be a dict of datasets by name, but received {datasets!r}. Write datasets={{'train': dataset}}, and get_dataset_shard('train') in the "
-            "training function."
+            f"datasets must be a dict of datasets by name, but received {datasets!r}. Write datasets={{'train': "
+            "dataset}, and get_dataset_shard('train') in the training function."
         )
     found = dict(datasets or {})
     for name, one in found.items():
         if not isinstance(name, str) or not name:
             raise TypeError(
-                f"datasets must be a dict of datasets by name, but one has the name {name!r}. Write datasets={{'train': dataset}}."
+                f"datasets must be a dict of datasets by name, but one has the name {name!r}. Write "
+                "datasets={'train': dataset}."
             )
         if not isinstance(one, data.Dataset):
             raise TypeError(
-                f"datasets[{name!r}] must be a hocket.data.Dataset, but is a {type(one).__name__}: {one!r:.80}. Make one with hocket.data.from_items(), from_numpy() or "
-                "read_parquet(); for a torch data set, use prepare_data_loader() in the training function."
+                f"datasets[{name!r}] must be a hocket.data.Dataset, but is a {type(one).__name__}: {one!r:.80}. Make "
+                "one with hocket.data.from_items(), from_numpy() or read_parquet(); for a torch data set, use "
+                "prepare_data_loader() in the training function."
             )
     config = config or DataConfig()
     missing = (
@@ -105,7 +109,8 @@ def check(datasets: object, config: object) -> tuple[dict[str, data.Dataset], Da
     )
     if missing:
         raise ValueError(
-            f"datasets_to_split names {', '.join(map(repr, missing))}, but the datasets are {', '.join(map(repr, found)) or 'none'}. Name those that are in datasets=."
+            f"datasets_to_split names {', '.join(map(repr, missing))}, but the datasets are "
+            f"{', '.join(map(repr, found)) or 'none'}. Name those that are in datasets=."
         )
     return found, config
 
@@ -127,7 +132,8 @@ def prepare(datasets: Mapping[str, data.Dataset], config: DataConfig, *, stays_h
         source = one.build_source(config.execution_options, stays_here=stays_here)
         if not source.num_rows:
             raise ValueError(
-                f"The data set {name!r} has no rows, so there is nothing to train on. Look at what filter() or the files leave with count()."
+                f"The data set {name!r} has no rows, so there is nothing to train on. Look at what filter() or the "
+                "files leave with count()."
             )
         found[name] = Supply(
             source=source, is_split=config.datasets_to_split == "all" or name in config.datasets_to_split
@@ -165,17 +171,20 @@ def get_dataset_shard(dataset_name: str | None = None) -> shard.DataIterator:
     supplies = session.info.datasets
     if not supplies:
         raise RuntimeError(
-            "get_dataset_shard() was called, but the trainer was given no datasets. Pass datasets={'train': dataset} to the trainer."
+            "get_dataset_shard() was called, but the trainer was given no datasets. Pass datasets={'train': "
+            "dataset} to the trainer."
         )
     if dataset_name is None:
         if len(supplies) > 1:
             raise ValueError(
-                f"get_dataset_shard() was called without a name, but there are the datasets {', '.join(map(repr, supplies))}. Name one."
+                "get_dataset_shard() was called without a name, but there are the datasets "
+                f"{', '.join(map(repr, supplies))}. Name one."
             )
         (dataset_name,) = supplies
     if dataset_name not in supplies:
         raise KeyError(
-            f"There is no data set {dataset_name!r}: the trainer was given {', '.join(map(repr, supplies))}. Pass it in the trainer's datasets=."
+            f"There is no data set {dataset_name!r}: the trainer was given {', '.join(map(repr, supplies))}. Pass it "
+            "in the trainer's datasets=."
         )
     if dataset_name not in session.shards:
         session.shards[dataset_name] = _open(session, dataset_name, supplies[dataset_name])

@@ -58,9 +58,10 @@ def describe_crowd(ranks_places: Sequence[RankPlacement]) -> str:
         cores = place.introduction.num_cores
         if 0 < cores < place.local_world_size:
             return (
-                f"{place.local_world_size} ranks share {cores} processor{'s' * (cores != 1)} of one machine. Each repeats what does not depend on its number of rows, "
-                f"the optimizer's step above all, and waits for its turn to compute, so this is slower than num_workers={cores}, which has the same "
-                f'results if each rank gets {place.local_world_size / cores:.3g} times the rows. See "How many ranks" in docs/train.md.'
+                f"{place.local_world_size} ranks share {cores} processor{'s' * (cores != 1)} of one machine. Each "
+                "repeats what does not depend on its number of rows, the optimizer's step above all, and waits for its "
+                f"turn to compute, so this is slower than num_workers={cores}, which has the same results if each rank "
+                f'gets {place.local_world_size / cores:.3g} times the rows. See "How many ranks" in docs/train.md.'
             )
     return ""
 

@@ -30,8 +30,8 @@ def get_optional_info(caller: str) -> rank_info.RankInfo | None:
         if caller not in _warned:
             _warned.add(caller)
             warnings.warn(
-                f"hocket.train.{caller}() was called outside a training function, and does what it does in a single process. Call it in a "
-                "function that is given to Trainer.run.",
+                f"hocket.train.{caller}() was called outside a training function, and does what it does in a single "
+                "process. Call it in a function that is given to Trainer.run.",
                 stacklevel=4 if caller == "report" else 3,
             )
         return None
@@ -61,16 +61,18 @@ def serve_both(report: Callable[P, None]) -> Report[P]:
         if current is not None:
             if args or (is_todays and isinstance(kwargs["metrics"], dict)):  # 2022's values may have any name
                 raise TypeError(
-                    f"report() takes keywords in a function that hocket.train.Trainer runs, but received {args or kwargs!r}. Write "
-                    "report(loss=0.5), and save_checkpoint(...) for a checkpoint; or run the function with DataParallelTrainer."
+                    "report() takes keywords in a function that hocket.train.Trainer runs, but received "
+                    f"{args or kwargs!r}. Write report(loss=0.5), and save_checkpoint(...) for a checkpoint; or run "
+                    "the function with DataParallelTrainer."
                 )
             current.report(kwargs)
         elif is_todays:
             report(*args, **kwargs)
         elif get_optional_info("report") is not None:
             raise TypeError(
-                f"report() takes one dict in a function that is run by fit(), but received the keywords {sorted(kwargs)}. Write "
-                "report({'loss': 0.5}), with checkpoint=... beside it; keywords are for functions that hocket.train.Trainer runs."
+                "report() takes one dict in a function that is run by fit(), but received the keywords "
+                f"{sorted(kwargs)}. Write report({{'loss': 0.5}}), with checkpoint=... beside it; keywords are for "
+                "functions that hocket.train.Trainer runs."
             )
 
     return choose

@@ -53,6 +53,7 @@ def encode_metrics(metrics: object) -> bytes:
     """
     if not isinstance(metrics, dict):
         raise TypeError(
-            f"report() takes a dict of metrics, but received {texts.name_class(type(metrics))}: {texts.safe_repr(metrics)}. Write report({{'loss': loss}})."
+            f"report() takes a dict of metrics, but received {texts.name_class(type(metrics))}: "
+            f"{texts.safe_repr(metrics)}. Write report({{'loss': loss}})."
         )
     return pickle.dumps(plain.convert(metrics), pickle.HIGHEST_PROTOCOL)

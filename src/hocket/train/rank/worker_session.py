@@ -212,7 +212,8 @@ class WorkerSession:
     ) -> None:
         if not isinstance(asked, bool | validation.ValidationTaskConfig):
             raise TypeError(
-                f"validation must be True, False or a ValidationTaskConfig, but received {asked!r}. Write validation=True."
+                f"validation must be True, False or a ValidationTaskConfig, but received {asked!r}. Write "
+                "validation=True."
             )
         if not asked:
             return
@@ -222,15 +223,17 @@ class WorkerSession:
             )
         if not self.info.validates:
             raise ValueError(
-                "validation was asked for, but the trainer was not told how. Give it validation_config=ValidationConfig(fn=...)."
+                "validation was asked for, but the trainer was not told how. Give it "
+                "validation_config=ValidationConfig(fn=...)."
             )
 
     def _check_upload(self, checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> None:
         upload.check(self.info.run_storage, checkpoint.path)
         if upload.stays and self._cache is not None:
             raise RuntimeError(
-                f"CheckpointUploadMode.NO_UPLOAD and checkpoint_upload_fn need the run's folder, {str(self.info.run_storage.path)!r}, but "
-                f"rank {self.info.rank} does not see it. Leave them out: then report() sends the files."
+                "CheckpointUploadMode.NO_UPLOAD and checkpoint_upload_fn need the run's folder, "
+                f"{str(self.info.run_storage.path)!r}, but rank {self.info.rank} does not see it. Leave them out: "
+                "then report() sends the files."
             )
 
     def list_checkpoints(
@@ -285,8 +288,9 @@ class WorkerSession:
         """
         if self._is_fork:
             raise exceptions.SessionClosedError(
-                f"hocket.train.{call}() was called in a fork of rank {self.info.rank}, and only the rank itself (pid {self._pid}) can reach the others. "
-                "Call it there, and bring what the fork computes back through a pipe or a file."
+                f"hocket.train.{call}() was called in a fork of rank {self.info.rank}, and only the rank itself (pid "
+                f"{self._pid}) can reach the others. Call it there, and bring what the fork computes back through a "
+                "pipe or a file."
             )
 
     def refuse_bystander(self, call: str) -> None:
@@ -297,8 +301,9 @@ class WorkerSession:
         """
         if self.info.bystander:
             raise RuntimeError(
-                f"{call}() is for the ranks that train, but was called in rank {self.info.rank}, which is {self.info.bystander}: nothing waits for it, and "
-                "its numbers are in no result. Call it in the chief only; write a file into get_context().get_storage().path from here."
+                f"{call}() is for the ranks that train, but was called in rank {self.info.rank}, which is "
+                f"{self.info.bystander}: nothing waits for it, and its numbers are in no result. Call it in the chief "
+                "only; write a file into get_context().get_storage().path from here."
             )
 
     def track(self, name: str | None, get_state: Callable[[], Mapping[str, object]]) -> Mapping[str, Any] | None:
@@ -316,12 +321,13 @@ class WorkerSession:
             name = f"#{sum(other.startswith('#') for other in self._trackers)}"
         elif not name or name.startswith("#"):
             raise ValueError(
-                f"A loader's name must be a text that does not begin with '#', but received {name!r}. Pass name='train', for example."
+                f"A loader's name must be a text that does not begin with '#', but received {name!r}. Pass "
+                "name='train', for example."
             )
         if name in self._trackers:
             raise ValueError(
-                f"This rank has prepared a loader with name={name!r} before. Give each another name, because it is how a loader finds its "
-                "position in a checkpoint; and prepare each once, not in every epoch."
+                f"This rank has prepared a loader with name={name!r} before. Give each another name, because it is "
+                "how a loader finds its position in a checkpoint; and prepare each once, not in every epoch."
             )
         self._trackers[name] = get_state
         return self.info.start_positions.get(name)
@@ -346,8 +352,9 @@ class WorkerSession:
         except ValueError as error:
             order = "no name, so it is known by the order in which loaders are prepared"
             raise ValueError(
-                f"The checkpoint has a position for this loader ({order if name is None else f'name={name!r}'}) that does not fit it: {error} If it is "
-                f"another loader's, give each a name; to begin the data anew, pass resume=False to {caller}()."
+                f"The checkpoint has a position for this loader ({order if name is None else f'name={name!r}'}) that "
+                f"does not fit it: {error} If it is another loader's, give each a name; to begin the data anew, pass "
+                f"resume=False to {caller}()."
             ) from error
 
     def _read_positions(self) -> reports.Positions:
@@ -389,12 +396,13 @@ def _encode(call: str, data: object) -> bytes:
         blob = pickle.dumps(data, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         raise ValueError(
-            f"{call}() takes what can be pickled, but received {texts.safe_repr(data)}: {texts.safe_text(error)}. Pass plain values."
+            f"{call}() takes what can be pickled, but received {texts.safe_repr(data)}: {texts.safe_text(error)}. "
+            "Pass plain values."
         ) from error
     if len(blob) > MOST_BYTES:
         raise ValueError(
-            f"{call}() takes up to {MOST_BYTES} bytes, because they go through the driver, but received {len(blob)}. Use "
-            "hocket.collective for arrays, and a checkpoint or the run's folder for files."
+            f"{call}() takes up to {MOST_BYTES} bytes, because they go through the driver, but received {len(blob)}. "
+            "Use hocket.collective for arrays, and a checkpoint or the run's folder for files."
         )
     return blob
 
@@ -407,12 +415,13 @@ def name_part(attempt: int, index: int, rank: int) -> str:
 def _check_checkpoint(checkpoint: object, dir_name: str | None) -> None:
     if checkpoint is not None and not isinstance(checkpoint, checkpoint_module.Checkpoint):
         raise TypeError(
-            f"report() takes a Checkpoint, but received {checkpoint!r}. Write Checkpoint.from_directory(path) for a folder."
+            f"report() takes a Checkpoint, but received {checkpoint!r}. Write Checkpoint.from_directory(path) for a "
+            "folder."
         )
     if dir_name is not None and (not dir_name or "/" in dir_name or dir_name.startswith(".")):
         raise ValueError(
-            f"checkpoint_dir_name must be the name of one folder that does not start with '.', but received {dir_name!r}. Leave it "
-            "out for a numbered one."
+            "checkpoint_dir_name must be the name of one folder that does not start with '.', but received "
+            f"{dir_name!r}. Leave it out for a numbered one."
         )
 
 
@@ -452,7 +461,7 @@ def get_session(caller: str) -> WorkerSession:
     """
     if _current is None:
         raise RuntimeError(
-            f"hocket.train.{caller}() was called outside a training function. Call it in the function that is given to a trainer "
-            "(TorchTrainer, DataParallelTrainer), which runs it in its workers."
+            f"hocket.train.{caller}() was called outside a training function. Call it in the function that is given "
+            "to a trainer (TorchTrainer, DataParallelTrainer), which runs it in its workers."
         )
     return _current

@@ -29,8 +29,8 @@ def get_world(caller: str) -> World:
     if info.world_size == 1:
         return World(0, [[0]])
     raise RuntimeError(
-        f"hocket.train.{caller}() needs ranks that are joined, but this trainer's backend did not join them. Use the framework's own trainer, or "
-        "DataParallelTrainer(..., backend_config=hocket.train.world.WorldConfig())."
+        f"hocket.train.{caller}() needs ranks that are joined, but this trainer's backend did not join them. Use the "
+        "framework's own trainer, or DataParallelTrainer(..., backend_config=hocket.train.world.WorldConfig())."
     )
 
 

@@ -148,8 +148,9 @@ class CheckpointManager:
         if adopted:
             if parts or len(adopted) > 1:
                 raise errors.TrainingFailedError(
-                    "All ranks that give a checkpoint with one report must give the same folder if they upload it themselves, but "
-                    f"{adopted} were given{', and other ranks left the upload to report()' if parts else ''}. Pass the same "
+                    "All ranks that give a checkpoint with one report must give the same folder if they upload it "
+                    f"themselves, but {adopted} were "
+                    f"given{', and other ranks left the upload to report()' if parts else ''}. Pass the same "
                     "checkpoint_upload_mode and checkpoint_dir_name in all ranks."
                 )
             storage.adopt(Path(adopted[0]), manifest)
@@ -160,8 +161,8 @@ class CheckpointManager:
         disputed = storage.commit(self._storage, name, parts, manifest)
         if disputed:
             warnings.warn(
-                f"Several ranks gave different files of the same name for checkpoint {name!r}; the lowest rank's were kept: "
-                f"{sorted(set(disputed))}. Save them in rank 0 only, or put the rank into the name.",
+                f"Several ranks gave different files of the same name for checkpoint {name!r}; the lowest rank's were "
+                f"kept: {sorted(set(disputed))}. Save them in rank 0 only, or put the rank into the name.",
                 stacklevel=2,
             )
         return checkpoint_module.Checkpoint(self._storage.path / name)
@@ -181,7 +182,8 @@ class CheckpointManager:
     def _note_damage(self, folder: Path, damage: str) -> None:
         self._damaged.add(folder.name)
         warnings.warn(
-            f"The checkpoint {str(folder)!r} is damaged and not used: {damage}. The one before it is used, if there is one.",
+            f"The checkpoint {str(folder)!r} is damaged and not used: {damage}. The one before it is used, if there "
+            "is one.",
             stacklevel=3,
         )
 
@@ -233,8 +235,9 @@ class CheckpointManager:
             return None
         if isinstance(score, bool) or not isinstance(score, int | float):
             raise ValueError(  # noqa: TRY004 (the value is the user's metrics, not the argument of a call)
-                f"checkpoint_score_attribute is {key!r}, which must be a number in the metrics of each report with a checkpoint, but "
-                f"rank 0 reported {sorted(metrics)} with {key!r}={score!r}. Report it, or name another key."
+                f"checkpoint_score_attribute is {key!r}, which must be a number in the metrics of each report with a "
+                f"checkpoint, but rank 0 reported {sorted(metrics)} with {key!r}={score!r}. Report it, or name "
+                "another key."
             )
         return float(score)
 
@@ -268,9 +271,10 @@ def _choose_positions(row: Sequence[reports.Report]) -> reports.Positions:
         for name in positions.keys() & chosen.keys():
             if positions[name] != chosen[name]:
                 warnings.warn(
-                    f"The ranks' loaders should be at the same place when they report, but loader {name!r} is at {chosen[name]!r} in rank {first} and "
-                    f"at {positions[name]!r} in rank {rank}, so rows are read twice or never. Give all ranks the same data and the same seed, take "
-                    "the same steps in all, and prepare loaders in the same order, or name them.",
+                    f"The ranks' loaders should be at the same place when they report, but loader {name!r} is at "
+                    f"{chosen[name]!r} in rank {first} and at {positions[name]!r} in rank {rank}, so rows are read "
+                    "twice or never. Give all ranks the same data and the same seed, take the same steps in all, and "
+                    "prepare loaders in the same order, or name them.",
                     stacklevel=2,
                 )
                 return chosen

@@ -54,7 +54,8 @@ def check_timeout(timeout_s: float) -> None:
     """
     if not timeout_s > 0:
         raise ValueError(
-            f"timeout_s must be more than 0 seconds, but received {timeout_s!r}. Leave it out for {TIMEOUT_SECONDS:.0f}."
+            f"timeout_s must be more than 0 seconds, but received {timeout_s!r}. Leave it out for "
+            f"{TIMEOUT_SECONDS:.0f}."
         )
 
 

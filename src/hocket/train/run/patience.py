@@ -92,8 +92,9 @@ class Patience:
     def _give_up(self, wait: Wait) -> None:
         rank = wait.missing[0]
         message = (
-            f"{_tell(wait, time.monotonic() - self._since)} The limit is HOCKET_TRAIN_COLLECTIVE_TIMEOUT_S={LIMIT_SECONDS:g}: set it higher in the "
-            f"environment of the driver if a rank may take so long.\n{self._describe(rank)}"
+            f"{_tell(wait, time.monotonic() - self._since)} The limit is "
+            f"HOCKET_TRAIN_COLLECTIVE_TIMEOUT_S={LIMIT_SECONDS:g}: set it higher in the environment of the driver if "
+            f"a rank may take so long.\n{self._describe(rank)}"
         )
         raise errors.WorkerGroupError(message, {rank: errors.TrainingFailedError(message)})
 
@@ -105,8 +106,8 @@ class Patience:
             return f"Rank {rank} is here:\n{stack}"
         pid = self._group.places[rank].introduction.pid
         return (
-            f"Rank {rank} (pid {pid}) does not say where it is: its process is stopped, or code in C keeps the interpreter's lock. "
-            f"`py-spy dump --native --pid {pid}` tells more."
+            f"Rank {rank} (pid {pid}) does not say where it is: its process is stopped, or code in C keeps the "
+            f"interpreter's lock. `py-spy dump --native --pid {pid}` tells more."
         )
 
 

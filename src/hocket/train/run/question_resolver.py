@@ -90,7 +90,8 @@ class QuestionResolver:
         if self._obstacle:
             raise errors.TrainingFailedError(
                 f"get_all_reported_checkpoints() waits for validations, but {self._obstacle}. Ask for "
-                "CheckpointConsistencyMode.COMMITTED, or give the validation less in ValidationConfig.ray_remote_kwargs."
+                "CheckpointConsistencyMode.COMMITTED, or give the validation less in "
+                "ValidationConfig.ray_remote_kwargs."
             )
         return False
 
@@ -104,15 +105,16 @@ class QuestionResolver:
         other = next((rank for rank, call in calls.items() if call != calls[first]), None)
         if other is not None:
             raise errors.TrainingFailedError(
-                f"Every rank must call get_preemption_info and the functions of hocket.train.collective in the same order, but their call {self._met + 1} "
-                f"is {calls[first]}() in rank {first} and {calls[other]}() in rank {other}. Call them outside of conditions on the rank."
+                "Every rank must call get_preemption_info and the functions of hocket.train.collective in the same "
+                f"order, but their call {self._met + 1} is {calls[first]}() in rank {first} and {calls[other]}() in "
+                f"rank {other}. Call them outside of conditions on the rank."
             )
         gone = sorted(self._ended - here.keys())
         if gone:
             raise errors.TrainingFailedError(
-                f"Every rank must call {calls[first]}(), but rank {gone[0]} ended after {self._met} calls of it, or of functions "
-                f"of hocket.train.collective, while rank {first} waits in call {self._met + 1}. Call it in all ranks; do not put it under `if "
-                "rank == 0`."
+                f"Every rank must call {calls[first]}(), but rank {gone[0]} ended after {self._met} calls of it, or "
+                f"of functions of hocket.train.collective, while rank {first} waits in call {self._met + 1}. Call it "
+                "in all ranks; do not put it under `if rank == 0`."
             )
         if len(here) < self._world_size:
             self._check_reports({rank: question.report_count for rank, (question, _) in here.items()}, calls[first])
@@ -148,8 +150,8 @@ class QuestionResolver:
                 waiting, where = self._find_listing(count), "get_all_reported_checkpoints"
             if waiting is not None and waiting not in report_counts:
                 raise errors.TrainingFailedError(
-                    f"Rank {rank} waits in {call}() for rank {waiting}, which waits in {where}() for the commit of a report that rank "
-                    f"{rank} has not made. Call report() and {call}() in the same order in all ranks."
+                    f"Rank {rank} waits in {call}() for rank {waiting}, which waits in {where}() for the commit of a "
+                    f"report that rank {rank} has not made. Call report() and {call}() in the same order in all ranks."
                 )
 
     def _find_listing(self, report_count: int) -> int | None:

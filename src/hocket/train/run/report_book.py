@@ -120,7 +120,7 @@ class ReportBook:
             if self._counts[rank] < most:
                 ahead = self._counts.index(most)
                 raise errors.TrainingFailedError(
-                    f"Every rank must call report() the same number of times, but rank {rank} ended after {self._counts[rank]} "
-                    f"reports and rank {ahead} made {most}. Call report() in all ranks, with a checkpoint or without; do not "
-                    "put it under `if rank == 0`."
+                    f"Every rank must call report() the same number of times, but rank {rank} ended after "
+                    f"{self._counts[rank]} reports and rank {ahead} made {most}. Call report() in all ranks, with a "
+                    "checkpoint or without; do not put it under `if rank == 0`."
                 )

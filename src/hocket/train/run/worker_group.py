@@ -257,8 +257,14 @@ class _Demand:
         if short == ["GPU"]:
             return "Use fewer workers, or train on CPUs with ScalingConfig(use_gpu=False)."
         if short and "CPU" not in short:
-            return f"Use fewer workers, or open the session with more of {', '.join(short)}: hocket.init(resources={{...}})."
-        return "Use fewer workers, give each less with ScalingConfig(resources_per_worker={'CPU': 0.5}), or open the session with more: hocket.init(num_cpus=...)."
+            return (
+                f"Use fewer workers, or open the session with more of {', '.join(short)}: "
+                "hocket.init(resources={...})."
+            )
+        return (
+            "Use fewer workers, give each less with ScalingConfig(resources_per_worker={'CPU': 0.5}), or open "
+            "the session with more: hocket.init(num_cpus=...)."
+        )
 
 
 def _reserve(
@@ -284,8 +290,10 @@ def _reserve(
         placement.remove_placement_group(reservation)
         if size == least:
             raise errors.TrainingFailedError(
-                f"{demand.describe()} were not free for {START_SECONDS:.0f} s: of {node.hide_internal(api.cluster_resources())} there are "
-                f"{node.hide_internal(api.available_resources())} left. End the tasks and actors that hold the rest, or use fewer workers."
+                f"{demand.describe()} were not free for {START_SECONDS:.0f} s: of "
+                f"{node.hide_internal(api.cluster_resources())} there are "
+                f"{node.hide_internal(api.available_resources())} left. End the tasks and actors that hold the rest, "
+                "or use fewer workers."
             )
         size -= 1
 
@@ -296,8 +304,9 @@ def _list_living_nodes() -> set[str]:
 
 def _warn_of_a_wait(wanted: str) -> None:
     _log.warning(
-        "%s, and were not reserved in %.0f s, in which a node was lost. Ray may wait for an answer of it, and gives up in the end; so the wait goes on, for %.0f s at "
-        "most. RAY_grpc_client_keepalive_time_ms=10000, set where the cluster is started, makes that sooner.",
+        "%s, and were not reserved in %.0f s, in which a node was lost. Ray may wait for an answer of it, and gives "
+        "up in the end; so the wait goes on, for %.0f s at most. RAY_grpc_client_keepalive_time_ms=10000, set where "
+        "the cluster is started, makes that sooner.",
         wanted,
         START_SECONDS,
         STUCK_SECONDS,

@@ -43,7 +43,8 @@ class PowerSGD:
             raise ValueError(f"PowerSGD's rank must be 1 or more, but received {self.rank!r}. 1 compresses most.")
         if self.begin_after < 2:
             raise ValueError(
-                f"PowerSGD's begin_after must be 2 or more, but received {self.begin_after!r}: torch arranges the gradients anew after the first step."
+                f"PowerSGD's begin_after must be 2 or more, but received {self.begin_after!r}: torch arranges the "
+                "gradients anew after the first step."
             )
 
 
@@ -78,7 +79,8 @@ class AllReduce(strategy.Strategy):
     def __post_init__(self) -> None:
         if not (self.compression is None or isinstance(self.compression, PowerSGD) or self.compression in _SHORT):
             raise ValueError(
-                f"compression must be None, 'fp16', 'bf16' or a PowerSGD, but received {self.compression!r}. Leave it out to send gradients as they are."
+                f"compression must be None, 'fp16', 'bf16' or a PowerSGD, but received {self.compression!r}. Leave it "
+                "out to send gradients as they are."
             )
         if self.bucket_mb is not None and not self.bucket_mb > 0:
             raise ValueError(
@@ -94,11 +96,13 @@ class AllReduce(strategy.Strategy):
         """
         if isinstance(self.compression, PowerSGD):
             raise TypeError(
-                f"compression={self.compression!r} is computed by PyTorch, and this framework's gradients travel as one array. Use 'bf16' or 'fp16', or leave it out."
+                f"compression={self.compression!r} is computed by PyTorch, and this framework's gradients travel as "
+                "one array. Use 'bf16' or 'fp16', or leave it out."
             )
         if self.bucket_mb is not None:
             raise ValueError(
-                f"bucket_mb={self.bucket_mb!r} has no meaning here: this framework's gradients travel as one array. Leave it out."
+                f"bucket_mb={self.bucket_mb!r} has no meaning here: this framework's gradients travel as one array. "
+                "Leave it out."
             )
         return _Runtime(ranks.world, self.compression)
 

@@ -88,7 +88,8 @@ def add_strategy(function: object, strategy: object, use_strategy: UseStrategy) 
     """
     if strategy is not None and not isinstance(strategy, strategies.Strategy):
         raise TypeError(
-            f"strategy must be a Strategy, but received {strategy!r}. Write strategy=AllReduce() or strategy=LocalSGD(8)."
+            f"strategy must be a Strategy, but received {strategy!r}. Write strategy=AllReduce() or "
+            "strategy=LocalSGD(8)."
         )
     return (
         FunctionWithStrategy(function, strategy or strategies.AllReduce(), use_strategy)

@@ -87,16 +87,18 @@ class LocalSGD(strategy.Strategy):
     def __post_init__(self) -> None:
         if self.sync_every < 1:
             raise ValueError(
-                f"sync_every must be 1 or more steps, but received {self.sync_every!r}. For an average after each step write 1."
+                f"sync_every must be 1 or more steps, but received {self.sync_every!r}. For an average after each "
+                "step write 1."
             )
         if self.begin_after < 0:
             raise ValueError(
-                f"begin_after must be 0 or more steps, but received {self.begin_after!r}. Leave it out to begin at once."
+                f"begin_after must be 0 or more steps, but received {self.begin_after!r}. Leave it out to begin at "
+                "once."
             )
         if not (self.outer is None or isinstance(self.outer, Nesterov) or callable(self.outer)):
             raise TypeError(
-                f"outer must be a Nesterov, or make an optimizer from a list of tensors, but received {self.outer!r}. Write outer=Nesterov(), or "
-                "functools.partial(torch.optim.SGD, lr=0.7)."
+                f"outer must be a Nesterov, or make an optimizer from a list of tensors, but received {self.outer!r}. "
+                "Write outer=Nesterov(), or functools.partial(torch.optim.SGD, lr=0.7)."
             )
 
     def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
@@ -107,7 +109,8 @@ class LocalSGD(strategy.Strategy):
         """
         if not (self.outer is None or isinstance(self.outer, Nesterov)):
             raise TypeError(
-                f"LocalSGD's outer optimizer steps numpy arrays here, so it must be a Nesterov, but received outer={self.outer!r}. Use outer=Nesterov(), or leave it out."
+                "LocalSGD's outer optimizer steps numpy arrays here, so it must be a Nesterov, but received "
+                f"outer={self.outer!r}. Use outer=Nesterov(), or leave it out."
             )
         return _Runtime(self, self.outer, ranks.world)
 
@@ -148,8 +151,8 @@ class _Runtime(strategy.StrategyRuntime):
     def begin(self, model: strategy.HostModel) -> None:
         if self._world.size > 1 and model.own_average:
             raise ValueError(
-                f"LocalSGD averages the weights of the ranks, and {model.own_average} puts each rank's own average of them into the model when fit() ends. "
-                "Leave it out, or use the strategy AllReduce."
+                f"LocalSGD averages the weights of the ranks, and {model.own_average} puts each rank's own average of "
+                "them into the model when fit() ends. Leave it out, or use the strategy AllReduce."
             )
         if self._outer is not None and not self._apart:
             self._outer.drop_anchor(model.read_flat())

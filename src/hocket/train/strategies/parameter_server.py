@@ -67,24 +67,28 @@ class ParameterServer(strategy.Strategy):
     def __post_init__(self) -> None:
         if not _is_count(self.num_servers, 1):
             raise ValueError(
-                f"num_servers must be 1 or more, but received {self.num_servers!r}. Leave it out for one, or use AllReduce() for none."
+                f"num_servers must be 1 or more, but received {self.num_servers!r}. Leave it out for one, or use "
+                "AllReduce() for none."
             )
         if self.max_staleness is not None and not _is_count(self.max_staleness, 0):
             raise ValueError(
-                f"max_staleness must be 0 or more updates, or None for no bound, but received {self.max_staleness!r}. With 0 one rank computes at a time; "
-                "twice the number of ranks is usual."
+                f"max_staleness must be 0 or more updates, or None for no bound, but received {self.max_staleness!r}. "
+                "With 0 one rank computes at a time; twice the number of ranks is usual."
             )
         if not _is_count(self.min_table_rows, 1):
             raise ValueError(
-                f"min_table_rows must be 1 or more, but received {self.min_table_rows!r}. With 1 each embedding moves by rows."
+                f"min_table_rows must be 1 or more, but received {self.min_table_rows!r}. With 1 each embedding moves "
+                "by rows."
             )
         if self.bad_gradients not in _POLICIES:
             raise ValueError(
-                f"bad_gradients must be 'raise', 'skip' or 'clip', but received {self.bad_gradients!r}. Leave it out to hear of the first one."
+                f"bad_gradients must be 'raise', 'skip' or 'clip', but received {self.bad_gradients!r}. Leave it out "
+                "to hear of the first one."
             )
         if not self.timeout_s > 0:
             raise ValueError(
-                f"timeout_s must be more than 0 seconds, but received {self.timeout_s!r}. Leave it out for {TIMEOUT_SECONDS:.0f}."
+                f"timeout_s must be more than 0 seconds, but received {self.timeout_s!r}. Leave it out for "
+                f"{TIMEOUT_SECONDS:.0f}."
             )
 
 

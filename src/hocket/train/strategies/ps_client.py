@@ -279,7 +279,8 @@ class Client:
     def _note_dropped(self, step: int) -> None:
         if not self.dropped:
             _log.info(
-                "The servers have had step %d of rank %d before the ranks were started again. It and others are repeated, and count once.",
+                "The servers have had step %d of rank %d before the ranks were started again. It and others are "
+                "repeated, and count once.",
                 step,
                 self.rank,
             )
@@ -387,8 +388,8 @@ class ServedSteps(strategy.StrategyRuntime):
     def open_next(self) -> strategy.StrategyRuntime:
         if self._has_model:
             raise ValueError(
-                "prepare_model() received a second model, but with ParameterServer the servers hold the weights of one. Make one model of both, or train "
-                "the other one in a trainer of its own."
+                "prepare_model() received a second model, but with ParameterServer the servers hold the weights of "
+                "one. Make one model of both, or train the other one in a trainer of its own."
             )
         self._has_model = True
         return self

@@ -101,7 +101,8 @@ class Strategy:
             ValueError: A setting has no meaning there.
         """
         raise TypeError(
-            f"The strategy {self!r} has no open(), so it says nothing of what to do. Write one that returns a StrategyRuntime, or use AllReduce(), LocalSGD(8) or ParameterServer()."
+            f"The strategy {self!r} has no open(), so it says nothing of what to do. Write one that returns a "
+            "StrategyRuntime, or use AllReduce(), LocalSGD(8) or ParameterServer()."
         )
 
 
@@ -258,8 +259,9 @@ class NativeStrategy:
 def build_opened_error(strategy: Strategy, opened: object) -> TypeError:
     """Return the error of a strategy whose `Strategy.open` returned what a framework cannot drive."""
     return TypeError(
-        f"{type(strategy).__name__}.open() must return a StrategyRuntime, or what the framework has of its own (in PyTorch an Exchange), but returned {opened!r}. "
-        "Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive one from hocket.train.strategies.Strategy."
+        f"{type(strategy).__name__}.open() must return a StrategyRuntime, or what the framework has of its own (in "
+        f"PyTorch an Exchange), but returned {opened!r}. Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive "
+        "one from hocket.train.strategies.Strategy."
     )
 
 
@@ -284,7 +286,8 @@ def unflatten(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
     if flat.shape != (sum(sizes),):
         raise ValueError(
-            f"The parameters have {sum(sizes)} elements, but received an array of shape {flat.shape}. Write what read_flat() returned, or an array of its shape."
+            f"The parameters have {sum(sizes)} elements, but received an array of shape {flat.shape}. Write what "
+            "read_flat() returned, or an array of its shape."
         )
     return (
         [part.reshape(shape) for part, shape in zip(np.split(flat, np.cumsum(sizes)[:-1]), shapes, strict=True)]
@@ -301,11 +304,12 @@ def check_shapes(arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> 
     """
     if len(arrays) != len(shapes):
         raise ValueError(
-            f"The model has {len(shapes)} parameters, but write() received {len(arrays)} arrays. Give one for each, as read() returns them."
+            f"The model has {len(shapes)} parameters, but write() received {len(arrays)} arrays. Give one for each, "
+            "as read() returns them."
         )
     for number, (array, shape) in enumerate(zip(arrays, shapes, strict=True)):
         if np.shape(array) != shape:
             raise ValueError(
-                f"Parameter {number} of the model has the shape {shape}, but write() received an array of shape {np.shape(array)}. Give arrays of the shapes that "
-                "read() returns."
+                f"Parameter {number} of the model has the shape {shape}, but write() received an array of shape "
+                f"{np.shape(array)}. Give arrays of the shapes that read() returns."
             )

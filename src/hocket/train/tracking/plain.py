@@ -73,8 +73,8 @@ def _convert_dict(value: Mapping[object, object], where: str, outer: tuple[int, 
     for key, inner in value.items():
         if not issubclass(type(key), str):
             raise TypeError(
-                f"Keys of metrics must be texts, but {where} has the key {texts.safe_repr(key)} ({texts.name_class(type(key))}). Write str(...) of it, "
-                "or join parts of a name with '/'."
+                f"Keys of metrics must be texts, but {where} has the key {texts.safe_repr(key)} "
+                f"({texts.name_class(type(key))}). Write str(...) of it, or join parts of a name with '/'."
             )
         converted[str.__str__(key)] = _convert(inner, f"{where}[{texts.safe_repr(key)}]", outer)
     return converted
@@ -94,7 +94,8 @@ def _enter(value: object, where: str, outer: tuple[int, ...]) -> tuple[int, ...]
 def _check_int(value: int, where: str) -> int:
     if not _LEAST_INT <= value <= _MOST_INT:
         raise ValueError(
-            f"{where} is a whole number of {value.bit_length()} bits, but metrics take up to 64. Report float(...) or str(...) of it."
+            f"{where} is a whole number of {value.bit_length()} bits, but metrics take up to 64. Report float(...) or "
+            "str(...) of it."
         )
     return value
 
@@ -103,7 +104,8 @@ def _convert_array(value: object, where: str, outer: tuple[int, ...]) -> object:
     torch = sys.modules.get("torch")  # a tensor can only be there if torch is; it is not imported for this
     if torch is not None and isinstance(value, torch.Tensor):
         raise ValueError(  # Ray's class, which programs catch
-            f"{where} must be a plain value, but is a torch tensor of shape {tuple(value.shape)}. Pass .item() of it for a number, or .tolist() for several."
+            f"{where} must be a plain value, but is a torch tensor of shape {tuple(value.shape)}. Pass .item() of it "
+            "for a number, or .tolist() for several."
         )
     array = np.asarray(value)
     is_hidden = np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else None
@@ -115,7 +117,8 @@ def _convert_array(value: object, where: str, outer: tuple[int, ...]) -> object:
         raise _build_refusal(value, where)
     if array.size > MOST_ELEMENTS:
         raise ValueError(
-            f"{where} is an array of {array.size:,} elements, but metrics take up to {MOST_ELEMENTS:,}. Report its mean, or save it in the checkpoint."
+            f"{where} is an array of {array.size:,} elements, but metrics take up to {MOST_ELEMENTS:,}. Report its "
+            "mean, or save it in the checkpoint."
         )
     if array.dtype.kind == "f":
         array = array.astype(np.float64)
@@ -127,6 +130,7 @@ def _convert_array(value: object, where: str, outer: tuple[int, ...]) -> object:
 
 def _build_refusal(value: object, where: str) -> TypeError:
     return TypeError(
-        f"{where} is {texts.safe_repr(value, 200)} ({texts.name_class(type(value))}), but metrics take numbers, texts, booleans, None, lists and dicts of "
-        "these, and small arrays. Report a number or a text, or save it in the checkpoint."
+        f"{where} is {texts.safe_repr(value, 200)} ({texts.name_class(type(value))}), but metrics take numbers, "
+        "texts, booleans, None, lists and dicts of these, and small arrays. Report a number or a text, or save it in "
+        "the checkpoint."
     )

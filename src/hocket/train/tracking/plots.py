@@ -64,7 +64,8 @@ def save_curve(
     if missing or not chosen:
         what = f"have no number called {missing[0]!r}" if missing else "have no number whose name ends in 'loss'"
         raise ValueError(
-            f"There is nothing to draw: the {len(rows)} reports {what}, but {known}. Name some of these: keys=['accuracy']."
+            f"There is nothing to draw: the {len(rows)} reports {what}, but {known}. Name some of these: "
+            "keys=['accuracy']."
         )
     figure = import_figure()(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()

@@ -58,7 +58,8 @@ class Csv:
             header = next(csv.reader(file), [])
         if len(set(header)) < len(header) or "" in header:
             raise ValueError(
-                f"{str(self._path)!r} must begin with a header, but its first line is {header}. Give CsvLogger another path."
+                f"{str(self._path)!r} must begin with a header, but its first line is {header}. Give CsvLogger "
+                "another path."
             )
         return header
 

@@ -19,8 +19,8 @@ def find_writer_class() -> Any:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ImportError(
-                "To log to TensorBoard needs a writer, and neither tensorboardX nor torch with tensorboard is installed. Run "
-                "pip install 'hocket[tensorboard]'."
+                "To log to TensorBoard needs a writer, and neither tensorboardX nor torch with tensorboard is "
+                "installed. Run pip install 'hocket[tensorboard]'."
             ) from error
     return SummaryWriter
 

@@ -297,8 +297,8 @@ def _check_cpus(processes: int, options: Mapping[str, Any]) -> None:
     asked = processes * (options.get("num_cpus") or 0)
     if asked > total:
         raise ValueError(
-            f"Tried to start a pool with {processes} processes of {options['num_cpus']} CPUs each, but there are only {total:g} "
-            "CPUs in the session. Start fewer, or open the session with hocket.init(num_cpus=...)."
+            f"Tried to start a pool with {processes} processes of {options['num_cpus']} CPUs each, but there are only "
+            f"{total:g} CPUs in the session. Start fewer, or open the session with hocket.init(num_cpus=...)."
         )
 
 

@@ -151,8 +151,8 @@ class Carrier(base.DriverState):
             del link.channel.outbox_fds[descriptors:]
             link.channel.post((messages.SKIP,))
             refused = exceptions.SerializationError(
-                f"`{task.options.name}` cannot be sent to a worker: {error}. Put the references into a list and pass that: then the "
-                "function gets references, and fetches the values itself."
+                f"`{task.options.name}` cannot be sent to a worker: {error}. Put the references into a list and pass "
+                "that: then the function gets references, and fetches the values itself."
             )
             self.failures += 1
             self.kernel.fail(

@@ -101,8 +101,8 @@ class WorkerPool(dispatch.Dispatcher):
             self.reactor.unwatch(self.guardian.fd)
             self._fail_all(
                 exceptions.LocalEngineDiedError(
-                    f"The guardian (pid {self.guardian.pid}), the parent of all workers, is gone, so the session is over. "
-                    f"{self.guardian.explain_end()}Call hocket.shutdown() and hocket.init() to start again."
+                    f"The guardian (pid {self.guardian.pid}), the parent of all workers, is gone, so the session is "
+                    f"over. {self.guardian.explain_end()}Call hocket.shutdown() and hocket.init() to start again."
                 )
             )
             return

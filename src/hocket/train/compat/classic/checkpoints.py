@@ -45,7 +45,8 @@ class CheckpointStrategy:
         number: Any = self.num_to_keep
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
             raise ValueError(
-                f"num_to_keep must be 0 or more, or None to keep all, but received {number!r}. Write 0 to keep none as files."
+                f"num_to_keep must be 0 or more, or None to keep all, but received {number!r}. Write 0 to keep none "
+                "as files."
             )
         configs.check_score_order(self.checkpoint_score_order)
 
@@ -117,7 +118,8 @@ def load(path: str | Path) -> dict[str, Any]:
     found = cloudpickle.loads(_read(path))
     if not isinstance(found, dict):
         raise ValueError(  # noqa: TRY004 (the file's contents are wrong, not the argument's type)
-            f"A checkpoint must be a dict, but {str(path)!r} holds a {type(found).__name__}. Pass a file of Trainer.latest_checkpoint_dir."
+            f"A checkpoint must be a dict, but {str(path)!r} holds a {type(found).__name__}. Pass a file of "
+            "Trainer.latest_checkpoint_dir."
         )
     return found
 
@@ -137,7 +139,8 @@ def encode(checkpoint: Mapping[str, object] | str | Path | None) -> bytes | None
         blob: bytes = cloudpickle.dumps(checkpoint)
         return blob
     raise TypeError(
-        f"checkpoint must be a dict or the path of a file, but received {checkpoint!r}. Pass Trainer.latest_checkpoint or best_checkpoint_path."
+        f"checkpoint must be a dict or the path of a file, but received {checkpoint!r}. Pass "
+        "Trainer.latest_checkpoint or best_checkpoint_path."
     )
 
 
@@ -146,6 +149,7 @@ def _read(path: str | os.PathLike[str]) -> bytes:
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(
-            f"There is no checkpoint file {str(file)!r}. Was it removed (CheckpointStrategy.num_to_keep)? Trainer.latest_checkpoint_dir lists them."
+            f"There is no checkpoint file {str(file)!r}. Was it removed (CheckpointStrategy.num_to_keep)? "
+            "Trainer.latest_checkpoint_dir lists them."
         )
     return file.read_bytes()

@@ -264,7 +264,7 @@ def start(scaling: configs.ScalingConfig, backend_config: backend.BackendConfig,
         return WorkerRanks(scaling, backend_config, hook)
     if scaling.num_workers != 1:
         raise ValueError(
-            f"The in-process engine runs one rank, but num_workers is {scaling.num_workers}. Use Trainer(num_workers=1), or open the "
-            "session with hocket.init(engine='local')."
+            f"The in-process engine runs one rank, but num_workers is {scaling.num_workers}. Use "
+            "Trainer(num_workers=1), or open the session with hocket.init(engine='local')."
         )
     return ThreadRank(scaling, hook)

@@ -108,8 +108,8 @@ def _unwrap(state: dict[str, Any]) -> dict[str, object]:
 def _get_score(state: dict[str, Any], key: str) -> float:
     if key not in state:
         raise ValueError(
-            f"checkpoint_score_attribute is {key!r}, which every checkpoint must have, but save_checkpoint() received {sorted(state)}. "
-            f"Write save_checkpoint({key}=..., ...), or name another key in CheckpointStrategy."
+            f"checkpoint_score_attribute is {key!r}, which every checkpoint must have, but save_checkpoint() received "
+            f"{sorted(state)}. Write save_checkpoint({key}=..., ...), or name another key in CheckpointStrategy."
         )
     score = state[key]
     try:
@@ -118,8 +118,9 @@ def _get_score(state: dict[str, Any], key: str) -> float:
         return float(score)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"checkpoint_score_attribute is {key!r}, which must be a number in every checkpoint, but save_checkpoint() received "
-            f"{key}={score!r}. Save a number there, or name another key in CheckpointStrategy."
+            f"checkpoint_score_attribute is {key!r}, which must be a number in every checkpoint, but "
+            f"save_checkpoint() received {key}={score!r}. Save a number there, or name another key in "
+            "CheckpointStrategy."
         ) from error
 
 
@@ -128,6 +129,7 @@ def _encode(call: str, values: dict[str, Any]) -> bytes:
         blob: bytes = cloudpickle.dumps(values)
     except Exception as error:
         raise ValueError(
-            f"{call}() takes what can be pickled, but received {texts.safe_repr(values)}: {texts.safe_text(error)}. Pass numbers, strings, arrays and state dicts."
+            f"{call}() takes what can be pickled, but received {texts.safe_repr(values)}: {texts.safe_text(error)}. "
+            "Pass numbers, strings, arrays and state dicts."
         ) from error
     return blob

@@ -201,7 +201,8 @@ class Trainer:
         strategy = checkpoint_strategy if checkpoint_strategy is not None else checkpoints.CheckpointStrategy()
         if not isinstance(strategy, checkpoints.CheckpointStrategy):
             raise TypeError(
-                f"checkpoint_strategy must be a CheckpointStrategy, but received {strategy!r}. Write CheckpointStrategy(num_to_keep=2)."
+                f"checkpoint_strategy must be a CheckpointStrategy, but received {strategy!r}. Write "
+                "CheckpointStrategy(num_to_keep=2)."
             )
         start_blob = checkpoints.encode(checkpoint)
         if self._running is not None:
@@ -299,7 +300,8 @@ def _build_backend(given: object) -> backend_module.BackendConfig:
         return given
     if given not in BACKENDS:
         raise (ValueError if isinstance(given, str) else TypeError)(
-            f"backend must be one of {list(BACKENDS)} or a BackendConfig, but received {given!r}. Write backend='torch'."
+            f"backend must be one of {list(BACKENDS)} or a BackendConfig, but received {given!r}. Write "
+            "backend='torch'."
         )
     if given == "none":
         return backend_module.NoBackend()
@@ -323,8 +325,8 @@ def _build_args(function: object, config: object) -> tuple[object, ...]:
     parameters = inspect.signature(function).parameters
     if len(parameters) > 1:
         raise ValueError(
-            f"train_func must take no argument or one (the configuration), but takes {len(parameters)}: {', '.join(parameters)}. Put them "
-            "into config, and read them from the one argument."
+            f"train_func must take no argument or one (the configuration), but takes {len(parameters)}: "
+            f"{', '.join(parameters)}. Put them into config, and read them from the one argument."
         )
     return (config or {},) if parameters else ()
 
@@ -334,7 +336,7 @@ def _check_callbacks(callbacks: Sequence[Any] | None) -> list[training_callbacks
     for one in given:
         if not isinstance(one, training_callbacks.TrainingCallback):
             raise TypeError(
-                f"callbacks must be instances of hocket.train.callbacks.TrainingCallback, but received {one!r}. Inherit from it, and pass an "
-                "instance; a UserCallback is for RunConfig(callbacks=[...])."
+                f"callbacks must be instances of hocket.train.callbacks.TrainingCallback, but received {one!r}. "
+                "Inherit from it, and pass an instance; a UserCallback is for RunConfig(callbacks=[...])."
             )
     return given

@@ -285,7 +285,8 @@ def _list_ranks(given: object) -> list[int] | None:
     ranks = [given] if isinstance(given, int) else list(given) if isinstance(given, list | tuple) else [None]
     if not all(isinstance(rank, int) for rank in ranks):
         raise TypeError(
-            f"workers_to_log must be a rank, a list of ranks, or None for all, but received {given!r}. Write workers_to_log=[0, 1]."
+            f"workers_to_log must be a rank, a list of ranks, or None for all, but received {given!r}. Write "
+            "workers_to_log=[0, 1]."
         )
     return ranks  # type: ignore[return-value]  # all are ints
 
@@ -293,6 +294,7 @@ def _list_ranks(given: object) -> list[int] | None:
 def _pick(results: list[dict[str, object]], rank: int) -> dict[str, object]:
     if not 0 <= rank < len(results):
         raise ValueError(
-            f"There is no rank {rank} to log: there are {len(results)}, from 0. Name another in worker_to_log or workers_to_log."
+            f"There is no rank {rank} to log: there are {len(results)}, from 0. Name another in worker_to_log or "
+            "workers_to_log."
         )
     return results[rank]

@@ -58,12 +58,13 @@ def save_pytree(path: str | os.PathLike[str], tree: object) -> None:
     for leaf, value in zip(leaves, values, strict=True):
         if isinstance(value, jax.core.Tracer):
             raise TypeError(  # an error of the caller's, like a leaf that is no array
-                "save_pytree() was called inside jax.jit or another transformation of JAX, where there are no numbers yet. Save what the jitted function "
-                "returns."
+                "save_pytree() was called inside jax.jit or another transformation of JAX, where there are no "
+                "numbers yet. Save what the jitted function returns."
             )
         if leaf.name.startswith("."):
             raise ValueError(
-                f"save_pytree() was given an array called {leaf.name!r}, but names that begin with '.' are its own. Rename the key."
+                f"save_pytree() was given an array called {leaf.name!r}, but names that begin with '.' are its own. "
+                "Rename the key."
             )
         arrays[leaf.name or _ROOT] = _to_plain(value)
     arrays[DTYPES] = np.array(
@@ -110,7 +111,8 @@ def load_pytree(path: str | os.PathLike[str], like: object) -> Any:
     difference = trees.describe_difference(sorted(wanted), sorted(there), "the model", "the file")
     if difference:
         raise ValueError(
-            f"The checkpoint {os.fspath(path)!r} is of another model, or of another optimizer: {difference}. Build the model that was saved, or begin anew."
+            f"The checkpoint {os.fspath(path)!r} is of another model, or of another optimizer: {difference}. Build "
+            "the model that was saved, or begin anew."
         )
     return jax.tree_util.tree_unflatten(structure, [loaded[leaf.name or _ROOT] for leaf in wanted])
 
@@ -124,7 +126,8 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{os.fspath(path)!r} cannot be read as a pytree: {error}. Pass a file that save_pytree() has written; if it has, it was damaged since."
+            f"{os.fspath(path)!r} cannot be read as a pytree: {error}. Pass a file that save_pytree() has written; if "
+            "it has, it was damaged since."
         ) from error
 
 

@@ -66,8 +66,9 @@ class JaxConfig(backend.BackendConfig):
             ValueError: Always.
         """
         raise ValueError(
-            "JaxTrainer needs ranks that are processes: JAX averages from threads of its own, and those of the in-process engine take turns. Use "
-            "ScalingConfig(num_workers=1), or open the session with hocket.init(engine='local')."
+            "JaxTrainer needs ranks that are processes: JAX averages from threads of its own, and those of the "
+            "in-process engine take turns. Use ScalingConfig(num_workers=1), or open the session with "
+            "hocket.init(engine='local')."
         )
 
     def on_start(self, group: worker_group.WorkerGroup) -> None:

@@ -19,7 +19,7 @@ def get_device() -> Any:
     device = jax.local_devices()[0]
     if info.use_gpu and device.platform not in ("gpu", "cuda", "rocm"):
         raise RuntimeError(
-            f"use_gpu=True, but jax {jax.__version__} sees no GPU in this rank, only {jax.local_devices()}. Install jax[cuda12], or set "
-            "ScalingConfig(use_gpu=False)."
+            f"use_gpu=True, but jax {jax.__version__} sees no GPU in this rank, only {jax.local_devices()}. Install "
+            "jax[cuda12], or set ScalingConfig(use_gpu=False)."
         )
     return device

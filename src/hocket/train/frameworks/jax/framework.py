@@ -59,8 +59,8 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
     def to_host(self, values: object, caller: str) -> strategies.Array:
         if isinstance(values, jax.core.Tracer):
             raise TypeError(
-                f"{caller} was called inside jax.jit or another transformation of JAX, where there are no numbers yet. Return the values from the "
-                "jitted function, and use them outside."
+                f"{caller} was called inside jax.jit or another transformation of JAX, where there are no numbers "
+                "yet. Return the values from the jitted function, and use them outside."
             )
         if not isinstance(values, jax.Array | np.ndarray):
             raise TypeError(f"{caller} takes an array, but received {values!r}. Write jnp.array(values).")

@@ -266,6 +266,7 @@ def agree(ranks: collective_world.World, number: int, leaves: Sequence[trees.Lea
         if other != first:
             difference = trees.describe_difference(first, other, "rank 0", f"rank {rank}")
             raise errors.CollectiveMismatchError(
-                f"{caller}() was given different arrays in the ranks: {difference}. All ranks must build the same model, and call it at the same step."
+                f"{caller}() was given different arrays in the ranks: {difference}. All ranks must build the same "
+                "model, and call it at the same step."
             )
     agreed.add(number)

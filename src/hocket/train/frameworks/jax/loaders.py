@@ -93,14 +93,15 @@ def _count_rows(leaves: list[trees.Leaf]) -> int:
     for leaf in leaves:
         if not leaf.shape:
             raise ValueError(
-                f"prepare_arrays() takes arrays whose first dimension is the rows, but {leaf.name or 'the array'!r} is one number. Keep it out of the tree."
+                f"prepare_arrays() takes arrays whose first dimension is the rows, but {leaf.name or 'the array'!r} "
+                "is one number. Keep it out of the tree."
             )
     first = leaves[0]
     other = next((leaf for leaf in leaves if leaf.shape[0] != first.shape[0]), None)
     if other is not None:
         raise ValueError(
-            f"prepare_arrays() takes arrays with as many rows each, but {first.name!r} has {first.shape[0]} and {other.name!r} has {other.shape[0]}. Look "
-            "at how they were made; the first dimension must be the rows."
+            f"prepare_arrays() takes arrays with as many rows each, but {first.name!r} has {first.shape[0]} and "
+            f"{other.name!r} has {other.shape[0]}. Look at how they were made; the first dimension must be the rows."
         )
     return first.shape[0]
 

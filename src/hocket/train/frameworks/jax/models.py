@@ -58,8 +58,8 @@ def broadcast(params: object, root: int, caller: str) -> Any:
     leaves, values, structure = trees.list_leaves(params, caller)
     if any(isinstance(value, jax.core.Tracer) for value in values):
         raise TypeError(
-            f"{caller}() was called inside jax.jit or another transformation of JAX, but it must be called once, before the first step. Call it where "
-            "the parameters are made."
+            f"{caller}() was called inside jax.jit or another transformation of JAX, but it must be called once, "
+            "before the first step. Call it where the parameters are made."
         )
     found = [_unwrap(value) for value in values]
     ranks = world.get_world(f"jax.{caller}")

@@ -87,12 +87,13 @@ def prepare_optimizer(optimizer: Any) -> Any:
     init, update = getattr(optimizer, "init", None), getattr(optimizer, "update", None)
     if not (callable(init) and callable(update) and hasattr(optimizer, "_replace")):
         raise TypeError(
-            f"prepare_optimizer() takes a gradient transformation of optax, but received {optimizer!r}. Write prepare_optimizer(optax.adam(1e-3)); "
-            "programs that step by themselves call average_gradients(gradients)."
+            f"prepare_optimizer() takes a gradient transformation of optax, but received {optimizer!r}. Write "
+            "prepare_optimizer(optax.adam(1e-3)); programs that step by themselves call average_gradients(gradients)."
         )
     if getattr(update, "is_prepared", False):
         raise ValueError(
-            "prepare_optimizer() received an optimizer that is prepared already. Prepare it once, and use what that returns."
+            "prepare_optimizer() received an optimizer that is prepared already. Prepare it once, and use what that "
+            "returns."
         )
     prepared = exchange.adapt_optimizer(optimizer)
     prepared.update.is_prepared = True

@@ -42,8 +42,9 @@ def list_leaves(tree: object, caller: str) -> tuple[list[Leaf], list[Any], Any]:
         name = name_path(path)
         if not (isinstance(value, jax.Array | np.ndarray | np.generic | float | int | complex)):
             raise TypeError(
-                f"{caller}() takes a pytree of arrays, but {name or 'the tree itself'!r} is a {type(value).__name__}: {value!r}. Keep what is no array "
-                "out of the tree: with flax.nnx.split, for example, or in the configuration."
+                f"{caller}() takes a pytree of arrays, but {name or 'the tree itself'!r} is a {type(value).__name__}: "
+                f"{value!r}. Keep what is no array out of the tree: with flax.nnx.split, for example, or in the "
+                "configuration."
             )
         array: Any = value if hasattr(value, "dtype") else jnp.asarray(value)
         leaves.append(Leaf(name, tuple(array.shape), str(array.dtype)))

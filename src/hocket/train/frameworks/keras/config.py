@@ -44,7 +44,8 @@ class KerasConfig(backend.BackendConfig):
     def __post_init__(self) -> None:
         if self.backend is not None and self.backend not in BACKENDS:
             raise ValueError(
-                f"backend must be one of {list(BACKENDS)}, but received {self.backend!r}. Leave it out for the driver's, {keras.backend.backend()!r}."
+                f"backend must be one of {list(BACKENDS)}, but received {self.backend!r}. Leave it out for the "
+                f"driver's, {keras.backend.backend()!r}."
             )
         joining.check_timeout(self.timeout_s)
 
@@ -65,8 +66,9 @@ class KerasConfig(backend.BackendConfig):
         """
         if self.choose_backend() != "torch":
             raise ValueError(
-                f"Keras on {self.choose_backend()!r} needs ranks that are processes, since its steps run in threads of their own, but the ranks of the in-process "
-                "engine take turns in theirs. Use KERAS_BACKEND=torch, ScalingConfig(num_workers=1), or hocket.init(engine='local')."
+                f"Keras on {self.choose_backend()!r} needs ranks that are processes, since its steps run in threads "
+                "of their own, but the ranks of the in-process engine take turns in theirs. Use KERAS_BACKEND=torch, "
+                "ScalingConfig(num_workers=1), or hocket.init(engine='local')."
             )
         yield ()
 

@@ -93,7 +93,8 @@ def prepare_arrays(
     num_rows = _count_rows(arrays)
     if num_rows < info.world_size:
         raise ValueError(
-            f"prepare_arrays() got {num_rows} rows for {info.world_size} ranks, but each needs one or more. Use fewer ranks, or more data."
+            f"prepare_arrays() got {num_rows} rows for {info.world_size} ranks, but each needs one or more. Use fewer "
+            "ranks, or more data."
         )
     cursor = loader_module.build_cursor(
         "The arrays", num_rows, batch_size, info.rank, info.world_size, seed=seed, shuffle=shuffle, drop_last=drop_last
@@ -110,8 +111,9 @@ def _check_array(array: object) -> object:
     if hasattr(array, "__array__") and np.ndim(array):
         return np.asarray(array)
     raise TypeError(
-        f"prepare_arrays() takes arrays with a row for each sample, but received {type(array).__name__}: {str(array)[:80]}. Write numpy.asarray(...) first; a "
-        "tf.data.Dataset or a DataLoader goes to fit() as it is, split among the ranks by yourself."
+        f"prepare_arrays() takes arrays with a row for each sample, but received {type(array).__name__}: "
+        f"{str(array)[:80]}. Write numpy.asarray(...) first; a tf.data.Dataset or a DataLoader goes to fit() as it "
+        "is, split among the ranks by yourself."
     )
 
 
@@ -130,7 +132,8 @@ def _count_rows(arrays: object) -> int:
     counts = [len(array) for array in keras.tree.flatten(arrays)]
     if len(set(counts)) != 1:
         raise ValueError(
-            f"prepare_arrays() takes arrays with equally many rows, but received {' and '.join(map(str, counts))}. Look at how they were cut."
+            f"prepare_arrays() takes arrays with equally many rows, but received {' and '.join(map(str, counts))}. "
+            "Look at how they were cut."
         )
     return counts[0]
 

@@ -72,8 +72,9 @@ def prepare_model(model: object) -> Any:
     state = framework.FRAMEWORK.get_state("prepare_model")
     if not isinstance(model, keras.Model):
         raise TypeError(
-            f"prepare_model() takes a keras.Model of Keras 3, but received {type(model).__module__}.{type(model).__name__}. Make it with `import keras`; a model of "
-            "tf_keras trains in a TensorflowTrainer, under MultiWorkerMirroredStrategy."
+            "prepare_model() takes a keras.Model of Keras 3, but received "
+            f"{type(model).__module__}.{type(model).__name__}. Make it with `import keras`; a model of tf_keras "
+            "trains in a TensorflowTrainer, under MultiWorkerMirroredStrategy."
         )
     if any(prepared.model is model for prepared in state.prepared):
         raise ValueError(
@@ -175,8 +176,8 @@ class _Prepared:
         if keras.backend.backend() == "tensorflow" and model.jit_compile:
             if model.get_compile_config().get("jit_compile") is True:
                 raise ValueError(
-                    "The model is compiled with jit_compile=True, but TensorFlow's XLA cannot leave a step to average its gradients. Leave jit_compile out: the "
-                    "step is a tf.function then."
+                    "The model is compiled with jit_compile=True, but TensorFlow's XLA cannot leave a step to "
+                    "average its gradients. Leave jit_compile out: the step is a tf.function then."
                 )
             model.jit_compile = False
         optimizer = model.optimizer
@@ -275,8 +276,8 @@ class _Prepared:
         steps = model.steps_per_execution
         if steps > 1 and (data.is_partial or self._world.size > 1):
             raise ValueError(
-                f"The model is compiled with steps_per_execution={steps}, but the position in prepared arrays is known after each step only if each is executed "
-                "alone. Leave it out."
+                f"The model is compiled with steps_per_execution={steps}, but the position in prepared arrays is "
+                "known after each step only if each is executed alone. Leave it out."
             )
 
     def _check_built(self, data: object) -> None:
@@ -288,8 +289,8 @@ class _Prepared:
             model(keras.tree.map_structure(keras.ops.convert_to_tensor, data[0][0]))
         elif self._world.size > 1:
             raise ValueError(
-                f"The model {model.name!r} has no variables yet, so the ranks cannot begin with the same. Begin it with keras.Input((...)), or call "
-                "model.build(...) before fit()."
+                f"The model {model.name!r} has no variables yet, so the ranks cannot begin with the same. Begin it "
+                "with keras.Input((...)), or call model.build(...) before fit()."
             )
 
     @contextlib.contextmanager

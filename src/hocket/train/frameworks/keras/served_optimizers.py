@@ -37,17 +37,19 @@ def convert(optimizer: Any, variable: Any) -> ps.Optimizer:
     rule = _find_rule(type(optimizer))
     if rule is None:
         raise ValueError(
-            f"Servers apply the updates with ParameterServer, and have no {type(optimizer).__name__}. Use one of keras.optimizers: "
-            f"{', '.join(kind.__name__ for kind in _RULES)}."
+            f"Servers apply the updates with ParameterServer, and have no {type(optimizer).__name__}. Use one of "
+            f"keras.optimizers: {', '.join(kind.__name__ for kind in _RULES)}."
         )
     for name in _WITHOUT:
         if getattr(optimizer, name, None):
             raise ValueError(
-                f"Servers apply the updates with ParameterServer, and have no {type(optimizer).__name__}({name}={getattr(optimizer, name)!r}). Leave {name} out."
+                "Servers apply the updates with ParameterServer, and have no "
+                f"{type(optimizer).__name__}({name}={getattr(optimizer, name)!r}). Leave {name} out."
             )
     if variable.constraint is not None:
         raise ValueError(
-            f"Servers apply the updates with ParameterServer, and have no constraints, but `{variable.path}` has {variable.constraint!r}. Leave it out."
+            f"Servers apply the updates with ParameterServer, and have no constraints, but `{variable.path}` has "
+            f"{variable.constraint!r}. Leave it out."
         )
     config = optimizer.get_config()
     decays = config.get("weight_decay") and optimizer._use_weight_decay(variable)
@@ -63,8 +65,8 @@ def _find_rule(kind: type) -> Callable[[Mapping[str, object], float], ps.Optimiz
 def _convert_sgd(config: Mapping[str, Any], decay: float) -> ps.Optimizer:
     if decay and config["momentum"]:
         raise ValueError(
-            f"Servers apply the updates with ParameterServer, and have no SGD with momentum={config['momentum']!r} and weight_decay={decay!r} as Keras has it. Use "
-            "AdamW, or leave one of them out."
+            f"Servers apply the updates with ParameterServer, and have no SGD with momentum={config['momentum']!r} "
+            f"and weight_decay={decay!r} as Keras has it. Use AdamW, or leave one of them out."
         )
     return ps.SGD(lr=_LR, momentum=config["momentum"], nesterov=config["nesterov"], weight_decay=decay)
 
@@ -84,7 +86,8 @@ def _convert_adam(config: Mapping[str, Any], decay: float) -> ps.Optimizer:
 def _convert_adagrad(config: Mapping[str, Any], decay: float) -> ps.Optimizer:
     if decay:
         raise ValueError(
-            f"Servers apply the updates with ParameterServer, and have no Adagrad(weight_decay={decay!r}) as Keras has it. Leave weight_decay out."
+            f"Servers apply the updates with ParameterServer, and have no Adagrad(weight_decay={decay!r}) as Keras "
+            "has it. Leave weight_decay out."
         )
     return ps.Adagrad(lr=_LR, initial_accumulator=config["initial_accumulator_value"], eps=config["epsilon"])
 

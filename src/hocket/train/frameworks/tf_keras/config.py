@@ -89,6 +89,6 @@ class TensorflowConfig(backend.BackendConfig):
 
 def _refuse_to_share() -> Sequence[turns.Local]:
     raise ValueError(
-        "TensorFlow's ranks are processes, each with its TF_CONFIG, but those of the in-process engine share one. Use ScalingConfig(num_workers=1), or open "
-        "the session with hocket.init(engine='local')."
+        "TensorFlow's ranks are processes, each with its TF_CONFIG, but those of the in-process engine share one. "
+        "Use ScalingConfig(num_workers=1), or open the session with hocket.init(engine='local')."
     )

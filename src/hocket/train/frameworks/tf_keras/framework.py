@@ -47,7 +47,8 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
     ) -> TensorflowStrategy:
         if strategy != strategies.AllReduce():
             raise ValueError(
-                f"TensorFlow takes no strategy={strategy!r}: {_OWN}. Leave it out, or use hocket.train.keras.KerasTrainer, which has LocalSGD."
+                f"TensorFlow takes no strategy={strategy!r}: {_OWN}. Leave it out, or use "
+                "hocket.train.keras.KerasTrainer, which has LocalSGD."
             )
         return TensorflowStrategy()
 
@@ -55,8 +56,8 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
         session = worker_session.get_optional_session()
         if session is not None and session.info.world_size > 1:
             raise RuntimeError(
-                f"hocket.train.{caller}() needs ranks that Hocket has joined, but TensorFlow joins its own. Use tf.distribute, or "
-                "hocket.train.keras.KerasTrainer."
+                f"hocket.train.{caller}() needs ranks that Hocket has joined, but TensorFlow joins its own. Use "
+                "tf.distribute, or hocket.train.keras.KerasTrainer."
             )
         return World(0, [[0]])
 
@@ -67,7 +68,8 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
             return values
         if not hasattr(values, "numpy"):
             raise TypeError(
-                f"{caller} was called inside a tf.function, where there are no numbers yet. Return the values from it, and use them outside."
+                f"{caller} was called inside a tf.function, where there are no numbers yet. Return the values from "
+                "it, and use them outside."
             )
         array: strategies.Array = values.numpy()
         return array.astype(np.float32) if array.dtype.kind == "V" else array
@@ -94,8 +96,9 @@ class TfKerasFramework(contract.Framework[TensorflowStrategy]):
 
     def convert_optimizer(self, optimizer: Any, parameter: Any) -> ps.Optimizer:
         raise ValueError(
-            f"Hocket's servers have no {type(optimizer).__name__} of tf-keras: {self.limits['conversion']}. Use TensorflowTrainer(strategy='parameter_server'), "
-            "or hocket.train.keras.KerasTrainer(strategy=ParameterServer())."
+            f"Hocket's servers have no {type(optimizer).__name__} of tf-keras: {self.limits['conversion']}. Use "
+            "TensorflowTrainer(strategy='parameter_server'), or "
+            "hocket.train.keras.KerasTrainer(strategy=ParameterServer())."
         )
 
     def seed(self, seed: int) -> None:

@@ -21,7 +21,8 @@ try:
     from hocket.train.frameworks.tf_keras import framework
 except ImportError as _error:
     raise ImportError(
-        "hocket.train.tensorflow.keras needs tf-keras (Keras 2), which cannot be imported. Run pip install 'hocket[tensorflow]'."
+        "hocket.train.tensorflow.keras needs tf-keras (Keras 2), which cannot be imported. Run pip install "
+        "'hocket[tensorflow]'."
     ) from _error
 
 MODEL_NAME: Final = "model.keras"

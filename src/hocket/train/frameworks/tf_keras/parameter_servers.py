@@ -91,8 +91,8 @@ class ParameterServers:
                 )
             if value < least or (most is not None and value > most):
                 raise ValueError(
-                    f"{name} must be {f'{least} or {most}' if most else f'{least} or more'}, but received {value}. Leave it out for "
-                    f"{getattr(type(self), name)}."
+                    f"{name} must be {f'{least} or {most}' if most else f'{least} or more'}, but received {value}. "
+                    f"Leave it out for {getattr(type(self), name)}."
                 )
         own: Any = self.own_servers
         if not isinstance(own, bool):
@@ -136,8 +136,8 @@ def parse(strategy: object) -> ParameterServers | None:
     if isinstance(strategy, str):
         if strategy != NAME:
             raise ValueError(
-                f"There is no strategy={strategy!r} for TensorFlow. There is {NAME!r}, which is ParameterServers(num_servers=1); leave it out for "
-                "tf.distribute.MultiWorkerMirroredStrategy."
+                f"There is no strategy={strategy!r} for TensorFlow. There is {NAME!r}, which is "
+                "ParameterServers(num_servers=1); leave it out for tf.distribute.MultiWorkerMirroredStrategy."
             )
         return ParameterServers()
     return None
@@ -151,13 +151,14 @@ def check_scaling(scaling: configs.ScalingConfig) -> None:
     """
     if scaling.elasticity_enabled:
         raise ValueError(
-            f"TensorFlow's cluster has as many workers at its end as at its start, but received num_workers={scaling.num_workers}. Write "
-            f"num_workers={scaling.max_workers}; a worker that dies is started again."
+            "TensorFlow's cluster has as many workers at its end as at its start, but received "
+            f"num_workers={scaling.num_workers}. Write num_workers={scaling.max_workers}; a worker that dies is "
+            "started again."
         )
     if scaling.max_workers < 1:
         raise ValueError(
-            f"ParameterServerStrategy needs a worker or more, each a process, but received num_workers={scaling.num_workers}. Write "
-            "ScalingConfig(num_workers=1)."
+            "ParameterServerStrategy needs a worker or more, each a process, but received "
+            f"num_workers={scaling.num_workers}. Write ScalingConfig(num_workers=1)."
         )
 
 

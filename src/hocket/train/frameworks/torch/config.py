@@ -70,8 +70,8 @@ class TorchConfig(backend.BackendConfig):
         """
         if self.backend not in (None, collective_torch.NAME):
             raise ValueError(
-                f"TorchConfig(backend={self.backend!r}) needs ranks that are processes, but those of the in-process engine take turns. Leave the "
-                "backend out, or open the session with hocket.init(engine='local')."
+                f"TorchConfig(backend={self.backend!r}) needs ranks that are processes, but those of the in-process "
+                "engine take turns. Leave the backend out, or open the session with hocket.init(engine='local')."
             )
         isolate: Any = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]  # torch does not list it
         isolate(True)  # the groups' names, which it knows outside of Python

@@ -26,7 +26,7 @@ def pick_cuda_device() -> torch.device:
     """
     if not torch.cuda.is_available():
         raise RuntimeError(
-            f"use_gpu=True, but torch {torch.__version__} sees no CUDA device in this rank. Install a torch built for CUDA, or set "
-            "ScalingConfig(use_gpu=False)."
+            f"use_gpu=True, but torch {torch.__version__} sees no CUDA device in this rank. Install a torch built for "
+            "CUDA, or set ScalingConfig(use_gpu=False)."
         )
     return torch.device("cuda", 0)

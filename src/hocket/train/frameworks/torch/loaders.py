@@ -115,8 +115,8 @@ def prepare_data_loader(
 def _check_loader(loader: object) -> None:
     if not isinstance(loader, data.DataLoader):
         raise TypeError(
-            f"prepare_data_loader() takes a torch.utils.data.DataLoader, but received {type(loader).__name__}: {loader!r}. Write "
-            "prepare_data_loader(DataLoader(dataset, batch_size=32))."
+            f"prepare_data_loader() takes a torch.utils.data.DataLoader, but received {type(loader).__name__}: "
+            f"{loader!r}. Write prepare_data_loader(DataLoader(dataset, batch_size=32))."
         )
     if isinstance(loader, PreparedDataLoader):
         raise ValueError("The DataLoader is prepared already. Call prepare_data_loader() once for each loader.")  # noqa: TRY004
@@ -126,8 +126,9 @@ def _warn_of_stream(dataset: object, world_size: int) -> None:
     if getattr(dataset, "_distributed", None) is not None:  # of Hugging Face's, split by `split_dataset_by_node`
         return
     warnings.warn(
-        f"{type(dataset).__name__} is an IterableDataset, which prepare_data_loader() cannot split: each of the {world_size} ranks reads all that it gives there. Have its "
-        "__iter__ leave out what other ranks read (get_context().get_world_rank()), and pass add_dist_sampler=False to say so.",
+        f"{type(dataset).__name__} is an IterableDataset, which prepare_data_loader() cannot split: each of the "
+        f"{world_size} ranks reads all that it gives there. Have its __iter__ leave out what other ranks read "
+        "(get_context().get_world_rank()), and pass add_dist_sampler=False to say so.",
         stacklevel=3,
     )
 
@@ -135,9 +136,9 @@ def _warn_of_stream(dataset: object, world_size: int) -> None:
 def _refuse_sampler(loader: data.DataLoader[Any], batching: samplers.Batching | None, world_size: int) -> NoReturn:
     what, own = ("batch_sampler", loader.batch_sampler) if batching is None else ("sampler", batching.sampler)
     raise ValueError(
-        f"The DataLoader has its own {what}, {own!r}, which cannot be split among {world_size} ranks without repeating or losing "
-        "what it gives. Split it in the training function with get_context().get_world_rank(), and pass add_dist_sampler=False; or use "
-        "shuffle=True, which gives each row once."
+        f"The DataLoader has its own {what}, {own!r}, which cannot be split among {world_size} ranks without "
+        "repeating or losing what it gives. Split it in the training function with get_context().get_world_rank(), "
+        "and pass add_dist_sampler=False; or use shuffle=True, which gives each row once."
     )
 
 
@@ -146,8 +147,8 @@ def _build_cursor(
 ) -> cursor_module.Cursor:
     if not getattr(loader, "in_order", True):  # new in torch 2.6
         raise ValueError(
-            "The DataLoader has in_order=False, but its position can be known only if batches come in their order. Leave in_order out, or pass "
-            "add_dist_sampler=False and split the rows yourself."
+            "The DataLoader has in_order=False, but its position can be known only if batches come in their order. "
+            "Leave in_order out, or pass add_dist_sampler=False and split the rows yourself."
         )
     return loader_module.build_cursor(
         "The DataLoader",
@@ -235,8 +236,9 @@ class PreparedDataLoader(loader_module.WeighedLoader, data.DataLoader[Any]):
     def _get_cursor(self, asker: str) -> cursor_module.Cursor:
         if self._cursor is None:
             raise RuntimeError(
-                f"loader.{asker} needs the sample ledger, but this loader keeps the order of its own: it has an IterableDataset or a sampler that "
-                "no ledger can stand for, or was prepared with add_dist_sampler=False. Use a data set with a length, and shuffle=True or False."
+                f"loader.{asker} needs the sample ledger, but this loader keeps the order of its own: it has an "
+                "IterableDataset or a sampler that no ledger can stand for, or was prepared with "
+                "add_dist_sampler=False. Use a data set with a length, and shuffle=True or False."
             )
         return self._cursor
 

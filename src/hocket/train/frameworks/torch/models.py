@@ -45,8 +45,8 @@ def prepare_model(
     info = worker_session.get_session("torch.prepare_model").info
     if parallel_strategy not in STRATEGIES:
         raise ValueError(
-            f"parallel_strategy must be one of {list(STRATEGIES)}, but received {parallel_strategy!r}. Leave it out for 'ddp', or "
-            "pass None and wrap the model yourself."
+            f"parallel_strategy must be one of {list(STRATEGIES)}, but received {parallel_strategy!r}. Leave it out "
+            "for 'ddp', or pass None and wrap the model yourself."
         )
     state = framework.FRAMEWORK.get_state("prepare_model")
     device = devices.get_device() if isinstance(move_to_device, bool) else torch.device(move_to_device)

@@ -49,13 +49,14 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
     state = framework.FRAMEWORK.get_state("prepare_optimizer")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
-            f"prepare_optimizer() takes an optimizer of torch.optim, but received {optimizer!r}. Write prepare_optimizer(torch.optim.SGD(...))."
+            f"prepare_optimizer() takes an optimizer of torch.optim, but received {optimizer!r}. Write "
+            "prepare_optimizer(torch.optim.SGD(...))."
         )
     scaler = state.precision.scaler if state.precision is not None else None
     if scaler is not None and not state.exchange.shares_gradients:
         raise ValueError(
-            f"With float16 a rank leaves out steps whose gradients overflow, and with {type(state.strategy).__name__} each would leave out others. Use "
-            "accelerate(amp=True, dtype=torch.bfloat16)."
+            f"With float16 a rank leaves out steps whose gradients overflow, and with {type(state.strategy).__name__} "
+            "each would leave out others. Use accelerate(amp=True, dtype=torch.bfloat16)."
         )
     adapted = state.exchange.adapt_optimizer(optimizer)
     state.add_optimizer(adapted)
@@ -104,7 +105,8 @@ def accelerate(amp: bool = False, *, dtype: torch.dtype | None = None) -> None:
         raise RuntimeError("accelerate() was called after a model or an optimizer was prepared. Call it before.")
     if dtype is not None and dtype not in precision.DTYPES:
         raise ValueError(
-            f"dtype must be torch.bfloat16 or torch.float16, but received {dtype}. Leave it out for what suits the device."
+            f"dtype must be torch.bfloat16 or torch.float16, but received {dtype}. Leave it out for what suits the "
+            "device."
         )
     if amp:
         device = devices.get_device()

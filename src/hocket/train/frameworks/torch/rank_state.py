@@ -59,7 +59,8 @@ class RankState:
         """
         if optimizer in self._prepared:
             raise ValueError(
-                f"prepare_optimizer() received the same {type(optimizer).__name__} twice. Prepare it once, and use what that returns."
+                f"prepare_optimizer() received the same {type(optimizer).__name__} twice. Prepare it once, and use "
+                "what that returns."
             )
         self._prepared.add(optimizer)
         exchange = self.exchange
@@ -88,7 +89,8 @@ class RankState:
         known = self._list_parameters()
         if any(id(p) in known for group in optimizer.param_groups for p in group["params"]):
             raise RuntimeError(
-                f"{type(self.strategy).__name__} works in the optimizer's step, but this {type(optimizer).__name__} was not prepared. Write "
-                "optimizer = hocket.train.torch.prepare_optimizer(optimizer) before the first step."
+                f"{type(self.strategy).__name__} works in the optimizer's step, but this {type(optimizer).__name__} "
+                "was not prepared. Write optimizer = hocket.train.torch.prepare_optimizer(optimizer) before the "
+                "first step."
             )
         self._unrelated.add(optimizer)

@@ -23,11 +23,13 @@ class Exchange(strategy.Exchange):
     def __init__(self, settings: strategies.AllReduce, ranks: strategies.Ranks) -> None:
         if isinstance(settings.compression, strategies.PowerSGD):
             raise ValueError(  # noqa: TRY004 (the type is right, and JAX has no such thing)
-                f"JaxTrainer cannot compress with {settings.compression}, which torch computes. Use compression='bf16', or leave it out."
+                f"JaxTrainer cannot compress with {settings.compression}, which torch computes. Use "
+                "compression='bf16', or leave it out."
             )
         if settings.bucket_mb is not None:
             warnings.warn(
-                f"bucket_mb={settings.bucket_mb} is ignored: in JAX the gradients of a step travel together. Leave it out.",
+                f"bucket_mb={settings.bucket_mb} is ignored: in JAX the gradients of a step travel together. Leave it "
+                "out.",
                 stacklevel=2,
             )
         self._travel_as = None if settings.compression is None else functools.partial(_shorten, settings.compression)

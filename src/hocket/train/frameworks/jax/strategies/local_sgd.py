@@ -41,7 +41,8 @@ class Exchange(strategy.Exchange):
         outer = settings.outer
         if not (outer is None or isinstance(outer, strategies.Nesterov)):
             raise TypeError(
-                f"In JAX LocalSGD's outer optimizer must be a Nesterov, but received {outer!r}. Write outer=Nesterov(lr=0.7, momentum=0.9)."
+                f"In JAX LocalSGD's outer optimizer must be a Nesterov, but received {outer!r}. Write "
+                "outer=Nesterov(lr=0.7, momentum=0.9)."
             )
         self._outer: strategies.Nesterov | None = outer
         self._settings = settings
@@ -49,8 +50,8 @@ class Exchange(strategy.Exchange):
 
     def average(self, gradients: object, caller: str) -> Any:
         raise ValueError(
-            f"With LocalSGD the ranks meet in the optimizer's step, and {caller}() would average the gradients of each. Give the optimizer to "
-            "prepare_optimizer() and leave it out, or use the strategy AllReduce."
+            f"With LocalSGD the ranks meet in the optimizer's step, and {caller}() would average the gradients of "
+            "each. Give the optimizer to prepare_optimizer() and leave it out, or use the strategy AllReduce."
         )
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
@@ -66,7 +67,8 @@ class Exchange(strategy.Exchange):
             _check_state(state)
             if params is None:
                 raise ValueError(
-                    "LocalSGD averages parameters, but optimizer.update() was called without them. Write optimizer.update(gradients, state, params)."
+                    "LocalSGD averages parameters, but optimizer.update() was called without them. Write "
+                    "optimizer.update(gradients, state, params)."
                 )
             early = state.count < self._settings.begin_after
             if self._settings.begin_after:
@@ -145,8 +147,9 @@ def _is_ours(node: object) -> bool:
 def _check_state(state: object) -> None:
     if not _is_ours(state):
         raise ValueError(
-            f"LocalSGD needs the state of a prepared optimizer, but received a {type(state).__name__}. Write optimizer = prepare_optimizer(optimizer), and "
-            "make the state with optimizer.init(params); a checkpoint of another strategy has another state."
+            f"LocalSGD needs the state of a prepared optimizer, but received a {type(state).__name__}. Write "
+            "optimizer = prepare_optimizer(optimizer), and make the state with optimizer.init(params); a checkpoint "
+            "of another strategy has another state."
         )
 
 

@@ -92,8 +92,9 @@ class OnArrays(strategy.Exchange):
     def __init__(self, runtime: strategies.StrategyRuntime, name: str, ranks: strategies.Ranks) -> None:
         if runtime.takes_steps:
             raise ValueError(
-                f"{name} takes steps in the optimizer's place and needs its learning rate, which an optimizer of optax does not say. Have the strategy average gradients, "
-                "or return an Exchange for JAX from its open()."
+                f"{name} takes steps in the optimizer's place and needs its learning rate, which an optimizer of "
+                "optax does not say. Have the strategy average gradients, or return an Exchange for JAX from its "
+                "open()."
             )
         self._runtime = runtime.open_next()
         self._name = name
@@ -111,7 +112,8 @@ class OnArrays(strategy.Exchange):
     def average(self, gradients: object, caller: str) -> Any:
         if self._changes_parameters or self._looks_first:
             raise ValueError(
-                f"{self._name} works on the parameters too, which {caller}() does not see. Give the optimizer to prepare_optimizer() and leave it out."
+                f"{self._name} works on the parameters too, which {caller}() does not see. Give the optimizer to "
+                "prepare_optimizer() and leave it out."
             )
         return self._average(gradients)
 
@@ -122,12 +124,13 @@ class OnArrays(strategy.Exchange):
         def update(updates: Any, state: OnArraysState, params: Any = None, **extra: Any) -> Any:
             if not isinstance(state, OnArraysState):
                 raise ValueError(  # noqa: TRY004 (it is mostly a checkpoint's)
-                    f"{self._name} needs the state of a prepared optimizer, but received a {type(state).__name__}. Write optimizer = prepare_optimizer(optimizer), and make "
-                    "the state with optimizer.init(params)."
+                    f"{self._name} needs the state of a prepared optimizer, but received a {type(state).__name__}. "
+                    "Write optimizer = prepare_optimizer(optimizer), and make the state with optimizer.init(params)."
                 )
             if params is None and (self._changes_parameters or self._looks_first):
                 raise ValueError(
-                    f"{self._name} works on the parameters, but optimizer.update() was called without them. Write optimizer.update(gradients, state, params)."
+                    f"{self._name} works on the parameters, but optimizer.update() was called without them. Write "
+                    "optimizer.update(gradients, state, params)."
                 )
             steps, inner = optimizer.update(self._average(updates, state.count, params), state.inner, params, **extra)
             state = OnArraysState(state.count + 1, inner)

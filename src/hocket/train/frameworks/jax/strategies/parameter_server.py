@@ -70,7 +70,8 @@ class Exchange(strategy.Exchange):
 
     def average(self, gradients: object, caller: str) -> Any:
         raise ValueError(
-            f"With ParameterServer gradients are not averaged but pushed, and {caller}() does not do it. Write optimizer = prepare_optimizer(optimizer)."
+            f"With ParameterServer gradients are not averaged but pushed, and {caller}() does not do it. Write "
+            "optimizer = prepare_optimizer(optimizer)."
         )
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
@@ -140,7 +141,8 @@ class Exchange(strategy.Exchange):
             )
         if self._made:
             raise ValueError(
-                "With ParameterServer optimizer.init(params) was called for the second time in this training function. Prepare one optimizer, for one tree of parameters."
+                "With ParameterServer optimizer.init(params) was called for the second time in this training "
+                "function. Prepare one optimizer, for one tree of parameters."
             )
         for leaf, value in zip(leaves, values, strict=True):
             if trees.is_inexact(value):
@@ -154,8 +156,9 @@ class Exchange(strategy.Exchange):
         *gradients, (_, count) = arrays
         if not self._made:
             raise ValueError(
-                "With ParameterServer the servers must have the parameters before the first step. Call optimizer.init(params) with those that training begins with, also if "
-                "its result is then replaced by a checkpoint's."
+                "With ParameterServer the servers must have the parameters before the first step. Call "
+                "optimizer.init(params) with those that training begins with, also if its result is then replaced by "
+                "a checkpoint's."
             )
         targets = [self._made[leaf.name] for leaf, _ in gradients]
         pushed = [
@@ -176,12 +179,14 @@ def _visit(arrays: Sequence[tuple[trees.Leaf, npt.NDArray[Any]]]) -> None:
 def _check(state: object, params: object) -> None:
     if not isinstance(state, ParameterServerState):
         raise ValueError(  # noqa: TRY004 (as `LocalSGD` does; it is mostly a checkpoint's)
-            f"ParameterServer needs the state of a prepared optimizer, but received a {type(state).__name__}. Write optimizer = prepare_optimizer(optimizer), and "
-            "make the state with optimizer.init(params); a checkpoint of another strategy has another state."
+            f"ParameterServer needs the state of a prepared optimizer, but received a {type(state).__name__}. Write "
+            "optimizer = prepare_optimizer(optimizer), and make the state with optimizer.init(params); a checkpoint "
+            "of another strategy has another state."
         )
     if params is None:
         raise ValueError(
-            "ParameterServer pulls parameters, but optimizer.update() was called without them. Write optimizer.update(gradients, state, params)."
+            "ParameterServer pulls parameters, but optimizer.update() was called without them. Write "
+            "optimizer.update(gradients, state, params)."
         )
 
 

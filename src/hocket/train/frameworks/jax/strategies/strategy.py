@@ -42,7 +42,8 @@ class Exchange(strategies.NativeStrategy):
             TypeError: There are no servers.
         """
         raise TypeError(
-            f"prepare_optimizer() received {optimizer!r}, which servers apply, but the strategy has no servers. Use strategy=ParameterServer(), or an optimizer of optax."
+            f"prepare_optimizer() received {optimizer!r}, which servers apply, but the strategy has no servers. Use "
+            "strategy=ParameterServer(), or an optimizer of optax."
         )
 
     def synchronize(self, params: object, state: object) -> tuple[Any, Any]:
@@ -53,5 +54,6 @@ class Exchange(strategies.NativeStrategy):
 def build_conversion_error() -> ValueError:
     """Return the error of an optimizer that servers cannot apply."""
     return ValueError(
-        "An optimizer of optax is a function, which servers cannot apply. Give prepare_optimizer() one of hocket.ps, with strategy=ParameterServer()."
+        "An optimizer of optax is a function, which servers cannot apply. Give prepare_optimizer() one of hocket.ps, "
+        "with strategy=ParameterServer()."
     )

@@ -35,8 +35,9 @@ class Exchange(strategy.Exchange):
         if parallel_strategy == "fsdp":
             if self._settings != strategies.AllReduce():
                 raise ValueError(
-                    f"parallel_strategy='fsdp' takes no {self._settings}: its gradients travel in parts. Leave the strategy out, and give "
-                    "parallel_strategy_kwargs={'mp_policy': MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)} to send fewer bytes."
+                    f"parallel_strategy='fsdp' takes no {self._settings}: its gradients travel in parts. Leave the "
+                    "strategy out, and give parallel_strategy_kwargs={'mp_policy': "
+                    "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)} to send fewer bytes."
                 )
             return sharding.shard(model, self._ranks, options, device)
         if self._ranks.world_size == 1:

@@ -42,7 +42,8 @@ def compute_sparse_mean(parameter: torch.Tensor, world_size: int) -> torch.Tenso
     """
     if parameter.grad is not None and not parameter.grad.is_sparse:
         raise ValueError(
-            f"The gradient of a parameter of shape {tuple(parameter.shape)} is dense in this rank and sparse in another one. Use it in the same way in all ranks."
+            f"The gradient of a parameter of shape {tuple(parameter.shape)} is dense in this rank and sparse in "
+            "another one. Use it in the same way in all ranks."
         )
     given = torch.zeros_like(parameter).to_sparse(1) if parameter.grad is None else parameter.grad
     total = given.to(widen(parameter.dtype)).coalesce()

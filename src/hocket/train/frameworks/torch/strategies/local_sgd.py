@@ -46,8 +46,9 @@ class Exchange(strategy.Exchange):
         models = [model for model in self._models if not mine.isdisjoint(model.parameters())]
         if not mine <= {parameter for model in models for parameter in model.parameters()}:
             raise ValueError(
-                "LocalSGD averages parameters of prepared models, but prepare_optimizer() received an optimizer of others. Call "
-                "model = prepare_model(model) first, and make the optimizer from the parameters of what it returns."
+                "LocalSGD averages parameters of prepared models, but prepare_optimizer() received an optimizer of "
+                "others. Call model = prepare_model(model) first, and make the optimizer from the parameters of what "
+                "it returns."
             )
         self._meetings[optimizer] = _Meetings(optimizer, models, self._settings, self._ranks.world_size)
         return optimizer

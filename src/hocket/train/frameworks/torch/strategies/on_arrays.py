@@ -166,8 +166,9 @@ class OnArrays(strategy.Exchange):
         driven = TorchModel(optimizer, names)
         if any(parameter not in names for parameter in driven.parameters):
             raise ValueError(
-                f"{self._name} works on parameters of prepared models, but prepare_optimizer() received an optimizer of others. Call "
-                "model = prepare_model(model) first, and make the optimizer from the parameters of what it returns."
+                f"{self._name} works on parameters of prepared models, but prepare_optimizer() received an optimizer "
+                "of others. Call model = prepare_model(model) first, and make the optimizer from the parameters of "
+                "what it returns."
             )
         runtime = self._first.open_next()
         self._driven[optimizer] = runtime, driven

@@ -74,8 +74,9 @@ class Exchange(strategy.Exchange):
         names = self._name_parameters()
         if any(parameter not in names for _, parameter in groups):
             raise ValueError(
-                "ParameterServer holds parameters of prepared models, but prepare_optimizer() received an optimizer of others. Call "
-                "model = prepare_model(model) first, and make the optimizer from the parameters of what it returns."
+                "ParameterServer holds parameters of prepared models, but prepare_optimizer() received an optimizer "
+                "of others. Call model = prepare_model(model) first, and make the optimizer from the parameters of "
+                "what it returns."
             )
         if self._ranks.rank > 0:
             dist.barrier()  # rank 0 makes them, with its values
@@ -123,8 +124,9 @@ class Exchange(strategy.Exchange):
                 target = self._served[parameter]
                 if target.optimizer != rule:
                     raise ValueError(
-                        f"The servers update `{target.name}` with {target.optimizer}, which can change its learning rate only, but the optimizer is {rule} now. "
-                        "Schedule lr alone: OneCycleLR(cycle_momentum=False), say."
+                        f"The servers update `{target.name}` with {target.optimizer}, which can change its learning "
+                        f"rate only, but the optimizer is {rule} now. Schedule lr alone: "
+                        "OneCycleLR(cycle_momentum=False), say."
                     )
                 scale = ps_client.find_scale(float(group["lr"]), rule)
                 gradients.append(ps_client.Gradient(target, _take_gradient(target, parameter.grad), scale))

@@ -22,13 +22,14 @@ def convert(optimizer: torch.optim.Optimizer, group: Mapping[str, object]) -> ps
     rule = _RULES.get(type(optimizer))
     if rule is None:
         raise ValueError(
-            f"Servers apply the updates with ParameterServer, and have no {type(optimizer).__name__}. Use one of torch.optim: "
-            f"{', '.join(kind.__name__ for kind in _RULES)}."
+            f"Servers apply the updates with ParameterServer, and have no {type(optimizer).__name__}. Use one of "
+            f"torch.optim: {', '.join(kind.__name__ for kind in _RULES)}."
         )
     for name in ("maximize", "amsgrad", "dampening", "lr_decay"):
         if group.get(name):
             raise ValueError(
-                f"Servers apply the updates with ParameterServer, and have no {type(optimizer).__name__}({name}={group[name]!r}). Leave {name} out."
+                "Servers apply the updates with ParameterServer, and have no "
+                f"{type(optimizer).__name__}({name}={group[name]!r}). Leave {name} out."
             )
     return rule(group)
 

@@ -73,6 +73,6 @@ def require_whole(name: str, where: str, parallel_strategy: str, options: Mappin
     """
     if parallel_strategy != "ddp" or options:
         raise ValueError(
-            f"{name} keeps {where}, but received parallel_strategy={parallel_strategy!r} with parallel_strategy_kwargs={dict(options)!r}. Leave both out, or use "
-            "the strategy AllReduce."
+            f"{name} keeps {where}, but received parallel_strategy={parallel_strategy!r} with "
+            f"parallel_strategy_kwargs={dict(options)!r}. Leave both out, or use the strategy AllReduce."
         )

@@ -57,8 +57,9 @@ class ServedEmbedding(torch.nn.Embedding):
         """
         if module.max_norm is not None:
             raise ValueError(
-                f"The embedding `{table.name}` has max_norm={module.max_norm}, which changes rows where they are looked up, and its rows are on servers. Leave max_norm "
-                "out, or use ParameterServer(min_table_rows=...) with sparse=False to have it whole in each rank."
+                f"The embedding `{table.name}` has max_norm={module.max_norm}, which changes rows where they are "
+                "looked up, and its rows are on servers. Leave max_norm out, or use "
+                "ParameterServer(min_table_rows=...) with sparse=False to have it whole in each rank."
             )
         module.__class__ = ServedEmbedding
         weight = module.weight
@@ -102,7 +103,8 @@ class ServedEmbedding(torch.nn.Embedding):
             missing_keys.append(key)
         elif value.shape != self.weight.shape:
             error_msgs.append(
-                f"size mismatch for {key}: the checkpoint has {tuple(value.shape)}, and the model {tuple(self.weight.shape)}."
+                f"size mismatch for {key}: the checkpoint has {tuple(value.shape)}, and the model "
+                f"{tuple(self.weight.shape)}."
             )
         else:
             self._client.load([(self._table, to_array(value))])
@@ -150,8 +152,9 @@ def take_gradient(name: str, gradient: torch.Tensor) -> ps.IndexedSlices:
     """
     if not gradient.is_sparse:
         raise ValueError(
-            f"The gradient of `{name}` is dense: its weight was used in another way than by looking rows up, and the rows are on servers. Compute with what the "
-            "embedding returns, or use ParameterServer(min_table_rows=...) with sparse=False to have it whole in each rank."
+            f"The gradient of `{name}` is dense: its weight was used in another way than by looking rows up, and the "
+            "rows are on servers. Compute with what the embedding returns, or use "
+            "ParameterServer(min_table_rows=...) with sparse=False to have it whole in each rank."
         )
     gradient = gradient.coalesce()
     return ps.IndexedSlices(to_array(gradient.values()), gradient.indices()[0].cpu().numpy())
