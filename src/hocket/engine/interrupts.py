@@ -143,7 +143,7 @@ class InterruptGuard:
 
         Called by the main thread without the lock.
         """
-        if not self.is_called():
+        if not (self.is_pending and self.is_called()):
             return
         while self._noted:
             number = next(iter(self._noted))

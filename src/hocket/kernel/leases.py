@@ -103,7 +103,8 @@ def end_lease(kernel: State, worker: WorkerRecord) -> None:
             stop(kernel, worker)
             return
         kernel.idle.append(worker)
-        trim_idle(kernel, kernel.max_idle_workers)
+        if len(kernel.idle) > kernel.max_idle_workers:
+            trim_idle(kernel, kernel.max_idle_workers)
 
 
 def stop(kernel: State, worker: WorkerRecord) -> None:
@@ -153,12 +154,12 @@ def unblock(kernel: State, worker: WorkerRecord, number: int = 0) -> None:
 
 def find_stalled(kernel: State) -> list[WorkerRecord]:
     """Return workers with tasks waiting behind a running one. The engine withdraws these where it sees no progress."""
-    return [
-        worker
-        for leases in kernel.leases.values()
-        for worker in leases.values()
-        if len(worker.inflight) > 1 and not worker.recalled
-    ]
+    stalled = []
+    for leases in kernel.leases.values():  # before each wait: in Python 3.11 a comprehension would be a call more
+        for worker in leases.values():
+            if len(worker.inflight) > 1 and not worker.recalled:
+                stalled.append(worker)  # noqa: PERF401
+    return stalled
 
 
 def withdraw(kernel: State, worker: WorkerRecord, begun: int) -> None:

@@ -137,9 +137,10 @@ class Pool:
         for name, units in allocation.demand:
             if not (allocation.cpu_lent and name == "CPU"):
                 free[name] += units
-        units = _get_units(allocation.demand, "GPU")
-        for gpu_id in allocation.gpu_ids:
-            self.gpu_free[gpu_id] += min(units, UNIT)
+        if allocation.gpu_ids:
+            units = _get_units(allocation.demand, "GPU")
+            for gpu_id in allocation.gpu_ids:
+                self.gpu_free[gpu_id] += min(units, UNIT)
 
     def adjust(self, name: str, units: int) -> None:
         """Add units (or remove them, if negative) of one resource that is lent or reclaimed."""

@@ -154,7 +154,7 @@ class Reactor:
                             return False
                         left_s = max(0.0, left_s)
                     # A handler that is noted later, with the lock held, wakes the thread that reads.
-                    if self._guard.is_called():
+                    if self._guard.is_pending and self._guard.is_called():
                         left_s = 0.0
                     if self._holder is None or self._holder == me:
                         self._holder = me
