@@ -1,0 +1,176 @@
+"""Meshes: devices in a grid whose axes have names.
+
+Names and order are those of TensorFlow's DTensor: devices are numbered along the last axis first, as numpy numbers the
+elements of an array, and a mesh axis is called a *dim* in the names of arguments and methods. Nothing here needs a
+framework.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import SupportsIndex, final
+
+RESERVED = ("unsharded", "match", "any")
+"""What a layout says of a tensor's dim that no mesh axis shards. No axis is called so."""
+
+
+@final
+class Mesh:
+    """Devices in a grid: each axis has a name and a size. Immutable, hashable, and can be pickled.
+
+    Args:
+        dims: Names and sizes of the axes, major first: ``[("data", 2), ("model", 4)]``, or a dict.
+        name: To tell two meshes of the same shape apart. None by default.
+        devices: What the devices are called, one for each place; ``"0"``, ``"1"``, ... by default.
+
+    Raises:
+        TypeError: A name is no text, or a size no whole number.
+        ValueError: There is no axis, a name comes twice, is empty or reserved, a size is below 1, or there are more or
+            fewer devices than places.
+
+    Example:
+        >>> from hocket.mesh import Mesh
+        >>> mesh = Mesh({"data": 2, "model": 4})
+        >>> mesh.size, mesh.dim_size("model"), mesh.coords(6)
+        (8, 4, (1, 2))
+    """
+
+    __slots__ = ("_devices", "_dims", "_name")
+
+    def __init__(
+        self,
+        dims: Mapping[str, int] | Sequence[tuple[str, int]],
+        *,
+        name: str = "",
+        devices: Sequence[str] | None = None,
+    ) -> None:
+        pairs = list(dims.items()) if isinstance(dims, Mapping) else list(dims)
+        self._dims = tuple([_check_dim(pair) for pair in pairs])
+        self._name = name
+        names = self.dim_names
+        if not names:
+            raise ValueError("A mesh needs an axis, but received none. Write for example Mesh({'data': 2}).")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"Each axis of a mesh has a name of its own, but {twice[0]!r} comes twice in {list(names)}."
+            )
+        self._devices = tuple(map(str, range(self.size))) if devices is None else tuple(devices)
+        if len(self._devices) != self.size:
+            raise ValueError(
+                f"A mesh of {self.describe()} has {self.size} places, but received {len(self._devices)} devices. "
+                "Give one for each place."
+            )
+
+    @property
+    def dim_names(self) -> tuple[str, ...]:
+        """The names of the axes, major first."""
+        return tuple([name for name, _ in self._dims])
+
+    @property
+    def name(self) -> str:
+        """What the mesh is called; empty if it has no name."""
+        return self._name
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """What the devices are called, by number."""
+        return self._devices
+
+    @property
+    def size(self) -> int:
+        """How many devices there are."""
+        return math.prod(self.shape())
+
+    @property
+    def rank(self) -> int:
+        """How many axes there are."""
+        return len(self._dims)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """By how much a device's number grows from one place to the next along each axis."""
+        shape = self.shape()
+        return tuple([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
+
+    def shape(self) -> tuple[int, ...]:
+        """Return the sizes of the axes. A method, as it is in TensorFlow."""
+        return tuple([size for _, size in self._dims])
+
+    def dim_size(self, dim_name: str) -> int:
+        """Return the size of the axis of that name.
+
+        Raises:
+            ValueError: There is none.
+        """
+        for name, size in self._dims:
+            if name == dim_name:
+                return size
+        raise ValueError(f"The mesh has the axes {list(self.dim_names)}, but received {dim_name!r}. Name one of these.")
+
+    def contains_dim(self, dim_name: str) -> bool:
+        """Tell whether an axis has that name."""
+        return dim_name in self.dim_names
+
+    def __contains__(self, dim_name: object) -> bool:
+        return dim_name in self.dim_names
+
+    def coords(self, device: SupportsIndex) -> tuple[int, ...]:
+        """Return the place of a device: its index along each axis.
+
+        Raises:
+            ValueError: There is no such device.
+        """
+        number = operator.index(device)
+        if not 0 <= number < self.size:
+            raise ValueError(f"The mesh has the devices 0 to {self.size - 1}, but received {number}.")
+        return tuple([number // stride % size for stride, size in zip(self.strides, self.shape(), strict=True)])
+
+    def locate(self, device: SupportsIndex) -> dict[str, int]:
+        """Return the place of a device by the names of the axes."""
+        return dict(zip(self.dim_names, self.coords(device), strict=True))
+
+    def unravel_index(self) -> list[dict[str, int]]:
+        """Return the place of each device, in the order of their numbers."""
+        return [self.locate(device) for device in range(self.size)]
+
+    def describe(self) -> str:
+        """Return the axes and their sizes in a line, for messages: ``data=2, model=4``."""
+        return ", ".join(f"{name}={size}" for name, size in self._dims)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mesh):
+            return NotImplemented
+        return (self._dims, self._name, self._devices) == (other._dims, other._name, other._devices)
+
+    def __hash__(self) -> int:
+        return hash((self._dims, self._name, self._devices))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self._dims, self._name, self._devices)
+
+    def __repr__(self) -> str:
+        name = f", name={self._name!r}" if self._name else ""
+        return f"Mesh({dict(self._dims)!r}{name})"
+
+
+def _rebuild(dims: tuple[tuple[str, int], ...], name: str, devices: tuple[str, ...]) -> Mesh:
+    return Mesh(dims, name=name, devices=devices)
+
+
+def _check_dim(pair: object) -> tuple[str, int]:
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise TypeError(f"An axis of a mesh is a name and a size, such as ('data', 2), but received {pair!r}.")
+    name, given = pair
+    if not isinstance(name, str):
+        raise TypeError(f"An axis of a mesh has a text for a name, but received {name!r}. Write for example 'data'.")
+    if not name or name in RESERVED:
+        raise ValueError(f"An axis of a mesh cannot be called {name!r}; {list(RESERVED)} have a meaning in layouts.")
+    if isinstance(given, bool) or not isinstance(given, SupportsIndex):
+        raise TypeError(f"The axis {name!r} needs a whole number for its size, but received {given!r}.")
+    size = operator.index(given)
+    if size < 1:
+        raise ValueError(f"The axis {name!r} needs a size of at least 1, but received {size}.")
+    return name, size
