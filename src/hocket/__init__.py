@@ -55,3 +55,6 @@ else:  # or no wrong name would be found
         if name in _LATER:
             return _importlib.import_module(f"hocket.{name}")
         raise AttributeError(f"module 'hocket' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LATER})

@@ -42,7 +42,7 @@ class _Unfinished(types.ModuleType):
 
     def __dir__(self) -> list[str]:
         finish()
-        return sorted(vars(self))
+        return list(types.ModuleType.__dir__(self))
 
     def __reduce__(self) -> tuple[object, ...]:
         return importlib.import_module, (_PACKAGE,)  # as cloudpickle has it for modules, and this is no plain one yet
