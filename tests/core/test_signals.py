@@ -221,6 +221,36 @@ def test_two_hundred_sessions_under_alarms() -> None:
     assert fired > 400
 
 
+OPENING = """
+import signal
+import hocket
+
+fired = 0
+
+def handle(number, frame):
+    global fired
+    fired += 1
+    {body}
+
+signal.signal(signal.SIGALRM, handle)
+for _ in range(40):
+    signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0004)
+    hocket.init(num_cpus=1, ignore_reinit_error=True{engine})
+    hocket.shutdown()
+signal.setitimer(signal.ITIMER_REAL, 0)
+hocket.shutdown()
+print("fired", fired > 40)
+"""
+
+
+@pytest.mark.needs("instant_start")
+@pytest.mark.parametrize("body", ["pass", "hocket.shutdown()", "hocket.init(ignore_reinit_error=True)"])
+def test_sessions_open_and_close_under_alarms_whose_handlers_do_so_too(body: str) -> None:
+    source = OPENING.format(body=body, engine=f", engine={ENGINE!r}")
+    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("fired True\n", "", 0)
+
+
 # --- one at a time ----------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,8 @@ from hocket.engine import contract, node
 _HERE = ("", "local")
 """Addresses that mean this machine."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""Held while a session is opened. A signal's handler may open or close one meanwhile, in the thread that holds it."""
 
 _log = logging.getLogger("hocket")
 
@@ -138,12 +139,7 @@ def init(
     with _lock:
         current = contract.get_optional_current_engine()
         if current is not None:
-            if not ignore_reinit_error:
-                raise RuntimeError(
-                    "hocket.init() was called twice. Call hocket.shutdown() first, or pass ignore_reinit_error=True "
-                    "to keep the open session."
-                )
-            return _describe(current)
+            return _describe_open(current, ignore_reinit_error)
         name = str.__str__(namespace) if namespace else f"anonymous-{os.urandom(4).hex()}"
         if kind == "ray":
             opened = engines.open_ray(
@@ -167,8 +163,21 @@ def init(
             )
             if runtime_env:
                 opened.inherited = contract.Inherited(environments.format_environment(runtime_env))
+        current = contract.get_optional_current_engine()
+        if current is not None:  # a signal's handler was faster
+            opened.close()
+            return _describe_open(current, ignore_reinit_error)
         contract.set_current_engine(opened)
         return _describe(opened)
+
+
+def _describe_open(current: contract.Engine, ignore_reinit_error: bool) -> SessionContext:
+    if not ignore_reinit_error:
+        raise RuntimeError(
+            "hocket.init() was called twice. Call hocket.shutdown() first, or pass ignore_reinit_error=True to keep "
+            "the open session."
+        )
+    return _describe(current)
 
 
 def _choose_engine(engine: str | None, address: str | None) -> tuple[str, str]:
@@ -339,7 +348,7 @@ def get_open_engine() -> contract.Engine:
 def _forget_in_fork() -> None:
     """A fork of the driver starts without a session: the workers are not its own."""
     global _lock  # noqa: PLW0603 (another thread of the parent may have held the old one)
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _at_shutdown.clear()
     engine = contract.get_optional_current_engine()
     if engine is not None:

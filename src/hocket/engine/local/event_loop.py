@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextvars
 import inspect
 import threading
+import time
 import types
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
 DROP_SECONDS = 0.05
 """How soon handles that were dropped outside any call, or while others run, are counted. A guess: nobody minds so
 much."""
+
+
+TICK_SECONDS = 0.01
+"""How long an answer may wait behind a call that holds up the loop. As the background reader's in `reactor`."""
+
+PARK_TICKS = 3
+"""After so many looks at which nothing was unsent the thread that looks sleeps until the next call."""
 
 
 class Owner(Protocol):
@@ -93,6 +101,7 @@ class Loop:
         self._row: deque[Work] = deque()
         self._code = 0
         self._is_flush_due = False
+        self._flusher = Flusher(engine)
         self._is_draining = False
         self._is_exiting = False
 
@@ -208,6 +217,8 @@ class Loop:
         elif not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self.flush)
+            if self._flusher.is_parked:
+                self._flusher.wake()
 
     def report_cancelled(self, work: Work) -> None:
         """A call was cancelled before it started."""
@@ -302,6 +313,7 @@ class Loop:
         try:
             async for item in found if hasattr(found, "__aiter__") else _take_turns(found):
                 is_full = ahead.add(self._owner.send_item(work, index, item))
+                self.flush_soon()
                 index += 1
                 while is_full and ahead.is_full():
                     has_room.clear()
@@ -323,6 +335,48 @@ def _is_to_be_awaited(result: object) -> bool:
 
 def _build_cancelled(work: Work) -> exceptions.TaskCancelledError:
     return exceptions.TaskCancelledError(f"Call `{work.name}` was cancelled while it ran.")
+
+
+class Flusher:
+    """Sends what is unsent while an ordinary method, or a coroutine that does not wait, holds up the loop.
+
+    A thread that begins with the first answer that does not go at once, and looks at every tick as long as there are
+    such. The loop sends by itself at the end of each of its rounds, so the thread finds something only if a round takes
+    longer than a tick.
+    """
+
+    def __init__(self, engine: worker_engine.WorkerEngine) -> None:
+        self._engine = engine
+        self._awake = threading.Event()
+        self._thread: threading.Thread | None = None
+        #: Whether it must be woken to look.
+        self.is_parked = True
+
+    def wake(self) -> None:
+        """Have it look from now on. Called by the thread of the loop."""
+        self.is_parked = False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="hocket-flusher", daemon=True)
+            self._thread.start()
+        self._awake.set()
+
+    def _run(self) -> None:
+        engine, last_flush, quiet_ticks = self._engine, 0.0, 0
+        while True:
+            time.sleep(TICK_SECONDS)
+            is_waiting = engine.has_unsent()
+            if is_waiting and engine.last_flush == last_flush:
+                with engine.lock:
+                    engine.flush()
+            last_flush = engine.last_flush
+            quiet_ticks = 0 if is_waiting else quiet_ticks + 1
+            if quiet_ticks > PARK_TICKS:
+                self._awake.clear()
+                self.is_parked = True
+                if not engine.has_unsent():  # else it was too late for the loop to see that
+                    self._awake.wait()
+                self.is_parked = False
+                quiet_ticks = 0
 
 
 class Lane:

@@ -94,7 +94,6 @@ class Reactor:
         self._handle = handle
         self._before_wait = before_wait
         self._guard = guard
-        guard.wake = self.wake
         self._check = check
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -115,6 +114,7 @@ class Reactor:
         self.bell = bell.Bell(owner, self._wake)
         #: What is to be called without the lock after the round of messages that brought it about; must be quick.
         self.due: deque[Callable[[], None]] = deque()
+        guard.wake = self.wake  # last: a handler may call it at once
 
     # --- the set ------------------------------------------------------------------------------------------------------
 

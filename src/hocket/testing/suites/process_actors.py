@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,47 @@ class ProcessActorContract:
         programs.wait_until(lambda: bool(api.get(counter.get_value.remote()) >= 4))
         assert api.get(counter.get_value.remote()) == 4
         assert [api.get(ref) for ref in items] == list(range(2, 21))
+
+    @pytest.mark.parametrize("kind", ["asynchronous", "ordinary", "threaded"])
+    def test_items_of_an_actor_come_while_its_generator_waits_for_their_reader(self, kind: str, tmp_path: Path) -> None:
+        class Producer:
+            async def asynchronous(self, seen: Path) -> AsyncIterator[int]:
+                yield 0
+                yield 1
+                await asyncio.to_thread(programs.wait_until, seen.exists)
+                yield 2
+
+            def ordinary(self, seen: Path) -> Iterator[int]:
+                yield 0
+                yield 1
+                programs.wait_until(seen.exists)
+                yield 2
+
+        class Threaded:
+            threaded = Producer.ordinary
+
+        producer = api.remote(Threaded).options(max_concurrency=2) if kind == "threaded" else api.remote(Producer)
+        items = getattr(producer.remote(), kind).options(num_returns="streaming").remote(tmp_path / "seen")
+        assert [api.get(next(items)), api.get(next(items))] == [0, 1]
+        (tmp_path / "seen").touch()
+        assert api.get(next(items)) == 2
+
+    def test_answer_comes_while_the_next_call_holds_up_the_event_loop(self, tmp_path: Path) -> None:
+        class Asynchronous:
+            async def first(self) -> int:
+                return 1
+
+            def second(self, seen: Path) -> int:
+                programs.wait_until(seen.exists)
+                return 2
+
+        actor = api.remote(Asynchronous).remote()
+        for turn in range(5):
+            seen = tmp_path / str(turn)
+            first, second = actor.first.remote(), actor.second.remote(seen)
+            assert api.get(first) == 1
+            seen.touch()
+            assert api.get(second) == 2
 
     def test_generator_survives_its_worker(self, tmp_path: Path) -> None:
         def count(path: Path) -> Iterator[int]:

@@ -54,9 +54,9 @@ class DriverState(kernel_engine.KernelEngine):
         )
         super().__init__(threading.RLock(), kernel, namespace=namespace, labels=labels)
         descriptors.raise_limit()
-        descriptors.check_free()
         self.guard.install()
         try:
+            descriptors.check_free()
             self._build(memory_limit, spill_folder)
         except BaseException:  # no descriptors, for example
             self.guard.remove()

@@ -58,7 +58,6 @@ class DriverEngine(access.ObjectAccess):
             self.guardian.end()
         if self._endpoint is not None:
             self._endpoint.close()
-        self.guard.remove()
         for actor in self.kernel.actors.values():
             for marker, _ in actor.markers:
                 self._drop_marker(marker)
@@ -68,4 +67,5 @@ class DriverEngine(access.ObjectAccess):
         self.store.close()
         self.interned.clear()
         self.pinned.clear()
+        self.guard.remove()
         self.guard.check()

@@ -221,7 +221,8 @@ class Answers(state.WorkerState):
             contained = tuple([ref._id for ref in encoded.refs])
             engine.publish(encoded.refs)
             engine.channel.post((messages.YIELD, work.task_id, index, engine.send_payload(payload), contained))
-            if time.perf_counter() - engine.last_flush > state.FLUSH_SECONDS:
+            # Where calls run in threads, nobody else looks what is unsent as long as none of them ends.
+            if self._is_concurrent or time.perf_counter() - engine.last_flush > state.FLUSH_SECONDS:
                 engine.flush()
         return payloads.measure(payload)
 
