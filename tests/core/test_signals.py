@@ -232,6 +232,8 @@ def handle(number, frame):
     fired += 1
     {body}
 
+hocket.init(num_cpus=1{engine})  # all of the engine is imported then: Python cannot import a module inside its import
+hocket.shutdown()
 signal.signal(signal.SIGALRM, handle)
 for _ in range(40):
     signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0004)
