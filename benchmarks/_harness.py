@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,6 +178,19 @@ def parse_settings(description: str, *, rounds: int, peers: tuple[str, ...]) -> 
         markdown=arguments.markdown,
         earlier=arguments.earlier,
     )
+
+
+def take_turns(rows: Sequence[Row], settings: Settings, measure: Callable[[str], Sequence[float]]) -> Results:
+    """Measure all rows at once, each side by its own program, in turns."""
+    results = Results(rows=[row for row in rows if settings.wants(row)], sides=settings.sides)
+    for number in range(settings.rounds):
+        for side in settings.sides[:: 1 if number % 2 == 0 else -1]:
+            try:
+                for row, value in zip(rows, measure(side), strict=True):
+                    results.add(row.name, side, value)
+            except RuntimeError as error:
+                results.fail(rows[0].name, side, str(error))
+    return results
 
 
 def measure_sides(name: str, rows: list[Row], settings: Settings) -> Results:

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 
-from _harness import Results, Row, Settings, parse_settings, show
+from _harness import Row, parse_settings, show, take_turns
 
 PROCESSES = Row(name="idle session: processes", unit="", more_is_better=False)
 MEMORY = Row(name="idle session: memory of all processes (USS)", unit="MB", more_is_better=False)
@@ -74,21 +74,9 @@ def measure(side: str, *, quick: bool) -> list[float]:
     return figures
 
 
-def run(settings: Settings) -> Results:
-    results = Results(rows=[row for row in ROWS if settings.wants(row)], sides=settings.sides)
-    for _ in range(settings.rounds):
-        for side in settings.sides:
-            try:
-                for row, value in zip(ROWS, measure(side, quick=settings.quick), strict=True):
-                    results.add(row.name, side, value)
-            except RuntimeError as error:
-                results.fail(ROWS[0].name, side, str(error))
-    return results
-
-
 def main() -> int:
     settings = parse_settings(__doc__.splitlines()[0], rounds=3, peers=("ray", "dask"))
-    results = run(settings)
+    results = take_turns(ROWS, settings, lambda side: measure(side, quick=settings.quick))
     if results.rows:
         show(results, settings, title="Idle session")
     return results.exit_status

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 
-from _harness import OURS, Results, Row, Settings, build_environment, parse_settings, show
+from _harness import OURS, Row, Settings, build_environment, parse_settings, show, take_turns
 
 ONE_BY_ONE = Row(name="a task, waited for", unit="us", more_is_better=False)
 BATCH = Row(name="a task of 20,000 sent at once", unit="us", more_is_better=False)
@@ -64,22 +64,10 @@ def measure(side: str, settings: Settings) -> list[float]:
     return figures
 
 
-def run(settings: Settings) -> Results:
-    results = Results(rows=[row for row in ROWS if settings.wants(row)], sides=settings.sides)
-    for number in range(settings.rounds):
-        for side in settings.sides if number % 2 else settings.sides[::-1]:
-            try:
-                for row, value in zip(ROWS, measure(side, settings), strict=True):
-                    results.add(row.name, side, value)
-            except RuntimeError as error:
-                results.fail(ROWS[0].name, side, str(error))
-    return results
-
-
 def main() -> int:
     settings = parse_settings(__doc__.splitlines()[0], rounds=7, peers=())
     settings = dataclasses.replace(settings, sides=(OURS, ALONE))
-    results = run(settings)
+    results = take_turns(ROWS, settings, lambda side: measure(side, settings))
     if results.rows:
         show(results, settings, title="Beside 300 idle actors")
     return results.exit_status

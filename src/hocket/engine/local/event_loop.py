@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hocket import exceptions
 from hocket.engine import contract, forks, items, methods
-from hocket.engine.local import flow, worker_engine
+from hocket.engine.local import flow, reactor, worker_engine
 from hocket.engine.local.work import Work
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 DROP_SECONDS = 0.05
 """How soon handles that were dropped outside any call, or while others run, are counted. A guess: nobody minds so
 much."""
-
-
-TICK_SECONDS = 0.01
-"""How long an answer may wait behind a call that holds up the loop. As the background reader's in `reactor`."""
-
-PARK_TICKS = 3
-"""After so many looks at which nothing was unsent the thread that looks sleeps until the next call."""
 
 
 class Owner(Protocol):
@@ -340,9 +333,9 @@ def _build_cancelled(work: Work) -> exceptions.TaskCancelledError:
 class Flusher:
     """Sends what is unsent while an ordinary method, or a coroutine that does not wait, holds up the loop.
 
-    A thread that begins with the first answer that does not go at once, and looks at every tick as long as there are
-    such. The loop sends by itself at the end of each of its rounds, so the thread finds something only if a round takes
-    longer than a tick.
+    It stands for the background reader, which an event loop has retired, with the same tick: a thread that begins with
+    the first answer that does not go at once, and looks as long as there are such. The loop sends by itself at the end
+    of each of its rounds, so the thread finds something only if a round takes longer than a tick.
     """
 
     def __init__(self, engine: worker_engine.WorkerEngine) -> None:
@@ -363,14 +356,17 @@ class Flusher:
     def _run(self) -> None:
         engine, last_flush, quiet_ticks = self._engine, 0.0, 0
         while True:
-            time.sleep(TICK_SECONDS)
+            time.sleep(reactor.TICK_SECONDS)
             is_waiting = engine.has_unsent()
             if is_waiting and engine.last_flush == last_flush:
-                with engine.lock:
-                    engine.flush()
+                try:
+                    with engine.lock:
+                        engine.flush()
+                except OSError:  # the driver is gone, and this process goes with it
+                    return
             last_flush = engine.last_flush
             quiet_ticks = 0 if is_waiting else quiet_ticks + 1
-            if quiet_ticks > PARK_TICKS:
+            if quiet_ticks > reactor.PARK_TICKS:
                 self._awake.clear()
                 self.is_parked = True
                 if not engine.has_unsent():  # else it was too late for the loop to see that
