@@ -55,6 +55,28 @@ class Counter:
         return os.getpid()
 
 
+class StoppingCaller:
+    """Calls a counter while the driver is stopped."""
+
+    def __init__(self, counter: Any) -> None:
+        self.counter = counter
+
+    def call(self, batches: int, driver_pid: int) -> tuple[int, bool]:
+        """Return the last count, and whether the driver had to be continued for it."""
+        hocket.get([self.counter.add.remote() for _ in range(10)])  # the direct channel is there
+        stop(driver_pid)
+        timer = threading.Timer(20, os.kill, (driver_pid, signal.SIGCONT))
+        timer.start()
+        try:
+            for _ in range(batches):
+                last = hocket.get([self.counter.add.remote() for _ in range(100)])[-1]
+            was_late = timer.finished.is_set()
+        finally:
+            timer.cancel()
+            os.kill(driver_pid, signal.SIGCONT)
+        return last, was_late
+
+
 def look(name: str) -> Any:
     return hocket.core.session.get_engine().statistics()[name]
 
@@ -70,6 +92,11 @@ def guardian_pid(session: hocket.SessionContext) -> int:
     """The guardian of a session that has done something."""
     assert hocket.get([one.remote(x) for x in range(20)], timeout=30) == [*range(20)]
     return int(look("guardian_pid"))
+
+
+def test_direct_calls_do_not_wait_for_a_stopped_driver(session: hocket.SessionContext) -> None:
+    caller = hocket.remote(num_cpus=0)(StoppingCaller).remote(hocket.remote(num_cpus=0)(Counter).remote())
+    assert hocket.get(caller.call.remote(300, os.getpid()), timeout=60) == (30_010, False)
 
 
 def test_stopped_guardian_is_continued_for_a_death(guardian_pid: int, caplog: pytest.LogCaptureFixture) -> None:

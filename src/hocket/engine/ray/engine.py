@@ -63,7 +63,8 @@ class RayEngine(objects.ObjectAccess):
             "idle_deaths": "A worker that dies while it has nothing to do can cost the next task on it a try.",
             "cancel_before_creation": (
                 "A call that is cancelled before its actor is built takes those behind it along: Ray waits for "
-                "it for 30 s, and then fails them."
+                "it for 30 s, and then fails them with ActorUnavailableError. Under load this is seen with an "
+                "actor that is built, too."
             ),
             "immediate_kill": (
                 "kill() asks Ray to end an actor, and remove_placement_group() those in it: calls that are sent "

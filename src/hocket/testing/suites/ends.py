@@ -85,8 +85,11 @@ class _ThreadRecorder:
         return self.ran
 
 
-def _cancel_every_second(recorder: Any, method: str, count: int) -> set[int]:
-    """Make calls and cancel half of them while they run; return those that were reported as never started."""
+def _cancel_every_second(recorder: Any, method: str, count: int, losses: tuple[type[Exception], ...] = ()) -> set[int]:
+    """Make calls and cancel half of them while they run; return those that were reported as never started.
+
+    `losses` is what an engine may say that loses calls beside cancelled ones.
+    """
     api.get(recorder.__ray_ready__.remote())  # else all cancellations come before the first call begins
     refs = [getattr(recorder, method).remote(number) for number in range(count)]
     api.get(refs[1])
@@ -100,6 +103,8 @@ def _cancel_every_second(recorder: Any, method: str, count: int) -> set[int]:
             assert number % 2 == 0, "nobody cancelled it"
             if "before it started" in str(error):
                 unstarted.add(number)
+        except losses:
+            continue
     return unstarted
 
 
@@ -245,6 +250,8 @@ class ProcessEndsContract:
     """How often a race is run whose moment is hit by chance; once is enough for an engine that leaves it to another."""
     race_calls = 500
     """How many calls take part."""
+    race_losses: tuple[type[Exception], ...] = ()
+    """What an engine says of calls that it loses beside cancelled ones; a limit of its own says that it may."""
 
     def test_asynchronous_actor_that_is_built_again_has_its_tasks_again(self) -> None:
         ticker = api.remote(max_restarts=1, max_task_retries=-1)(_Ticker).remote()
@@ -309,7 +316,7 @@ class ProcessEndsContract:
     def test_cancelled_coroutine_that_never_started_did_not_run(self, method: str, size: int) -> None:
         for number in range(self.race_rounds):
             recorder = api.remote(max_concurrency=size, concurrency_groups={"side": size})(_Recorder).remote()
-            unstarted = _cancel_every_second(recorder, method, 400)
+            unstarted = _cancel_every_second(recorder, method, 400, self.race_losses)
             assert not unstarted & api.get(recorder.list_ran.remote()), f"in round {number}"
             if method == "run":  # another thread may learn of it in the moment in which the call begins
                 assert api.get(recorder.list_too_late.remote()) == []
@@ -317,7 +324,7 @@ class ProcessEndsContract:
     @pytest.mark.parametrize("size", [1, 4])
     def test_cancelled_call_that_never_started_did_not_run(self, size: int) -> None:
         recorder = api.remote(max_concurrency=size)(_ThreadRecorder).remote()
-        unstarted = _cancel_every_second(recorder, "run", self.race_calls)
+        unstarted = _cancel_every_second(recorder, "run", self.race_calls, self.race_losses)
         assert not unstarted & api.get(recorder.list_ran.remote())
 
     @pytest.mark.parametrize("kind", [_Recorder, _ThreadRecorder])
@@ -325,9 +332,11 @@ class ProcessEndsContract:
         groups = {"side": 1} if kind is _Recorder else {}
         recorder = api.remote(max_concurrency=2, concurrency_groups=groups)(kind).remote()
 
+        losses = self.race_losses
+
         @api.remote(num_cpus=0)
         def call(recorder: Any) -> tuple[set[int], set[int]]:
-            unstarted = _cancel_every_second(recorder, "run", 500)
+            unstarted = _cancel_every_second(recorder, "run", 500, losses)
             return unstarted, api.get(recorder.list_ran.remote())
 
         unstarted, ran = api.get(call.remote(recorder))
