@@ -67,6 +67,7 @@ class StoppingCaller:
         stop(driver_pid)
         timer = threading.Timer(20, os.kill, (driver_pid, signal.SIGCONT))
         timer.start()
+        last = 0
         try:
             for _ in range(batches):
                 last = hocket.get([self.counter.add.remote() for _ in range(100)])[-1]

@@ -9,13 +9,16 @@ import contextlib
 import os
 import random
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+import hocket
 from hocket import ps
-from hocket.ps import dispatcher, errors
+from hocket.ps import dispatcher, errors, memory_owners, records, registry
+from hocket.util import state
 from tests.ps.conftest import Files
 
 pytestmark = [pytest.mark.needs("processes"), pytest.mark.needs("parallelism")]
@@ -290,3 +293,86 @@ def test_each_increment_once_each_item_once(coordinator, shared_strategy, counte
     assert seen.numpy().tolist() == [1] * 600
     assert table.lookup(np.arange(10))[:, 0].tolist() == [60.0] * 10
     assert count_restarts(coordinator) > before
+
+
+# --- the registry dies ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hosted_strategy(shared_session: hocket.SessionContext) -> Iterator[ps.ParameterServerStrategy]:
+    """One whose registry is an actor, as in a training run."""
+    made = ps.ParameterServerStrategy({"worker": 1, "server": 2}, optimizer=ps.Adam(), hosted=True)
+    yield made
+    made.close()
+
+
+def find_registry() -> int:
+    (found,) = (one for one in state.list_actors() if one.class_name == "HostedRegistry" and one.state == "ALIVE")
+    return int(found.pid)
+
+
+def test_a_registry_that_is_killed_is_built_again(hosted_strategy: ps.ParameterServerStrategy) -> None:
+    first = hosted_strategy.make_variable(np.arange(6.0), name="first", partitioner=ps.FixedShards(2))
+    hosted_strategy.make_embedding(10, 3, name="table")
+    before, pid = hosted_strategy.statistics()["bytes"], find_registry()
+    kill(pid)
+    again = hosted_strategy.make_variable(np.zeros(6), name="first", partitioner=ps.FixedShards(2), exist_ok=True)
+    assert again.numpy().tolist() == first.numpy().tolist() == [0, 1, 2, 3, 4, 5]
+    assert find_registry() != pid
+    assert (hosted_strategy.statistics()["bytes"], set(hosted_strategy.variables)) == (before, {"first", "table"})
+    second = hosted_strategy.make_variable(np.ones(3), name="second")
+    assert second.numpy().tolist() == [1, 1, 1]
+    with pytest.raises(ValueError, match="There is a variable named 'table' already"):
+        hosted_strategy.make_embedding(10, 3, name="table")
+    assert sum(hosted_strategy.statistics()["bytes"]) - sum(before) == 3 * 4 * 2 * 3  # a copy of each, with two slots
+
+
+def test_counts_do_not_need_the_registry(hosted_strategy: ps.ParameterServerStrategy) -> None:
+    hosted_strategy.make_variable(np.zeros(6), name="only")
+    pid = find_registry()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert sum(hosted_strategy.statistics()["bytes"]) == 6 * 4 * 2 * 3
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+class Interrupted:
+    """An owner of memory that fails once, when a certain number of shards was added."""
+
+    def __init__(self, after: int) -> None:
+        self.owner = memory_owners.MemoryOwner()
+        self.left = after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.owner, name)
+
+    def add(self, *args: Any) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise InterruptedError
+        self.owner.add(*args)
+
+
+@pytest.mark.parametrize("kind", ["variable", "table"])
+def test_a_variable_whose_making_was_broken_off_is_made_whole(kind: str) -> None:
+    def make(using: registry.Registry) -> records.VariableRecord:
+        if kind == "table":
+            return using.make_embedding(7, 2, registry.TableSettings(name="it", exist_ok=True))
+        settings = registry.VariableSettings(name="it", partitioner=ps.FixedShards(3), exist_ok=True)
+        return using.make_variable(np.arange(14.0).reshape(7, 2), settings)
+
+    owner: Any = Interrupted(after=2)
+    books = [owner.make_book(server) for server in range(3)]
+    given = books, [owner] * 3, registry.Defaults(None, None, is_synchronous=False)
+    with pytest.raises(InterruptedError):
+        make(registry.Registry(*given))
+    after = registry.Registry(*given)
+    after.read_books()
+    assert after.list_made() == []
+    made = make(after)
+    assert (len(made.parts), [part.number for part in made.parts]) == (3, [0, 0, 0])
+    assert len({part.server for part in made.parts}) == 3
+    assert make(after) == made
+    assert (made.rows or made.shape[0]) == 7
+    owner.close()

@@ -176,6 +176,7 @@ def give() -> Iterator[int]:
         (take_none, {"train_loop_config": {"lr": 1}}, ValueError, "`take_none` takes no argument. Give it one"),
         (take_none, {"scaling_config": 2}, TypeError, "scaling_config must be a ScalingConfig, but received 2"),
         (take_none, {"run_config": {}}, TypeError, "run_config must be a RunConfig, but received {}"),
+        (take_none, {"backend_config": {}}, TypeError, "backend_config must be a BackendConfig, but received {}"),
     ],
 )
 def test_training_functions_are_checked(function: Any, given: Any, error: type[Exception], match: str) -> None:
@@ -216,6 +217,7 @@ def test_where_a_checkpoint_of_a_name_lies(tmp_path: Path) -> None:
     assert kept.build_checkpoint_path_from_name("checkpoint_3") == str(tmp_path / "run" / "checkpoint_3")
 
 
+@pytest.mark.usefixtures("session")
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
@@ -223,6 +225,14 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         NotADirectoryError, match=r"The run's folder cannot be made .*RunConfig\(storage_path=\.\.\.\).*file/run"
     ):
         storage.open_storage(storage.Storage(str(file), "run"))
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    with pytest.raises(OSError, match=r"The run's folder cannot be made .*symbolic links.*/circle/"):
+        train.DataParallelTrainer(
+            take_none,
+            scaling_config=train.ScalingConfig(num_workers=0),
+            run_config=train.RunConfig(storage_path=circle),
+        ).fit()
 
 
 def test_a_run_keeps_others_of_its_name_out_of_its_folder(tmp_path: Path) -> None:

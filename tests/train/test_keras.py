@@ -23,6 +23,7 @@ from hocket import train
 from hocket.train import keras as hocket_keras
 from hocket.train.frameworks import report_callback, weights
 from hocket.train.frameworks.keras import bridges, variables
+from hocket.train.rank import context
 from hocket.train.rank.world import get_world
 from tests.train.ranks import be_rank
 
@@ -329,6 +330,35 @@ def test_the_outer_step_is_nesterovs() -> None:
         found.append(float(model.get_weights()[0][0, 0]))
     # anchor 4, gradient 2: 4 - .5 * (2 + .5 * 2); then gradient 1.5, momentum 2.5: 2.5 - .5 * (1.5 + .5 * 2.5)
     assert found == [2.5, 1.125]
+
+
+# --- callbacks --------------------------------------------------------------------------------------------------------
+
+
+class OwnReport(hocket_keras.ReportCheckpointCallback):
+    """Reports as its base does, and more."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, {**(logs or {}), "epoch": epoch})
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_end(batch, {"batch": batch})
+
+
+@pytest.mark.parametrize("on", ["epoch_end", "train_batch_end"])
+def test_a_subclass_of_the_callback_has_methods_of_its_own(monkeypatch: pytest.MonkeyPatch, on: str) -> None:
+    reported: list[dict[str, Any]] = []
+    monkeypatch.setattr(context, "report", lambda metrics, **_: reported.append(metrics))
+    for kind in (OwnReport, hocket_keras.ReportCheckpointCallback):
+        callback = kind(checkpoint_on=(), report_metrics_on=on)
+        does_nothing = getattr(callback.on_train_batch_end, "_is_default", False)
+        assert does_nothing == (kind is not OwnReport and on == "epoch_end"), "Keras does not call it then"
+        build_model().fit(np.ones((4, 8)), np.ones(4), epochs=2, batch_size=2, verbose=0, callbacks=[callback])
+    if on == "epoch_end":
+        assert [one.get("epoch") for one in reported] == [0, 1, None, None]
+    else:
+        assert [one.get("batch") for one in reported] == [0, 1, 0, 1, None, None, None, None]
+        assert all("loss" in one for one in reported[4:])
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ with pytest.MonkeyPatch.context() as _patch:
         _patch.setenv("KERAS_BACKEND", "torch")  # for this process, in which torch is loaded anyway
     import keras
 
+import hocket
+from hocket import train
 from hocket.train import keras as hocket_keras
 from hocket.train.strategies import ParameterServer
 from tests.train.on_servers import fit, make_digits
@@ -46,6 +50,48 @@ def test_two_ranks_learn_together(here: None, tmp_path: Path) -> None:
     result = fit(hocket_keras.KerasTrainer, tmp_path, learn_with_keras, settings, 2, config={"steps": 10})
     assert result.return_value < 0.9
     assert result.statistics["staleness"] == {0: 20}
+
+
+def learn_on_after_a_kill(config: dict[str, Any]) -> list[float]:
+    """Train with a checkpoint an epoch; be killed once after the second."""
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(4)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model = hocket_keras.prepare_model(model)
+    data = hocket_keras.prepare_arrays(*make_digits(0, 0), batch_size=8)
+    checkpoint = train.get_checkpoint()
+    if checkpoint is not None:
+        hocket_keras.load_weights(model, checkpoint.path)
+
+    class Death(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+            if config["dies"] and checkpoint is None and epoch == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    callbacks = [hocket_keras.ReportCheckpointCallback(), Death()]
+    model.fit(data, initial_epoch=data.epoch, epochs=4, verbose=0, callbacks=callbacks)
+    return [float(weight) for array in model.get_weights() for weight in array.ravel()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_a_restart_from_a_checkpoint_goes_on(session: hocket.SessionContext, tmp_path: Path, backend: str) -> None:
+    alone, killed = (
+        fit(
+            functools.partial(hocket_keras.KerasTrainer, keras_config=hocket_keras.KerasConfig(backend=backend)),
+            tmp_path / str(dies),
+            learn_on_after_a_kill,
+            ParameterServer(),
+            1,
+            config={"dies": dies},
+            max_failures=1,
+        )
+        for dies in (False, True)
+    )
+    assert (alone.statistics["pushes"], killed.statistics["pushes"]) == (16, 16)
+    assert len(killed.metrics_history) == 4
+    np.testing.assert_allclose(killed.return_value, alone.return_value, atol=1e-6)
 
 
 KERAS_OPTIMIZERS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import hocket
 from hocket import train
 from hocket.train.compat.classic import tf_config as classic_tf_config
 from hocket.train.frameworks import tf_config, weights
+from hocket.train.run import patience
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
 pytest.importorskip("tf_keras", reason="needs tf-keras: pip install 'hocket[tensorflow]'")
@@ -148,7 +150,40 @@ def test_a_chief_and_the_trainer_of_2022(tmp_path: Path) -> None:
     assert config.list_task_types(3) == ["chief", "worker", "evaluator"]
 
 
+def end_early() -> None:
+    if train.get_context().get_world_rank() == 1:
+        return
+    import tensorflow as tf
+
+    tf.distribute.MultiWorkerMirroredStrategy()  # waits for the other
+
+
+@pytest.mark.usefixtures("session")
+def test_a_rank_that_has_ended_is_not_waited_for_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "NOTICE_SECONDS", 1.0)
+    monkeypatch.setattr(patience, "LIMIT_SECONDS", 4.0)
+    with (
+        caplog.at_level(logging.WARNING, "hocket.train"),
+        pytest.raises(train.WorkerGroupError, match=r"Rank 0 has gone on for \d s since rank 1 has ended\.") as caught,
+    ):
+        hocket_tensorflow.TensorflowTrainer(
+            end_early,
+            scaling_config=train.ScalingConfig(num_workers=2),
+            run_config=train.RunConfig(storage_path=tmp_path),
+        ).fit()
+    assert list(caught.value.worker_failures) == [0]
+    assert "Rank 0 has gone on for 1 s since rank 1 has ended. The framework's collectives wait" in caplog.text
+
+
 def test_bad_input_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="chief must be True or False, but received 'yes'"):
+        hocket_tensorflow.TensorflowConfig(chief="yes")  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match=r"tensorflow_config must be a TensorflowConfig, but received \{'chief': True\}"
+    ):
+        hocket_tensorflow.TensorflowTrainer(end_early, tensorflow_config={"chief": True})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_evaluators must be 0 or more, but received -1"):
         hocket_tensorflow.TensorflowConfig(num_evaluators=-1)
     with pytest.raises(ValueError, match=r"num_evaluators=2 of num_workers=2 leave no rank to train\. .*num_workers=3"):

@@ -149,6 +149,20 @@ def test_a_failed_upload_ends_the_training_and_names_the_rank(tmp_path: Path, wa
     assert list(caught.value.worker_failures) == [1]
 
 
+def test_files_that_are_removed_before_they_are_uploaded_are_missed(tmp_path: Path) -> None:
+    def loop() -> None:
+        first, second = Path(make_folder()), make_folder(a="1", b="2")
+        gate = Gate(first / "slow")
+        train.report({}, train.Checkpoint(first), checkpoint_upload_mode=ASYNC)
+        train.report({}, train.Checkpoint(second), checkpoint_upload_mode=ASYNC)
+        Path(second, "b").unlink()
+        gate.open()
+
+    with pytest.raises(FileNotFoundError, match=r"The file 'b' of a reported checkpoint was removed before"):
+        fit(loop, tmp_path, 0)
+    assert not (tmp_path / "run" / "checkpoint_000001").exists()
+
+
 @pytest.mark.parametrize("then", [lambda: None, lambda: train.report({}), train.get_all_reported_checkpoints])
 def test_a_failed_upload_without_workers(tmp_path: Path, then: Any) -> None:
     def loop() -> None:

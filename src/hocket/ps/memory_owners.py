@@ -14,7 +14,7 @@ from typing import Final, final
 from hocket.core import actor, api, context, placement, session
 from hocket.ps import gate, memory, remote, store
 
-ASKABLE: Final = frozenset({"make", "make_book", "make_gate", "add"})
+ASKABLE: Final = frozenset({"make", "make_book", "make_gate", "add", "list_specs"})
 """What other processes may ask an owner for that is an actor."""
 
 
@@ -53,6 +53,11 @@ class MemoryOwner:
         if known is None:
             known = self._stores[book] = store.Store(book, spec.server, _BOOK_SECONDS)
         known.add(spec, value)
+
+    def list_specs(self, book: memory.MemoryRef) -> list[store.Spec]:
+        """Return the shards that are in a book."""
+        known = self._stores.get(book)
+        return [] if known is None else known.list_specs()
 
     def close(self) -> None:
         """Give all of it up."""

@@ -29,6 +29,8 @@ class DenseSpec:
     ref: memory.MemoryRef
     accumulator: memory.MemoryRef | None = None
     """Where the gradients of a synchronous step wait. None: there are no such steps."""
+    total: int = 1
+    """How many rows the whole variable has."""
 
     @property
     def slots(self) -> tuple[str, ...]:

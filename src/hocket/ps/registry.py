@@ -1,22 +1,24 @@
 """The registry makes variables: it chooses a server for each shard, has memory made, and enters it into the book.
 
 There is one for a strategy. It is an object of the driver; for a training run, whose ranks make the variables, it is an
-actor (`Registry` in either).
+actor (`Registry` in either). What it knows stands in the servers' books, too: an actor that is built again reads it
+there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from hocket.core import actor
+from hocket.core import actor, api
 from hocket.engine import node
 from hocket.ps import (
     dense,
@@ -35,7 +37,7 @@ from hocket.ps import (
 )
 from hocket.ps.memory import Array
 
-ASKABLE: Final = frozenset({"make_variable", "make_embedding", "list_made", "count_bytes"})
+ASKABLE: Final = frozenset({"make_variable", "make_embedding", "list_made"})
 """What other processes may ask a registry for that is an actor."""
 
 MEMORY_SHARE: Final = 0.9
@@ -90,7 +92,6 @@ class Defaults:
     """Whether variables need boxes for gradients."""
 
 
-@final
 class Registry:
     """All variables of a strategy, with the servers' books and who makes each server's memory."""
 
@@ -104,14 +105,26 @@ class Registry:
         self._counts = [0] * len(books)
         self._made: dict[str, records.VariableRecord] = {}
         self._nbytes = 0
+        #: Shards of variables that were being made when this actor was built again.
+        self._begun: dict[str, list[Any]] = {}
+
+    def read_books(self) -> None:
+        """Learn what a registry before this one has made."""
+        specs = [owner.list_specs(book) for book, owner in zip(self._books, self._owners, strict=True)]
+        self._counts = [len(some) for some in specs]
+        for spec in itertools.chain.from_iterable(specs):
+            nbytes = _count_spec_bytes(spec)
+            self._nbytes += nbytes
+            self._placer.occupy(spec.server, nbytes, spec.nbytes if isinstance(spec, records.DenseSpec) else 0)
+        for name, parts in _group_by_name(specs).items():
+            if _is_whole(parts):
+                self._made[name] = _join(name, parts)
+            else:
+                self._begun[name] = parts
 
     def list_made(self) -> list[records.VariableRecord]:
         """Return all of them, in the order of making."""
         return list(self._made.values())
-
-    def count_bytes(self) -> list[int]:
-        """Return how many bytes each server's variables have, with their slots."""
-        return list(self._placer.statistics().num_bytes)
 
     def make_variable(self, initial_value: object, settings: VariableSettings) -> records.VariableRecord:
         """Make a variable. See `ParameterServerStrategy.make_variable`."""
@@ -130,16 +143,21 @@ class Registry:
         count = partitioners.count_shards(chosen, whole, kind) if home is None else 1
         sizes = partitioners.split_rows(whole[0], count) if count > 1 else [whole[0] if whole else 1]
         copies = 2 * (1 + (len(rule.slots) if rule is not None else 0))
+        parts = self._begun.pop(label, [])
         self._reserve(label, math.prod(whole) * np.dtype(kind).itemsize * copies)
-        parts: list[records.DenseSpec] = []
         start = 0
-        for size in sizes:
+        for number, size in enumerate(sizes):
+            if number < len(parts):
+                start += size
+                continue
             piece = (size, *whole[1:]) if whole else ()
             nbytes = math.prod(piece) * np.dtype(kind).itemsize
             server = self._placer.place(nbytes * copies, nbytes) if home is None else home
             if home is not None:
                 self._placer.occupy(home, nbytes * copies, nbytes)
-            spec = records.DenseSpec(self._counts[server], server, label, piece, start, kind, rule, records.NO_MEMORY)
+            spec = records.DenseSpec(
+                self._counts[server], server, label, piece, start, kind, rule, records.NO_MEMORY, total=sum(sizes)
+            )
             value = _make_initial(initial_value, piece, whole, start, kind)
             parts.append(self._add(spec, dense.plan(piece, kind, len(spec.slots)).nbytes, value))
             start += size
@@ -169,8 +187,8 @@ class Registry:
         row_bytes = dim * np.dtype(kind).itemsize * (1 + (len(rule.slots) if rule is not None else 0))
         if rows_count is not None:
             self._reserve(label, total * row_bytes)
-        parts: list[records.TableSpec] = []
-        for shard in range(count):
+        parts = self._begun.pop(label, [])
+        for shard in range(len(parts), count):
             spec = records.TableSpec(
                 number=self._counts[shard],
                 server=shard,
@@ -224,6 +242,16 @@ class Registry:
         return made
 
 
+@final
+class HostedRegistry(Registry):
+    """A registry that is an actor."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        if api.get_runtime_context().was_current_actor_reconstructed:
+            self.read_books()
+
+
 def open_registry(
     books: Sequence[memory.MemoryRef],
     owners: Sequence[memory_owners.MemoryOwner],
@@ -234,7 +262,8 @@ def open_registry(
     """Begin a registry, in this process or as an actor; return it, and the actor."""
     if not is_hosted:
         return Registry(books, owners, defaults), None
-    handle = actor.ActorClass(Registry, {"num_cpus": 0}).remote(books, owners, defaults)
+    options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
+    handle = actor.ActorClass(HostedRegistry, options).remote(books, owners, defaults)
     return reach(handle), handle
 
 
@@ -245,19 +274,43 @@ def reach(handle: actor.ActorHandle) -> Registry:
 
 def list_made(stores: Sequence[store.Store]) -> list[records.VariableRecord]:
     """Return the variables that are in the servers' books, for a process without a registry."""
-    parts: dict[str, list[store.Spec]] = {}
-    for one in stores:
-        for spec in one.list_specs():
-            parts.setdefault(spec.name, []).append(spec)
-    return [_join(name, found) for name, found in parts.items()]
+    grouped = _group_by_name([one.list_specs() for one in stores])
+    return [_join(name, parts) for name, parts in grouped.items()]
+
+
+def count_bytes(stores: Sequence[store.Store]) -> list[int]:
+    """Return how many bytes the variables in each server's book have, with their slots."""
+    return [sum(map(_count_spec_bytes, one.list_specs())) for one in stores]
+
+
+def _count_spec_bytes(spec: store.Spec) -> int:
+    if isinstance(spec, records.DenseSpec):
+        return 2 * (1 + len(spec.slots)) * spec.nbytes
+    return spec.rows * spec.dim * np.dtype(spec.dtype).itemsize * (1 + len(spec.slots))
+
+
+def _group_by_name(specs: Iterable[Iterable[store.Spec]]) -> dict[str, list[Any]]:
+    parts: dict[str, list[Any]] = {}
+    for spec in itertools.chain.from_iterable(specs):
+        parts.setdefault(spec.name, []).append(spec)
+    for found in parts.values():
+        found.sort(key=lambda part: part.offset if isinstance(part, records.TableSpec) else part.start)
+    return parts
+
+
+def _is_whole(parts: list[Any]) -> bool:
+    """Tell whether these are all shards of a variable, whose making may have been broken off."""
+    first = parts[0]
+    if isinstance(first, records.TableSpec):
+        return len(parts) == first.stride
+    count = sum(part.shape[0] if part.shape else 1 for part in parts)
+    return bool(count == first.total)
 
 
 def _join(name: str, parts: list[Any]) -> records.VariableRecord:
     first = parts[0]
     if isinstance(first, records.TableSpec):
-        parts.sort(key=lambda part: part.offset)
         return records.VariableRecord(name, (), first.dtype, tuple(parts), first.total, first.dim)
-    parts.sort(key=lambda part: part.start)
     shape = (sum(part.shape[0] for part in parts), *first.shape[1:]) if first.shape else ()
     return records.VariableRecord(name, shape, first.dtype, tuple(parts))
 

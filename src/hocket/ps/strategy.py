@@ -386,7 +386,7 @@ class ParameterServerStrategy(BaseStrategy):
             "pushes": self._link.gate.version,
             "updates": [one["version"] for one in found],
             "recoveries": sum(one["recoveries"] for one in found),
-            "bytes": self._registry.count_bytes(),
+            "bytes": registry.count_bytes(self._link.stores),
             "late": self._link.gate.late,
             "skipped": self._link.gate.skipped,
         }

@@ -80,10 +80,10 @@ class DataParallelTrainer:
                 f"train_loop_config is {train_loop_config!r}, but the training function "
                 f"{_name(train_loop_per_worker)} takes no argument. Give it one, or leave train_loop_config out."
             )
-        _check_type("backend_config", backend_config, backend.BackendConfig)
-        _check_type("scaling_config", scaling_config, configs.ScalingConfig)
-        _check_type("run_config", run_config, configs.RunConfig)
-        _check_type("validation_config", validation_config, validation.ValidationConfig)
+        check_type("backend_config", backend_config, backend.BackendConfig)
+        check_type("scaling_config", scaling_config, configs.ScalingConfig)
+        check_type("run_config", run_config, configs.RunConfig)
+        check_type("validation_config", validation_config, validation.ValidationConfig)
         refusals.check("DataParallelTrainer", metadata=metadata, resume_from_checkpoint=resume_from_checkpoint)
         self._datasets, self._dataset_config = datasets_module.check(datasets, dataset_config)
         self._function = train_loop_per_worker
@@ -111,8 +111,9 @@ class DataParallelTrainer:
         runs_here = self._scaling.min_workers == 0 or "processes" in session.get_engine().limits
         config = display.add_display(self._run_config)
         name = config.name or _build_name()
-        folder = Path(config.storage_path or configs.DEFAULT_STORAGE).expanduser().resolve()
-        run_storage = storage.Storage(str(folder), name)
+        given = Path(config.storage_path or configs.DEFAULT_STORAGE).expanduser()
+        folder = os.path.realpath(given)  # which a circle of links does not stop: making the folder names it
+        run_storage = storage.Storage(folder, name)
         try:
             with storage.hold_storage(run_storage):
                 return self._fit(config, run_storage, runs_here=runs_here)
@@ -187,7 +188,8 @@ def _name(function: Callable[..., object]) -> str:
     return f"`{getattr(function, '__name__', repr(function))}`"
 
 
-def _check_type(name: str, value: object, kind: type) -> None:
+def check_type(name: str, value: object, kind: type) -> None:
+    """Refuse a setting of another type; None is left to its default."""
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, but received {value!r}. Write {name}={kind.__name__}(...).")
 

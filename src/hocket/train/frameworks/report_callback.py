@@ -1,11 +1,12 @@
 """What the callbacks of Keras 2 (tf-keras) and Keras 3 that report have in common: when they report, and which metrics.
 
-Names and rules are Ray's. Keras calls a method a moment; which of them report is chosen when the callback is made.
+Names and rules are Ray's. Keras calls a method a moment; which of them report is chosen when the callback is made. A
+subclass may have methods of its own, which call these with ``super()``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from hocket.train.checkpoints import checkpoint as checkpoint_module
@@ -17,6 +18,12 @@ MOMENTS: Final = tuple(
     for when in ("begin", "end")
 )
 """When Keras calls a callback."""
+
+_BATCH_MOMENTS: Final = tuple(moment for moment in MOMENTS if "batch" in moment)
+
+_IS_DEFAULT: Final = "_is_default"
+"""How Keras marks methods that do nothing. It calls the others after each batch, and has the logs ready for them, so
+ours are marked in a callback that does nothing then."""
 
 
 class ReportMixin:
@@ -44,19 +51,19 @@ class ReportMixin:
         self._checkpoint_on = _check_moments("checkpoint_on", checkpoint_on)
         self._report_on = _check_moments("report_metrics_on", report_metrics_on)
         self._metrics = metrics
-        for moment in {*self._checkpoint_on, *self._report_on}:
-            self._listen(moment)
+        for moment in self._chosen & set(_BATCH_MOMENTS):
+            name = f"on_{moment}"
+            hook = getattr(self, name)
+            if getattr(hook, _IS_DEFAULT, False):  # and no subclass has one of its own
+                setattr(self, name, lambda *args, hook=hook, **kwargs: hook(*args, **kwargs))
+
+    @property
+    def _chosen(self) -> set[str]:
+        return {*self._checkpoint_on, *self._report_on}
 
     def write_checkpoint(self, folder: str) -> bool:
         """Write the model to a folder, in every rank; tell whether this rank's files shall be in the checkpoint."""
         raise NotImplementedError
-
-    def _listen(self, moment: str) -> None:
-        def react(*args: object, logs: Mapping[str, object] | None = None) -> None:
-            given = logs if logs is not None else (args[-1] if args and isinstance(args[-1], Mapping) else {})
-            self._report(moment, given)
-
-        setattr(self, f"on_{moment}", react)
 
     def _report(self, moment: str, logs: Mapping[str, object]) -> None:
         metrics = _choose(self._metrics, logs, moment)
@@ -66,6 +73,25 @@ class ReportMixin:
         with worker_session.get_session("report").open_folder() as folder:
             is_ours = self.write_checkpoint(folder)
             context.report(metrics, checkpoint=checkpoint_module.Checkpoint(folder) if is_ours else None)
+
+
+def _build_hook(moment: str) -> Callable[..., None]:
+    """Return the method that Keras calls at a moment."""
+
+    def hook(self: ReportMixin, *args: object, logs: Mapping[str, object] | None = None) -> None:
+        if moment in self._chosen:
+            given = logs if logs is not None else (args[-1] if args and isinstance(args[-1], Mapping) else {})
+            self._report(moment, given)
+
+    hook.__name__ = f"on_{moment}"
+    hook.__qualname__ = f"{ReportMixin.__qualname__}.on_{moment}"
+    if moment in _BATCH_MOMENTS:
+        setattr(hook, _IS_DEFAULT, True)
+    return hook
+
+
+for _moment in MOMENTS:
+    setattr(ReportMixin, f"on_{_moment}", _build_hook(_moment))
 
 
 def _check_moments(name: str, given: str | Sequence[str]) -> tuple[str, ...]:

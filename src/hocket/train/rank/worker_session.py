@@ -118,9 +118,12 @@ class WorkerSession:
             self._raise_failure()
             index = self._count
             positions = self._read_positions() if checkpoint is not None else {}  # now, and not when files are uploaded
+            names = _list_expected(checkpoint, upload) if checkpoint is not None else []
 
             def send() -> None:
                 staged = None if checkpoint is None else self._stage(index, checkpoint, checkpoint_dir_name, upload)
+                if isinstance(staged, storage.Staged):
+                    staged.check_whole(names)
                 self._deliver(reports.Report(index, blob, staged, checkpoint_dir_name, positions, asked, waits))
 
             if self._outbox.is_idle and (checkpoint is None or waits):
@@ -465,3 +468,11 @@ def get_session(caller: str) -> WorkerSession:
             "to a trainer (TorchTrainer, DataParallelTrainer), which runs it in its workers."
         )
     return _current
+
+
+def _list_expected(checkpoint: checkpoint_module.Checkpoint, upload: uploads.Upload) -> list[str]:
+    """Return the files that must be there when an asynchronous upload comes to them."""
+    if upload.stays or not upload.is_asynchronous:
+        return []
+    storage.check_source(checkpoint.path)
+    return storage.list_contents(checkpoint.path)[1]

@@ -53,6 +53,8 @@ class AttemptMonitor:
         self._sender = checkpoint_sender.CheckpointSender(attempt, self._loop)
         self._elasticity = elasticity.ElasticityPolicy(attempt.group, attempt.run.book)
         self._patience = patience.Patience(attempt.group, self._find_wait)
+        self._blind = set(attempt.run.backend_config.list_blind_ranks(len(runs)))
+        self._ended: set[int] = set()
 
     def follow(self) -> Any:
         """Return what rank 0's function returned, when all have returned and all that they reported is done.
@@ -116,6 +118,7 @@ class AttemptMonitor:
         batch, has_ended = self._group.get(rank, ref)
         if has_ended:
             self._read_return(rank)
+            self._ended.add(rank)
         else:
             self._ask_reports(rank)
         found: list[reports.Report] = []
@@ -165,7 +168,16 @@ class AttemptMonitor:
             call, waiting = "get_all_reported_checkpoints()", asked.list_readers()
         missing = tuple(rank for rank in book.list_missing() if not self._intake.is_held_back(rank))
         if not waiting or not missing:
-            return None
+            return self._find_blind_wait()
         row = book.row_count
         what = f"has made {row} report{'s' * (row != 1)}"
         return patience.Wait(("row", row), call, tuple(waiting), missing, what)
+
+    def _find_blind_wait(self) -> patience.Wait | None:
+        """Return which ranks may wait, inside their framework, for one that has ended."""
+        ended, others = self._blind & self._ended, self._blind - self._ended
+        if not ended or not others:
+            return None
+        progress = ("blind", len(ended) + self._attempt.run.book.row_count)
+        what = "The framework's collectives wait for it in vain, if it calls one."
+        return patience.Wait(progress, "", tuple(sorted(others)), tuple(sorted(ended)), what, has_ended=True)

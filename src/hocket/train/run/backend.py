@@ -140,6 +140,11 @@ class BackendConfig:
         """
         return ()
 
+    def list_blind_ranks(self, num_workers: int) -> Sequence[int]:
+        """Return the ranks whose framework waits for each other in collectives of its own, and does not notice that one
+        has ended: the driver then tells of those that go on alone. Default: none."""
+        return ()
+
     @contextlib.contextmanager
     def share_process(self) -> Iterator[Sequence[turns.Local]]:
         """Let several ranks be threads of this process that take turns, for the duration of a block, on the in-process

@@ -2,7 +2,7 @@
 
 Waits in a collective end by themselves (`hocket.collective`). These do not: a rank that is stopped, waits for a lock,
 or just takes long, is alive. So the driver says whom the others wait for and where that one is, and gives up in the
-end.
+end. The same goes for a framework whose own collectives wait for ranks that have ended.
 """
 
 from __future__ import annotations
@@ -45,6 +45,13 @@ class Wait:
     missing: tuple[int, ...]
     what: str
     """What the missing ones have not done."""
+    has_ended: bool = False
+    """Whether they have returned and will never come. Then it is told where the first that waits is."""
+
+    @property
+    def shown(self) -> int:
+        """The rank to look at."""
+        return self.waiting[0] if self.has_ended else self.missing[0]
 
 
 class Patience:
@@ -86,11 +93,11 @@ class Patience:
             self._give_up(self._wait)
         elif seconds >= self._next_notice:
             self._next_notice = 2 * seconds
-            where = self._describe(self._wait.missing[0])
+            where = self._describe(self._wait.shown)
             _log.warning("%s\n%s", _tell(self._wait, seconds), texts.escape(where))
 
     def _give_up(self, wait: Wait) -> None:
-        rank = wait.missing[0]
+        rank = wait.shown
         message = (
             f"{_tell(wait, time.monotonic() - self._since)} The limit is "
             f"HOCKET_TRAIN_COLLECTIVE_TIMEOUT_S={LIMIT_SECONDS:g}: set it higher in the environment of the driver if "
@@ -118,4 +125,9 @@ def _get_limit() -> float:
 def _tell(wait: Wait, seconds: float) -> str:
     others = f" (and ranks {list(wait.missing[1:])})" if len(wait.missing) > 1 else ""
     who = f"Rank {wait.waiting[0]} has" if len(wait.waiting) == 1 else f"Ranks {list(wait.waiting)} have"
+    if wait.has_ended:
+        return (
+            f"{who} gone on for {seconds:.0f} s since rank {wait.missing[0]}{others} has ended. {wait.what} "
+            "All ranks must take part in them equally often."
+        )
     return f"{who} waited for {seconds:.0f} s in {wait.call} for rank {wait.missing[0]}{others}, which {wait.what}."

@@ -31,9 +31,10 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from hocket import ps
+from hocket import exceptions, ps, texts
 from hocket.collective import turns
 from hocket.ps import closure_context, gate, links, records
+from hocket.ps import errors as ps_errors
 from hocket.ps import strategy as strategy_module
 from hocket.train import strategies
 from hocket.train.rank import worker_session
@@ -97,8 +98,13 @@ class _Servers(hosting.Host):
         )
 
     def get_statistics(self) -> dict[str, Any]:
-        """Return what the servers have counted, and how many pushes had which staleness."""
-        return {**self._opened.statistics(), "staleness": self._opened.get_staleness()}
+        """Return what the servers have counted, and how many pushes had which staleness; nothing, if they are lost: the
+        training is done, and that is worth more."""
+        try:
+            return {**self._opened.statistics(), "staleness": self._opened.get_staleness()}
+        except (exceptions.HocketError, ps_errors.ParameterServerError) as error:
+            _log.warning("Result.statistics is empty, as the servers cannot be asked: %s", texts.describe(error))
+            return {}
 
     def close(self) -> None:
         """End the servers, and let go of their memory, which this process has mapped."""
@@ -277,7 +283,14 @@ class Client:
         self._here.leave()
 
     def _note_dropped(self, step: int) -> None:
-        if not self.dropped:
+        if not self.dropped and step == 1 and self._session.checkpoint is not None:
+            _log.warning(
+                "Rank %d counts its steps from 1, though the run goes on from a checkpoint: the servers have had these "
+                "steps, and drop them. Load the optimizer's state with the model's, since it has the number of the "
+                "step; see 'Failures' under ParameterServer in docs/train.md.",
+                self.rank,
+            )
+        elif not self.dropped:
             _log.info(
                 "The servers have had step %d of rank %d before the ranks were started again. It and others are "
                 "repeated, and count once.",

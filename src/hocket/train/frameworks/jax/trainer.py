@@ -73,6 +73,7 @@ class JaxTrainer(data_parallel_trainer.DataParallelTrainer):
         resume_from_checkpoint: None = None,
     ) -> None:
         train_loop_per_worker = hosting.add_strategy(train_loop_per_worker, strategy, framework.FRAMEWORK.use_strategy)
+        data_parallel_trainer.check_type("jax_config", jax_config, config.JaxConfig)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,

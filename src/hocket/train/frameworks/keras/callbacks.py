@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any
 
 import keras
 
@@ -11,7 +11,6 @@ from hocket.train.frameworks.keras import checkpoints
 from hocket.train.rank import context
 
 
-@final
 class ReportCheckpointCallback(report_callback.ReportMixin, keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not type-checked
     """Reports Keras's logs, and a checkpoint, after each epoch.
 

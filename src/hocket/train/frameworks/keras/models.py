@@ -310,6 +310,9 @@ class _Prepared:
     def begin_fit(self) -> None:
         """Give all ranks rank 0's weights."""
         model = self.model
+        if self.runtime.takes_steps and model.optimizer is not None and not model.optimizer.built:
+            # On TensorFlow Keras builds it in its first step, which this one never takes; checkpoints need its count.
+            model.optimizer.build(model.trainable_variables)
         if self._world.size > 1 and not self.runtime.has_begun:
             optimizer = model.optimizer
             theirs = list(optimizer.variables) if optimizer is not None and optimizer.built else []

@@ -52,6 +52,7 @@ class KerasTrainer(data_parallel_trainer.DataParallelTrainer):
         resume_from_checkpoint: None = None,
     ) -> None:
         train_loop_per_worker = hosting.add_strategy(train_loop_per_worker, strategy, framework.FRAMEWORK.use_strategy)
+        data_parallel_trainer.check_type("keras_config", keras_config, config.KerasConfig)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,

@@ -21,6 +21,7 @@ class TensorflowConfig(backend.BackendConfig):
     """What each rank is in the cluster, and which Keras ``tf.keras`` is.
 
     Raises:
+        TypeError: `chief` or `legacy_keras` is no bool.
         ValueError: `num_evaluators` is negative.
 
     Example:
@@ -40,6 +41,9 @@ class TensorflowConfig(backend.BackendConfig):
     MultiWorkerMirroredStrategy. Sets TF_USE_LEGACY_KERAS in the ranks. ``import keras`` is Keras 3 either way."""
 
     def __post_init__(self) -> None:
+        for name in ("chief", "legacy_keras"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, but received {getattr(self, name)!r}.")
         number: Any = self.num_evaluators
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ValueError(
@@ -64,6 +68,10 @@ class TensorflowConfig(backend.BackendConfig):
             )
         first = "chief" if self.chief else "worker"
         return [first] + ["worker"] * (count - 1) + ["evaluator"] * self.num_evaluators
+
+    def list_blind_ranks(self, num_workers: int) -> Sequence[int]:
+        """Return those in the cluster: TensorFlow's collectives have no time-out."""
+        return range(num_workers - self.num_evaluators)
 
     @contextlib.contextmanager
     def share_process(self) -> Iterator[Sequence[turns.Local]]:

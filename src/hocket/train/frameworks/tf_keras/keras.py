@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from hocket.train.frameworks import report_callback
 from hocket.train.rank import context
@@ -29,7 +29,6 @@ MODEL_NAME: Final = "model.keras"
 """The file in the checkpoint's folder, for ``tf_keras.models.load_model``."""
 
 
-@final
 class ReportCheckpointCallback(report_callback.ReportMixin, tf_keras.callbacks.Callback):  # type: ignore[misc]  # tf-keras is not type-checked
     """Reports Keras's logs, and a checkpoint, after each epoch. Signature and rules are Ray's.
 

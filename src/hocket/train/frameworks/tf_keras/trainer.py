@@ -71,6 +71,8 @@ class TensorflowTrainer(data_parallel_trainer.DataParallelTrainer):
         metadata: None = None,
         resume_from_checkpoint: None = None,
     ) -> None:
+        data_parallel_trainer.check_type("tensorflow_config", tensorflow_config, config.TensorflowConfig)
+        data_parallel_trainer.check_type("scaling_config", scaling_config, configs.ScalingConfig)
         cluster = parameter_servers.parse(strategy)
         if cluster is None and strategy is not None and strategy != strategies.AllReduce():
             raise ValueError(

@@ -52,6 +52,7 @@ class TorchTrainer(data_parallel_trainer.DataParallelTrainer):
         resume_from_checkpoint: None = None,
     ) -> None:
         train_loop_per_worker = hosting.add_strategy(train_loop_per_worker, strategy, framework.FRAMEWORK.use_strategy)
+        data_parallel_trainer.check_type("torch_config", torch_config, config.TorchConfig)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
