@@ -314,6 +314,80 @@ def test_a_late_thread_opens_no_session(session: hocket.SessionContext) -> None:
     assert not hocket.is_initialized()
 
 
+@hocket.remote(num_cpus=0)
+def rest() -> None:
+    time.sleep(1000)
+
+
+@pytest.mark.needs("instant_start")
+def test_threads_that_use_a_session_hear_of_its_end() -> None:
+    def use(number: int, errors: list[BaseException]) -> None:
+        refs = [rest.remote()]
+        begun.release()
+        try:
+            while True:
+                hocket.get(refs if number % 2 else hocket.put(number))
+                hocket.core.session.get_open_engine()
+        except BaseException as error:  # noqa: BLE001 (the test looks at it)
+            errors.append(error)
+
+    for _ in range(10):
+        errors: list[BaseException] = []
+        begun = threading.Semaphore(0)
+        hocket.init(num_cpus=2)
+        threads = [threading.Thread(target=use, args=(number, errors)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            begun.acquire()
+        hocket.shutdown()
+        for thread in threads:
+            thread.join(10)
+        assert {type(error) for error in errors} == {hocket.exceptions.SessionClosedError}, errors
+        assert len(errors) == 4
+
+
+AT_THE_END = """
+import gc
+import hocket
+
+@hocket.remote
+def add(x):
+    return x + 1
+
+uses = []
+
+def use(phase, info):
+    if phase == "stop" and not uses:
+        uses.append(phase)
+        try:
+            hocket.get(add.remote(1))
+        finally:
+            uses.clear()
+
+class Last:
+    def __del__(self, hocket=hocket, add=add):
+        try:
+            hocket.get(add.remote(1))
+        except hocket.exceptions.SessionClosedError as error:
+            print(error)
+
+hocket.get(add.remote(1))
+last = Last()
+last.itself = last
+{more}
+"""
+
+
+@pytest.mark.parametrize("more", ["", "gc.callbacks.append(use)"])
+def test_no_session_opens_while_the_interpreter_ends(start_script: RunScript, more: str) -> None:
+    driver = start_script(AT_THE_END.format(more=more))
+    out, err = driver.communicate(timeout=40)
+    assert driver.returncode == 0
+    assert "The interpreter is ending, so no session can be opened any more." in out + err
+    assert "Traceback" not in err or more
+
+
 SPAWNING = """
 import multiprocessing
 import hocket

@@ -253,6 +253,49 @@ def test_sessions_open_and_close_under_alarms_whose_handlers_do_so_too(body: str
     assert (ended.stdout, ended.stderr, ended.returncode) == ("fired True\n", "", 0)
 
 
+RAISING = """
+import random, signal, sys, time
+import hocket
+
+class Alarm(Exception):
+    pass
+
+fired = 0
+
+def handle(number, frame):
+    global fired
+    fired += 1
+    raise Alarm
+
+hocket.init(num_cpus=1)
+started = time.perf_counter()
+hocket.shutdown()
+seconds = time.perf_counter() - started
+while fired < 100:
+    signal.signal(signal.SIGALRM, handle)
+    signal.signal(signal.SIGUSR2, handle)
+    hocket.init(num_cpus=1)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(1e-5, random.gauss(seconds, seconds / 2)))
+        hocket.shutdown()
+        time.sleep(seconds)
+    except Alarm:
+        pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    hocket.shutdown()
+    found = [sys.modules["_signal"].getsignal(number) for number in (signal.SIGALRM, signal.SIGUSR2)]
+    assert found == [handle, handle], found
+    assert signal._signal is sys.modules["_signal"]
+"""
+
+
+@pytest.mark.needs("instant_start")
+@pytest.mark.about_local("handlers of its own; those of the in-process engine are the same")
+def test_handlers_are_put_back_though_one_raises_meanwhile() -> None:
+    ended = subprocess.run([sys.executable, "-c", RAISING], capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.stderr, ended.returncode) == ("", 0)
+
+
 # --- one at a time ----------------------------------------------------------------------------------------------------
 
 
@@ -390,6 +433,25 @@ def test_handlers_are_as_before_when_the_session_ends() -> None:
     signal.signal(signal.SIGUSR1, usual)
     signal.signal(signal.SIGUSR2, signal.SIG_DFL)
     assert ENGINE == "ray" or before.list_new() == []  # Ray keeps a socket
+
+
+def take_back_while_one_waits() -> None:
+    engine: Any = hocket.core.session.get_engine()
+    with engine.lock:
+        os.kill(os.getpid(), signal.SIGALRM)
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+
+@pytest.mark.needs("every_interrupt")
+@pytest.mark.usefixtures("any_session", "alarm")
+def test_handler_that_a_program_takes_back_is_called_before() -> None:
+    for _ in range(100):
+        with pytest.raises(AlarmError, match="signal"):
+            take_back_while_one_waits()
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        for x in range(5):
+            assert hocket.get(hocket.put(x)) == x
+        signal.signal(signal.SIGALRM, raise_alarm)
 
 
 @pytest.mark.about_local("that it holds no lock meanwhile")

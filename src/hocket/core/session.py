@@ -111,12 +111,18 @@ def init(
 
     Raises:
         RuntimeError: A session is open already, or a keyword is unknown.
+        SessionClosedError: The interpreter is ending. It is also a RuntimeError.
         ValueError: A number is negative or too small, a path is not absolute, or the engine or address is unknown; or a
             running cluster is asked to have other resources.
         ConnectionFailedError: No cluster can be joined at the address. It is also a ConnectionError.
         VersionMismatchError: The cluster has another Python or Ray.
         MissingExtraError: Ray is not installed. It is also an ImportError.
     """
+    if sys.is_finalizing():
+        raise exceptions.SessionClosedError(
+            "The interpreter is ending, so no session can be opened any more. Do this before the program's end, or in "
+            "a function that is registered with atexit."
+        )
     _check_keywords(ignored)
     memory_limit = _check_store_memory(object_store_memory)
     spill_folder = _check_folder("object_spilling_directory", object_spilling_directory) or _check_folder(

@@ -121,18 +121,29 @@ class InterruptGuard:
     def remove(self) -> None:
         """Put all handlers back; what waits is called by the next `check`.
 
-        Outside the main thread they stay and do what they did.
+        Outside the main thread they stay and do what they did. One that is back may be called at once, and what it
+        raises is raised here when all are back.
         """
-        self.is_active = False
-        if _guard is not self:
-            return
-        if threading.current_thread() is not threading.main_thread():
+        if _guard is not self or threading.current_thread() is not threading.main_thread():
+            self.is_active = False
             return
         signal._signal = _signal  # type: ignore[attr-defined]
-        for number in _NUMBERS:
-            handler = _signal.getsignal(number)
-            if type(handler) is _Handler:
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _NUMBERS)
+        try:
+            self._put_back()
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+
+    def _put_back(self) -> None:
+        """The mask does not help against a signal that another thread receives: its handler is called here, too."""
+        wrapped = {number: handler for number in _NUMBERS if type(handler := _signal.getsignal(number)) is _Handler}
+        try:
+            for number, handler in wrapped.items():
                 _signal.signal(number, handler.function)
+            self.is_active = False
+        finally:
+            if self.is_active:
+                self._put_back()
 
     def is_called(self) -> bool:
         """Tell whether a handler waits for the calling thread."""
@@ -150,6 +161,11 @@ class InterruptGuard:
             function = self._noted.pop(number)
             self.is_pending = bool(self._noted)
             _run(function, number, sys._getframe(1))
+
+    def check_at_once(self) -> None:
+        """As `check`, called by the user's code; nothing if the engine is at work."""
+        if self.is_called() and not self._lock._is_owned():  # type: ignore[union-attr]
+            self.check()
 
     def is_own(self, error: KeyboardInterrupt) -> bool:
         """Tell whether an exception is of a signal, and was not raised by a program itself.
@@ -234,8 +250,15 @@ class _Signals:
         return getattr(_signal, name)
 
     def signal(self, number: int, handler: object) -> Any:
-        """Set a handler, wrapped; return the last one, unwrapped."""
-        return _unwrap(_signal.signal(number, _Handler(handler) if callable(handler) else handler))
+        """Set a handler, wrapped; return the last one, unwrapped. As Python does, call those that wait before: what a
+        program takes back is not called later."""
+        wrapped = _Handler(handler) if callable(handler) else handler
+        if _guard is None:
+            return _unwrap(_signal.signal(number, wrapped))
+        _guard.check_at_once()
+        last = _signal.signal(number, wrapped)
+        _guard.check_at_once()  # for one that came meanwhile
+        return _unwrap(last)
 
     def getsignal(self, number: int) -> object:
         """Return the handler, unwrapped."""

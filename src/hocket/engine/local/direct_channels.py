@@ -111,6 +111,9 @@ class Owner(Protocol):
     #: Takes work that was kept back for order.
     on_late: Callable[[object], None]
 
+    def flush_later(self) -> None:
+        """Have what is unsent sent within some ticks, whatever this thread does next."""
+
     def take_answer(self, object_id: int, payload: payloads.Payload) -> None:
         """A value has come by a direct channel."""
 
@@ -217,7 +220,7 @@ class Calls(Sockets):
             self._owner.channel.post((messages.AWAIT, actor_id, direct.sent))
 
     def send_call(self, direct: DirectChannel, actor: object, message: channel.Message, pending: Pending) -> None:
-        """Put a call on a direct channel. The first one goes at once, those behind it in company."""
+        """Put a call on a direct channel. The first one goes at once, those behind it in company, soon."""
         task_id = message[1]
         is_first = not direct.pending
         direct.actor = actor
@@ -231,6 +234,8 @@ class Calls(Sockets):
         self._dirty.add(direct.channel)
         if is_first or len(direct.channel.outbox) >= BATCH:
             self._flush(direct.channel)
+        else:
+            self._owner.flush_later()
 
     def cancel(self, task_id: int, *, recursive: bool) -> bool:
         """Cancel the direct call that returns this object; False if there is no such one."""

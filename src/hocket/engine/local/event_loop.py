@@ -95,6 +95,7 @@ class Loop:
         self._code = 0
         self._is_flush_due = False
         self._flusher = Flusher(engine)
+        engine.flush_later = self._flusher.wake  # type: ignore[method-assign]
         self._is_draining = False
         self._is_exiting = False
 
@@ -210,8 +211,7 @@ class Loop:
         elif not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self.flush)
-            if self._flusher.is_parked:
-                self._flusher.wake()
+            self._flusher.wake()
 
     def report_cancelled(self, work: Work) -> None:
         """A call was cancelled before it started."""
@@ -331,7 +331,8 @@ def _build_cancelled(work: Work) -> exceptions.TaskCancelledError:
 
 
 class Flusher:
-    """Sends what is unsent while an ordinary method, or a coroutine that does not wait, holds up the loop.
+    """Sends what is unsent while an ordinary method, or a coroutine that does not wait, holds up the loop, or when
+    another thread has left it.
 
     It stands for the background reader, which an event loop has retired, with the same tick: a thread that begins with
     the first answer that does not go at once, and looks as long as there are such. The loop sends by itself at the end
@@ -342,15 +343,17 @@ class Flusher:
         self._engine = engine
         self._awake = threading.Event()
         self._thread: threading.Thread | None = None
-        #: Whether it must be woken to look.
-        self.is_parked = True
+        self._is_parked = True
 
     def wake(self) -> None:
-        """Have it look from now on. Called by the thread of the loop."""
-        self.is_parked = False
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="hocket-flusher", daemon=True)
-            self._thread.start()
+        """Have it look from now on."""
+        if not self._is_parked:
+            return
+        self._is_parked = False
+        with self._engine.lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="hocket-flusher", daemon=True)
+                self._thread.start()
         self._awake.set()
 
     def _run(self) -> None:
@@ -368,10 +371,10 @@ class Flusher:
             quiet_ticks = 0 if is_waiting else quiet_ticks + 1
             if quiet_ticks > reactor.PARK_TICKS:
                 self._awake.clear()
-                self.is_parked = True
+                self._is_parked = True
                 if not engine.has_unsent():  # else it was too late for the loop to see that
                     self._awake.wait()
-                self.is_parked = False
+                self._is_parked = False
                 quiet_ticks = 0
 
 

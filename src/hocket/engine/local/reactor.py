@@ -27,6 +27,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from hocket.engine import interrupts
 from hocket.engine.local import bell
@@ -58,10 +59,23 @@ DROP_SECONDS = 0.1
 drops thousands while it computes is not to be held up by a wake-up for each. A guess: nobody minds that an actor ends
 so much later."""
 
+CLOSE_SECONDS = 5.0
+"""How long the end of a session waits for threads that wait in it. They leave at once, unless one is held up by a
+callback."""
+
 LONGEST_SECONDS = 1e8
 """A longer time-out is none: three years, and less than the system's clocks overflow at."""
 
 READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
+
+
+class Woken(NamedTuple):
+    """What has ended a wait."""
+
+    has_come: bool
+    """Whether a descriptor was readable."""
+    was_nudged: bool
+    """Whether another thread has left something unsent."""
 
 
 class Reactor:
@@ -102,6 +116,9 @@ class Reactor:
         self._rounds = 0
         self._sleepers = 0
         self._poked = False
+        self._nudged = False
+        #: Whether the holder of the role has sent all there was, and waits: who leaves something unsent now, nudges it.
+        self.is_asleep = False
         self._unparked = threading.Event()
         self._is_parked = False
         self._reader = threading.Thread(target=self._run_reader, name=name, daemon=True)
@@ -137,34 +154,37 @@ class Reactor:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Handle messages until `is_done` (asked with the lock held); False if the time is over first."""
+        """Handle messages until `is_done` (asked with the lock held); False if the time is over first.
+
+        Raises:
+            SessionClosedError: The reactor is closed.
+        """
         deadline = None if timeout_s is None or timeout_s > LONGEST_SECONDS else time.monotonic() + timeout_s
         me = threading.get_ident()
+        was_nudged = False
         while True:
             is_mine = False
             try:
                 with self._lock:
                     if is_done():
                         return True
-                    limit_s = self._before_wait()
-                    left_s = None
-                    if deadline is not None:
-                        left_s = deadline - time.monotonic()
-                        if left_s <= 0 and timeout_s:
-                            return False
-                        left_s = max(0.0, left_s)
+                    if self._closed:
+                        raise _build_closed_error()
+                    limit_s = TICK_SECONDS if was_nudged else self._before_wait()
+                    left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+                    if left_s == 0 and timeout_s:
+                        return False
                     # A handler that is noted later, with the lock held, wakes the thread that reads.
                     if self._guard.is_pending and self._guard.is_called():
                         left_s = 0.0
                     if self._holder is None or self._holder == me:
                         self._holder = me
                         is_mine = True
+                        self.is_asleep = not was_nudged
                     else:
                         self._sleep(left_s)
                 if is_mine:
-                    self._wait_and_handle(
-                        left_s if limit_s is None else limit_s if left_s is None else min(limit_s, left_s)
-                    )
+                    was_nudged = self._wait_and_handle(_find_sooner(limit_s, left_s)).was_nudged
             finally:
                 if is_mine:
                     self._pass_on()
@@ -178,7 +198,7 @@ class Reactor:
     def handle_arrived(self) -> None:
         """Handle what has arrived, without waiting; nothing if another thread is at it."""
         with self._lock:
-            if self._holder is None:
+            if self._holder is None and not self._closed:
                 self._handle_all(self._epoll.poll(0))
 
     def run_due(self) -> None:
@@ -214,6 +234,17 @@ class Reactor:
             self._poked = True
             os.eventfd_write(self._wake_fd, 1)
 
+    def nudge(self) -> None:
+        """Have what was just left unsent sent after a tick, so that it has company, whatever this thread does next.
+
+        To be called if `is_asleep`, with the lock held. Else it is sent anyway: by this thread when it waits, or by the
+        background reader, which takes the role when nobody has wanted it for a tick.
+        """
+        if self.is_asleep:
+            self.is_asleep = False
+            self._nudged = True
+            os.eventfd_write(self._wake_fd, 1)
+
     def wake(self) -> None:
         """End the waits of the moment. Called by a signal's handler, at any moment, without the lock."""
         if not self._closed:
@@ -229,16 +260,23 @@ class Reactor:
             self._condition.wait(left_s)
         finally:
             self._sleepers -= 1
+            if self._closed:
+                self._condition.notify_all()
 
-    def _wait_and_handle(self, timeout_s: float | None) -> bool:
-        """Wait for messages, or for handles to be dropped, and handle the messages; tell whether any came."""
+    def _wait_and_handle(self, timeout_s: float | None) -> Woken:
+        """Wait for messages, or for handles to be dropped, and handle the messages; tell what has ended the wait."""
         try:
             events = self._epoll.poll(timeout_s if self.bell.hang() else 0)
         finally:
             self.bell.take_down()
+        return self._handle_woken(events)
+
+    def _handle_woken(self, events: list[tuple[int, int]]) -> Woken:
         with self._lock:
+            self.is_asleep = False
+            was_nudged, self._nudged = self._nudged, False
             self._handle_all(events)
-        return bool(events)
+        return Woken(bool(events), was_nudged and all(fd == self._wake_fd for fd, _ in events))
 
     def _wake(self) -> None:
         """End a wait. Called by finalizers."""
@@ -257,7 +295,7 @@ class Reactor:
     def _pass_on(self) -> None:
         with self._lock:
             self._holder = None
-            if self._sleepers:
+            if self._sleepers or self._closed:
                 self._condition.notify_all()
             if self._is_parked:
                 self._is_parked = False
@@ -308,16 +346,17 @@ class Reactor:
     def _read_on(self) -> None:
         """Hold the role until a thread that waits asks for it."""
         usual_s = sys.getswitchinterval()
-        is_hurried = False
+        is_hurried = was_nudged = False
         try:
             while not (self._closed or self._is_retired):
                 with self._lock:
                     if self._sleepers:
                         break
-                    limit_s = self._before_wait()
+                    limit_s = TICK_SECONDS if was_nudged else self._before_wait()
+                    self.is_asleep = not was_nudged
                 if is_hurried:
                     limit_s = CALM_SECONDS if limit_s is None else min(limit_s, CALM_SECONDS)
-                has_come = self._wait_patiently(limit_s)
+                has_come, was_nudged = self._wait_patiently(limit_s)
                 if has_come != is_hurried:
                     is_hurried = has_come
                     if usual_s > HURRY_SECONDS:
@@ -329,20 +368,17 @@ class Reactor:
                 sys.setswitchinterval(usual_s)
             self._pass_on()
 
-    def _wait_patiently(self, limit_s: float | None) -> bool:
-        """Wait for messages and handle them; tell whether any came.
+    def _wait_patiently(self, limit_s: float | None) -> Woken:
+        """Wait for messages and handle them; tell what has ended the wait: nothing has come if a handle was dropped.
 
         Handles that are dropped one after another are waited for together.
         """
         if self.bell.has_rung:
             self.bell.has_rung = False
             limit_s = DROP_SECONDS if limit_s is None else min(limit_s, DROP_SECONDS)
-            events = self._epoll.poll(limit_s)
-            with self._lock:
-                self._handle_all(events)
-            return bool(events)
-        has_come = self._wait_and_handle(limit_s)
-        return has_come and not self.bell.has_rung
+            return self._handle_woken(self._epoll.poll(limit_s))
+        has_come, was_nudged = self._wait_and_handle(limit_s)
+        return Woken(has_come and not was_nudged and not self.bell.has_rung, was_nudged)
 
     def cut_off(self) -> None:
         """In a fork: let go of the set. It is the parent's too, so nothing may be taken out of it."""
@@ -350,18 +386,33 @@ class Reactor:
         self._epoll.close()
 
     def close(self) -> None:
-        """End the background reader and close the set.
-
-        Called without the lock, by any other thread, when no thread waits any more.
-        """
+        """End all waits and the background reader, and close the set. Called without the lock."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             self._dismiss()
+            self._condition.notify_all()
         if (
             self._reader.is_alive() and threading.current_thread() is not self._reader
         ):  # which may call this in a callback
-            self._reader.join(timeout=5)
+            self._reader.join(timeout=CLOSE_SECONDS)
+        with self._lock:
+            self._condition.wait_for(self._is_left, CLOSE_SECONDS)
         self._epoll.close()
         os.close(self._wake_fd)
+
+    def _is_left(self) -> bool:
+        """Tell whether no other thread waits any more: a descriptor that is closed under a thread may be another one's
+        by the time that it looks."""
+        return not self._sleepers and self._holder in {None, threading.get_ident()}
+
+
+def _find_sooner(one_s: float | None, other_s: float | None) -> float | None:
+    return other_s if one_s is None else one_s if other_s is None else min(one_s, other_s)
+
+
+def _build_closed_error() -> Exception:
+    from hocket.engine import kernel_engine  # here, because workers, which never close, load this module too
+
+    return kernel_engine.build_ended_error()

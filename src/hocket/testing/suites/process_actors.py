@@ -18,6 +18,9 @@ from hocket import exceptions
 from hocket.core import api
 from hocket.testing.suites import programs
 
+QUIET_SECONDS = 0.1
+"""So long does work call nothing of the engine, which may then see to itself in another way."""
+
 
 class ProcessActorContract:
     """What engines with processes of their own must do with actors. Part of `ProcessEngineContract`."""
@@ -171,6 +174,82 @@ class ProcessActorContract:
             assert [api.get(next(items)) for _ in range(5)] == list(range(5))
             seen.touch()
             assert api.get(next(items)) == 5
+
+    @pytest.mark.parametrize("kind", ["task", "actor"])
+    def test_items_come_while_a_generator_goes_on_that_was_quiet(self, kind: str, tmp_path: Path) -> None:
+        class Producer:
+            def produce(self, seen: Path) -> Iterator[int]:
+                yield from produce(seen)
+
+        def produce(seen: Path) -> Iterator[int]:
+            time.sleep(QUIET_SECONDS)
+            yield from range(3)
+            programs.wait_until(seen.exists)
+            yield 3
+
+        work = api.remote(Producer).remote().produce if kind == "actor" else api.remote(produce)
+        items = work.options(num_returns="streaming").remote(tmp_path / "seen")
+        assert [api.get(next(items)) for _ in range(3)] == [0, 1, 2]
+        (tmp_path / "seen").touch()
+        assert api.get(next(items)) == 3
+
+    def test_answer_comes_while_the_next_call_runs_after_one_that_was_quiet(self, tmp_path: Path) -> None:
+        class Ordinary:
+            def rest(self) -> None:
+                time.sleep(QUIET_SECONDS)
+
+            def answer(self) -> int:
+                return 1
+
+            def wait(self, seen: Path) -> int:
+                programs.wait_until(seen.exists)
+                return 2
+
+        ordinary, seen = api.remote(Ordinary).remote(), tmp_path / "seen"
+        refs = [ordinary.rest.remote(), ordinary.answer.remote(), ordinary.wait.remote(seen)]
+        assert api.get(refs[1]) == 1
+        seen.touch()
+        assert api.get(refs[2]) == 2
+
+    @pytest.mark.parametrize("kind", ["task", "actor", "threaded", "asynchronous"])
+    def test_calls_of_a_worker_go_while_it_does_something_else(self, kind: str, tmp_path: Path) -> None:
+        class Called:
+            def __init__(self) -> None:
+                self.is_told = asyncio.Event()
+
+            async def wait(self) -> None:
+                await self.is_told.wait()
+
+            async def tell(self, seen: Path) -> None:
+                self.note(seen)
+                self.is_told.set()
+
+            def note(self, seen: Path) -> None:
+                seen.touch()
+
+        class Caller:
+            def call(self, called: Any, seen: Path) -> None:
+                call(called, seen)
+
+        class AsynchronousCaller:
+            async def call(self, called: Any, seen: Path) -> None:
+                call(called, seen)
+
+        def call(called: Any, seen: Path) -> None:
+            for turn in range(5):
+                api.get(called.note.remote(seen.with_suffix(f".{turn}")))
+            time.sleep(QUIET_SECONDS)
+            refs = [called.wait.remote(), called.tell.remote(seen)]
+            programs.wait_until(seen.exists)
+            api.get(refs)
+
+        called = api.remote(Called).remote()
+        if kind == "task":
+            work: Any = api.remote(call)
+        else:
+            made: Any = api.remote(AsynchronousCaller if kind == "asynchronous" else Caller)
+            work = (made.options(max_concurrency=2) if kind == "threaded" else made).remote().call
+        api.get(work.remote(called, tmp_path / "seen"))
 
     def test_answer_comes_while_the_next_call_holds_up_the_event_loop(self, tmp_path: Path) -> None:
         class Asynchronous:

@@ -67,5 +67,7 @@ class DriverEngine(access.ObjectAccess):
         self.store.close()
         self.interned.clear()
         self.pinned.clear()
-        self.guard.remove()
-        self.guard.check()
+        try:
+            self.guard.remove()
+        finally:
+            self.guard.check()

@@ -1,7 +1,7 @@
 """What a task returned, raised or yielded, on its way.
 
-Results are sent together when the row is empty, and at the latest `FLUSH_SECONDS` after the first of them, or by the
-background reader. They are safe before the next task starts: see `journal`.
+Results are sent together when the row is empty, or when a task begins `FLUSH_SECONDS` after the first of them, or,
+while a task runs, by the background reader. They are safe before the next task starts: see `journal`.
 """
 
 from __future__ import annotations
@@ -224,6 +224,8 @@ class Answers(state.WorkerState):
             # Where calls run in threads, nobody else looks what is unsent as long as none of them ends.
             if self._is_concurrent or time.perf_counter() - engine.last_flush > state.FLUSH_SECONDS:
                 engine.flush()
+            else:
+                engine.flush_later()
         return payloads.measure(payload)
 
 

@@ -35,6 +35,9 @@ class Execution(intake.Intake):
         if started - engine.last_flush > state.FLUSH_SECONDS and engine.has_unsent():
             with engine.lock:
                 engine.flush()
+        elif engine.reactor.is_asleep and engine.has_unsent():
+            with engine.lock:
+                engine.flush_later()
         try:
             if faults.plan is not None:
                 faults.plan.reach("worker.before_task")

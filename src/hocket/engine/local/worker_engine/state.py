@@ -224,6 +224,10 @@ class WorkerEngineState(contract.Engine):
         """Tell whether values that were promised to the driver have not come yet."""
         return bool(self._promised)
 
+    def flush_later(self) -> None:
+        """Have what is unsent sent within some ticks, whatever this thread does next. Called with the lock held."""
+        self.reactor.nudge()
+
     def _flush_locked(self) -> None:
         with self.lock:
             self.flush()
