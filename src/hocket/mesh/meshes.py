@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import SupportsIndex, final
+from typing import Any, SupportsIndex, final
 
 RESERVED = ("unsharded", "match", "any")
 """What a layout says of a tensor's dim that no mesh axis shards. No axis is called so."""
@@ -24,6 +24,7 @@ class Mesh:
         dims: Names and sizes of the axes, major first: ``[("data", 2), ("model", 4)]``, or a dict.
         name: To tell two meshes of the same shape apart. None by default.
         devices: What the devices are called, one for each place; ``"0"``, ``"1"``, ... by default.
+        framework: Whose devices they are, such as ``"jax"``. Default: nobody's, and the mesh only describes.
 
     Raises:
         TypeError: A name is no text, or a size no whole number.
@@ -37,7 +38,7 @@ class Mesh:
         (8, 4, (1, 2))
     """
 
-    __slots__ = ("_devices", "_dims", "_name")
+    __slots__ = ("_devices", "_dims", "_framework", "_name")
 
     def __init__(
         self,
@@ -45,10 +46,12 @@ class Mesh:
         *,
         name: str = "",
         devices: Sequence[str] | None = None,
+        framework: str = "",
     ) -> None:
         pairs = list(dims.items()) if isinstance(dims, Mapping) else list(dims)
         self._dims = tuple([_check_dim(pair) for pair in pairs])
         self._name = name
+        self._framework = framework
         names = self.dim_names
         if not names:
             raise ValueError("A mesh needs an axis, but received none. Write for example Mesh({'data': 2}).")
@@ -73,6 +76,16 @@ class Mesh:
     def name(self) -> str:
         """What the mesh is called; empty if it has no name."""
         return self._name
+
+    @property
+    def framework(self) -> str:
+        """Whose devices they are; empty if the mesh only describes."""
+        return self._framework
+
+    @property
+    def dims(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of the axes, major first."""
+        return self._dims
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -143,21 +156,24 @@ class Mesh:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mesh):
             return NotImplemented
-        return (self._dims, self._name, self._devices) == (other._dims, other._name, other._devices)
+        return self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash((self._dims, self._name, self._devices))
+        return hash(self._key())
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self._dims, self._name, self._devices)
+        return _rebuild, self._key()
+
+    def _key(self) -> tuple[Any, ...]:
+        return self._dims, self._name, self._devices, self._framework
 
     def __repr__(self) -> str:
         name = f", name={self._name!r}" if self._name else ""
         return f"Mesh({dict(self._dims)!r}{name})"
 
 
-def _rebuild(dims: tuple[tuple[str, int], ...], name: str, devices: tuple[str, ...]) -> Mesh:
-    return Mesh(dims, name=name, devices=devices)
+def _rebuild(dims: tuple[tuple[str, int], ...], name: str, devices: tuple[str, ...], framework: str) -> Mesh:
+    return Mesh(dims, name=name, devices=devices, framework=framework)
 
 
 def _check_dim(pair: object) -> tuple[str, int]:

@@ -1,0 +1,84 @@
+"""What a framework must do with values that are spread over a mesh. Each method's docstring is a promise."""
+
+from __future__ import annotations
+
+import abc
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from hocket.mesh import layouts, meshes, tensors
+
+MODULES = {"jax": "hocket.mesh.backends.jax"}
+"""By the name of a framework: the module whose ``BACKEND`` it is."""
+
+
+class Backend(abc.ABC):
+    """A framework's part. There is one in a process."""
+
+    name: ClassVar[str]
+    """The framework's."""
+
+    @abc.abstractmethod
+    def list_devices(self, device_type: str, count: int | None) -> list[str]:
+        """Return what the devices of a type are called.
+
+        Args:
+            device_type: Such as ``"CPU"``.
+            count: How many the caller would like. Where devices of a processor are virtual, there are then so many.
+        """
+
+    @abc.abstractmethod
+    def check_mesh(self, mesh: meshes.Mesh) -> None:
+        """Raise ValueError if a device of the mesh does not exist."""
+
+    @abc.abstractmethod
+    def count_local(self, mesh: meshes.Mesh) -> int:
+        """Return how many of a mesh's devices are this process's."""
+
+    @abc.abstractmethod
+    def is_value(self, value: object) -> bool:
+        """Tell whether it is an array of the framework, or a DTensor of this backend."""
+
+    @abc.abstractmethod
+    def distribute(self, value: Any, layout: layouts.Layout) -> tensors.DTensor:
+        """Spread an array, which every process has whole, as the layout says. The array stays as it is."""
+
+    @abc.abstractmethod
+    def pack(self, parts: Sequence[Any], layout: layouts.Layout) -> tensors.DTensor:
+        """Make one value of what the devices of this process have, in the order of their numbers. Shapes are right."""
+
+    @abc.abstractmethod
+    def unpack(self, value: tensors.DTensor) -> list[Any]:
+        """Return what the devices of this process have, in the order of their numbers: arrays of the framework."""
+
+    @abc.abstractmethod
+    def relayout(self, value: tensors.DTensor, layout: layouts.Layout) -> tensors.DTensor:
+        """Spread a value in another way, on the same mesh, by the steps of `plan_relayout` and no others."""
+
+    @abc.abstractmethod
+    def call(self, function: Callable[..., Any], layout: layouts.Layout, args: Sequence[Any], kwargs: Any) -> Any:
+        """Call a function that makes an array; no device ever has more of it than the layout says."""
+
+    @abc.abstractmethod
+    def wait_for_all(self, mesh: meshes.Mesh) -> None:
+        """Return when all devices of the mesh have come to here."""
+
+
+def get_backend(name: str) -> Backend:
+    """Return a framework's backend.
+
+    Raises:
+        ValueError: There is none of that name.
+        ImportError: The framework is not installed.
+    """
+    if name not in MODULES:
+        raise ValueError(f"framework must be one of {list(MODULES)}, but received {name!r}.")
+    found: Backend = importlib.import_module(MODULES[name]).BACKEND
+    return found
+
+
+def choose_framework() -> str:
+    """Return which framework a mesh is for if nobody says: one that is imported, else the first that there is."""
+    return next((name for name in MODULES if name in sys.modules), next(iter(MODULES)))

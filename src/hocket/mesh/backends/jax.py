@@ -1,0 +1,356 @@
+"""Meshes and layouts on JAX: a value is one global array, and XLA finds what an operation's result is spread like.
+
+A relayout is ours: `shard_map` with the steps of the plan, so no more bytes move than the algebra says. Inside of a
+function that JAX traces the layout is not known; there it is a constraint, and XLA finds the way.
+
+Terms of a sum (`Layout.partial`) have no place in a global array whose axes XLA manages. So the array of such a value
+has a dim more for each of these axes, ahead of the others and cut by it: each device has its own term. Operations take
+the sum first.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import NamedSharding, PartitionSpec
+
+from hocket.mesh import layouts, meshes, relayouts, tensors
+from hocket.mesh.backends import contract
+from hocket.mesh.relayouts import Kind
+
+
+@final
+class JaxTensor(tensors.DTensor):
+    """A DTensor of JAX. A pytree with one leaf, so functions that JAX transforms take and return it.
+
+    Args:
+        array: The global array, with a dim more for each axis of `partial`.
+        mesh: The mesh; the array lies on its devices.
+        partial: The axes along which devices have terms of a sum.
+        layout: How it is spread, if that is known. Default: what XLA has chosen.
+    """
+
+    __slots__ = ("_array", "_layout", "_mesh", "_partial")
+
+    def __init__(
+        self, array: Any, mesh: meshes.Mesh, partial: tuple[str, ...] = (), layout: layouts.Layout | None = None
+    ) -> None:
+        self._array = array
+        self._mesh = mesh
+        self._partial = partial
+        self._layout = layout
+
+    @property
+    def layout(self) -> layouts.Layout:
+        """How it is spread.
+
+        Raises:
+            RuntimeError: It is being traced by ``jax.jit`` or ``jax.grad``: XLA decides there.
+        """
+        if self._layout is None:
+            self._layout = self._find_layout()
+        return self._layout
+
+    def _find_layout(self) -> layouts.Layout:
+        is_known = not isinstance(self._array, jax.core.Tracer)
+        if not is_known:
+            raise RuntimeError(
+                "The layout of a value is not known while JAX traces a function: XLA decides it. Ask outside of the "
+                "function, or say it with relayout(value, layout)."
+            )
+        spec = tuple(self._array.sharding.spec)
+        entries = [*spec, *[None] * (self._array.ndim - len(spec))][len(self._partial) :]
+        specs = [layouts.UNSHARDED if one is None else one for one in entries]
+        return layouts.Layout(specs, self._mesh, partial=self._partial)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._array.shape[len(self._partial) :])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        found: np.dtype[Any] = np.dtype(self._array.dtype)
+        return found
+
+    @property
+    def native(self) -> Any:
+        """The global array; of terms of a sum, their sum."""
+        return self._array.sum(tuple(range(len(self._partial)))) if self._partial else self._array
+
+    @property
+    def raw(self) -> Any:
+        """The array as it is, with the dims of `partial`."""
+        return self._array
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """The axes along which devices have terms of a sum."""
+        return self._partial
+
+    @property
+    def mesh(self) -> meshes.Mesh:
+        """The mesh."""
+        return self._mesh
+
+    def gather(self) -> npt.NDArray[Any]:
+        native = self.native
+        if not native.is_fully_addressable:
+            native = jax.jit(lambda array: array, out_shardings=NamedSharding(get_mesh(self._mesh), PartitionSpec()))(
+                native
+            )
+            native = native.addressable_data(0)
+        return np.asarray(native)
+
+    # --- as an array --------------------------------------------------------------------------------------------------
+
+    def __jax_array__(self) -> Any:
+        return self.native
+
+    def _compute(self, function: Callable[..., Any], *args: Any) -> Any:
+        if any(isinstance(arg, (str, bytes, dict)) for arg in args):
+            return NotImplemented
+        return wrap(function(*map(_open, args)), self._mesh)
+
+
+def _open(value: object) -> Any:
+    if type(value) is tuple:  # an index
+        return tuple(map(_open, value))
+    return value.native if isinstance(value, JaxTensor) else value
+
+
+def wrap(value: Any, mesh: meshes.Mesh) -> Any:
+    """Return an array on a mesh as a DTensor; what is none as it is."""
+    if not isinstance(value, jax.Array):
+        return value
+    if not isinstance(value, jax.core.Tracer) and not isinstance(value.sharding, NamedSharding):
+        value = jax.device_put(value, NamedSharding(get_mesh(mesh), PartitionSpec()))
+    return JaxTensor(value, mesh)
+
+
+jax.tree_util.register_pytree_node(
+    JaxTensor,
+    lambda value: ((value.raw,), (value.mesh, value.partial)),
+    lambda kept, leaves: JaxTensor(leaves[0], *kept),
+)
+
+
+# --- the mesh ---------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=64)
+def get_mesh(mesh: meshes.Mesh) -> jax.sharding.Mesh:
+    """Return JAX's mesh of these devices.
+
+    Raises:
+        ValueError: A device does not exist.
+    """
+    by_name = {_name_device(device): device for kind in _list_kinds() for device in jax.devices(kind)}
+    missing = next((name for name in mesh.devices if name not in by_name), None)
+    if missing is not None:
+        raise ValueError(
+            f"The mesh {mesh.describe()} has the device {missing!r}, but JAX has {sorted(by_name)}. Make the mesh "
+            "before anything else uses JAX, or set XLA_FLAGS=--xla_force_host_platform_device_count=8."
+        )
+    devices = np.array([by_name[name] for name in mesh.devices], dtype=object).reshape(mesh.shape())
+    return jax.sharding.Mesh(devices, mesh.dim_names)
+
+
+def _list_kinds() -> set[str]:
+    return {"cpu", jax.default_backend()}
+
+
+def _name_device(device: Any) -> str:
+    return f"{device.platform.upper()}:{device.id}"
+
+
+def find_sharding(layout: layouts.Layout) -> NamedSharding:
+    """Return JAX's word for a layout; terms of a sum have a dim of their own, ahead of the others."""
+    return NamedSharding(get_mesh(layout.mesh), _find_spec(layout))
+
+
+def _find_spec(layout: layouts.Layout) -> PartitionSpec:
+    return PartitionSpec(*layout.partial, *(axes or None for axes in layout.axes))
+
+
+# --- relayout ---------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def _compile_plan(
+    source: layouts.Layout, target: layouts.Layout, shape: tuple[int, ...], itemsize: int
+) -> Callable[[Any], Any]:
+    plan = relayouts.plan_relayout(source, target, shape, itemsize)
+    mesh = get_mesh(source.mesh)
+
+    def run(local: Any) -> Any:
+        local = local.reshape(local.shape[len(source.partial) :])
+        layout = source
+        for step in plan.steps:
+            local = _STEPS[step.kind](local, step, layout)
+            layout = step.target
+        return local.reshape((1,) * len(target.partial) + local.shape)
+
+    mapped = jax.shard_map(run, mesh=mesh, in_specs=_find_spec(source), out_specs=_find_spec(target), check_vma=False)
+    compiled: Callable[[Any], Any] = jax.jit(mapped)
+    return compiled
+
+
+def _split(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+    size = local.shape[step.dim] // layout.mesh.dim_size(step.axis)
+    return jax.lax.dynamic_slice_in_dim(local, jax.lax.axis_index(step.axis) * size, size, step.dim)
+
+
+def _spread(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+    return jnp.where(jax.lax.axis_index(step.axis) == 0, local, jnp.zeros_like(local))
+
+
+def _gather(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+    return jax.lax.all_gather(local, step.axis, axis=step.dim, tiled=True)
+
+
+def _exchange(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+    return jax.lax.all_to_all(local, step.axis, split_axis=step.dim, concat_axis=step.from_dim, tiled=True)
+
+
+def _sum(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+    return jax.lax.psum(local, step.axis)
+
+
+def _sum_parts(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+    return jax.lax.psum_scatter(local, step.axis, scatter_dimension=step.dim, tiled=True)
+
+
+def _permute(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
+    """Send each part to the device that has it in the new order of axes."""
+    old, new = layout.axes[step.dim], step.target.axes[step.dim]
+    mesh = layout.mesh
+    # The part that a device shall have is numbered in the new order, and its holder, in the old one, has that number.
+    pairs = {(_number(place, new, mesh), _number(place, old, mesh)) for place in mesh.unravel_index()}
+    return jax.lax.ppermute(local, old, sorted(pairs))
+
+
+def _number(place: dict[str, int], axes: Sequence[str], mesh: meshes.Mesh) -> int:
+    number = 0
+    for name in axes:
+        number = number * mesh.dim_size(name) + place[name]
+    return number
+
+
+_STEPS: Final = {
+    Kind.SPLIT: _split,
+    Kind.SPREAD: _spread,
+    Kind.ALL_GATHER: _gather,
+    Kind.ALL_TO_ALL: _exchange,
+    Kind.ALL_REDUCE: _sum,
+    Kind.REDUCE_SCATTER: _sum_parts,
+    Kind.PERMUTE: _permute,
+}
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
+
+
+@final
+class JaxBackend(contract.Backend):
+    """JAX."""
+
+    name = "jax"
+
+    def list_devices(self, device_type: str, count: int | None) -> list[str]:
+        kind = device_type.lower()
+        if kind == "cpu" and count is not None:
+            _want_cpus(count)
+        try:
+            return [_name_device(device) for device in jax.devices(kind)]
+        except RuntimeError as error:
+            raise ValueError(f"JAX has no devices of the type {device_type!r}: {error}") from error
+
+    def check_mesh(self, mesh: meshes.Mesh) -> None:
+        get_mesh(mesh)
+
+    def count_local(self, mesh: meshes.Mesh) -> int:
+        return sum(device.process_index == jax.process_index() for device in get_mesh(mesh).devices.flat)
+
+    def is_value(self, value: object) -> bool:
+        return isinstance(value, (JaxTensor, jax.Array))
+
+    def distribute(self, value: Any, layout: layouts.Layout) -> JaxTensor:
+        array = jnp.asarray(value.native if isinstance(value, JaxTensor) else value)
+        if isinstance(array, jax.core.Tracer):
+            return self._constrain(array, layout)
+        layout.local_shape_from_global_shape(array.shape)
+        whole = layout.with_partial(())
+        placed = JaxTensor(jax.device_put(array, find_sharding(whole)), layout.mesh, layout=whole)
+        return self.relayout(placed, layout) if layout.partial else placed
+
+    def pack(self, parts: Sequence[Any], layout: layouts.Layout) -> JaxTensor:
+        sharding = find_sharding(layout)
+        devices = [device for device in sharding.mesh.devices.flat if device.process_index == jax.process_index()]
+        ones = (1,) * len(layout.partial)
+        placed = [
+            jax.device_put(jnp.asarray(part).reshape((*ones, *np.shape(part))), device)
+            for part, device in zip(parts, devices, strict=True)
+        ]
+        sizes = [layout.mesh.dim_size(name) for name in layout.partial]
+        shape = (*sizes, *layout.global_shape_from_local_shape(np.shape(parts[0])))
+        array = jax.make_array_from_single_device_arrays(shape, sharding, placed)
+        return JaxTensor(array, layout.mesh, layout.partial, layout)
+
+    def unpack(self, value: tensors.DTensor) -> list[Any]:
+        assert isinstance(value, JaxTensor)
+        by_device = {shard.device: shard.data for shard in value.raw.addressable_shards}
+        skipped = len(value.partial)
+        return [
+            by_device[device].reshape(by_device[device].shape[skipped:])
+            for device in get_mesh(value.mesh).devices.flat
+            if device in by_device
+        ]
+
+    def relayout(self, value: tensors.DTensor, layout: layouts.Layout) -> JaxTensor:
+        assert isinstance(value, JaxTensor)
+        if isinstance(value.raw, jax.core.Tracer):
+            return self._constrain(value.native, layout)
+        run = _compile_plan(value.layout, layout, value.shape, value.dtype.itemsize)
+        return JaxTensor(run(value.raw), layout.mesh, layout.partial, layout)
+
+    def _constrain(self, array: Any, layout: layouts.Layout) -> JaxTensor:
+        if layout.partial:
+            raise ValueError(
+                "Inside of a function that JAX traces a value has no terms of a sum. Leave `partial` out of the "
+                "layout, or call relayout outside of the function."
+            )
+        layout.local_shape_from_global_shape(array.shape)
+        return JaxTensor(jax.lax.with_sharding_constraint(array, find_sharding(layout)), layout.mesh)
+
+    def call(self, function: Callable[..., Any], layout: layouts.Layout, args: Sequence[Any], kwargs: Any) -> JaxTensor:
+        made = jax.eval_shape(lambda: function(*args, **kwargs))
+        layout.local_shape_from_global_shape(made.shape)
+        whole = layout.with_partial(())
+        array = jax.jit(lambda: jnp.asarray(function(*args, **kwargs)), out_shardings=find_sharding(whole))()
+        placed = JaxTensor(array, layout.mesh, layout=whole)
+        return self.relayout(placed, layout) if layout.partial else placed
+
+    def wait_for_all(self, mesh: meshes.Mesh) -> None:
+        ones = self.call(jnp.ones, layouts.Layout([mesh.dim_names], mesh), [(mesh.size,)], {})
+        count = int(ones.sum().gather())
+        assert count == mesh.size
+
+
+def _want_cpus(count: int) -> None:
+    """Have so many virtual devices, if nothing has used JAX yet; else there are as many as there are."""
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:  # it is too late, and the mesh is checked against what there is
+        return
+
+
+BACKEND: Final = JaxBackend()

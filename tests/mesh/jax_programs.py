@@ -1,0 +1,278 @@
+"""What the tests of meshes on JAX run in a worker."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket import mesh
+from hocket.mesh import MATCH, UNSHARDED, Layout, plan_relayout
+from hocket.mesh.relayouts import Kind
+
+MESHES = [{"x": 1}, {"x": 2}, {"x": 4}, {"x": 2, "y": 2}, {"x": 2, "y": 4}]
+
+_SHAPE = (8, 16)
+
+
+@functools.cache
+def make_mesh(*dims: tuple[str, int]) -> mesh.Mesh:
+    """A mesh of the first of 8 devices."""
+    mesh.create_mesh({"all": 8})  # so that there are as many
+    return mesh.create_mesh(dict(dims))
+
+
+def _list_layouts(dims: dict[str, int], rank: int, *, partial: bool = False) -> list[Layout]:
+    from tests.mesh.simulated import list_layouts
+
+    return list_layouts(make_mesh(*dims.items()), rank, partial=partial)
+
+
+def relayout_all(dims: dict[str, int], stride: int) -> int:
+    """Go from layout to layout; of every so many targets one."""
+    whole = np.arange(128.0, dtype="float32").reshape(_SHAPE)
+    layouts = _list_layouts(dims, 2, partial=True)
+    for source in layouts:
+        value = mesh.copy_to_mesh(whole, source)
+        assert value.layout == source
+        for target in layouts[layouts.index(source) % stride :: stride]:
+            moved = mesh.relayout(value, target)
+            assert moved.layout == target
+            np.testing.assert_array_equal(moved.gather(), whole)
+            local = target.local_shape_from_global_shape(_SHAPE)
+            assert [part.shape for part in mesh.unpack(moved)] == [local] * target.mesh.size
+            if not target.partial:
+                for part, where in zip(mesh.unpack(moved), target.slices(_SHAPE), strict=True):
+                    np.testing.assert_array_equal(np.asarray(part), whole[where])
+    return len(layouts)
+
+
+def pack_all(dims: dict[str, int]) -> None:
+    whole = np.arange(128.0, dtype="float32").reshape(_SHAPE)
+    for layout in _list_layouts(dims, 2, partial=True):
+        value = mesh.copy_to_mesh(whole, layout)
+        packed = mesh.pack(mesh.unpack(value), layout)
+        mesh.check_layout(packed, layout)
+        np.testing.assert_array_equal(packed.gather(), whole)
+        again = mesh.unpack(packed)
+        for one, other in zip(again, mesh.unpack(value), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+def _matmul(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+def _add(a: Any, b: Any) -> Any:
+    return a * 2 + b / 3 - a * b
+
+
+def _reduce(a: Any) -> Any:
+    return a.sum(0) + a.mean() + a.max(1).sum()
+
+
+def _softmax(a: Any) -> Any:
+    import jax
+
+    return jax.nn.softmax(a, axis=-1)
+
+
+def _embed(table: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.take(table, jnp.array([[3, 1], [0, 3]]), axis=0)
+
+
+def _transpose(a: Any) -> Any:
+    return a.T
+
+
+def _convolve(images: Any, kernel: Any) -> Any:
+    import jax
+
+    images, kernel = (one.native if mesh.is_dtensor(one) else one for one in (images, kernel))  # as lax wants them
+    return jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME")
+
+
+OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "matmul": (_matmul, ((8, 16), (16, 8))),
+    "elementwise": (_add, ((8, 16), (8, 16))),
+    "reductions": (_reduce, ((8, 16),)),
+    "softmax": (_softmax, ((8, 16),)),
+    "embedding": (_embed, ((8, 16),)),
+    "transpose": (_transpose, ((8, 16),)),
+    "convolution": (_convolve, ((8, 8, 4, 4), (8, 8, 3, 3))),
+}
+
+
+def compare_operation(dims: dict[str, int], name: str) -> int:
+    """Compute an operation and its gradients for every choice of layouts; of arrays of four dims two are cut."""
+    import jax
+
+    with jax.enable_x64(True):
+        return _compare_operation(dims, name)
+
+
+def _compare_operation(dims: dict[str, int], name: str) -> int:
+    import jax
+    import jax.numpy as jnp
+
+    function, shapes = OPERATIONS[name]
+    random = np.random.default_rng(0)
+    given = [random.normal(size=shape) for shape in shapes]
+
+    def loss(*args: Any) -> Any:
+        found = function(*args)
+        return (jnp.sin(found.native if mesh.is_dtensor(found) else found)).sum()
+
+    whole = function(*map(jnp.asarray, given))
+    slopes = jax.grad(loss, tuple(range(len(given))))(*map(jnp.asarray, given))
+    layouts = [
+        [Layout([*layout.axes, *[()] * (len(shape) - 2)], layout.mesh) for layout in _list_layouts(dims, 2)]
+        for shape in shapes
+    ]
+    compute = jax.jit(function)
+    differentiate = jax.jit(jax.grad(loss, tuple(range(len(given)))))
+    chosen = list(itertools.product(*layouts))
+    for some in chosen[:: max(1, len(chosen) // 25)]:
+        values = [mesh.copy_to_mesh(array, layout) for array, layout in zip(given, some, strict=True)]
+        found = compute(*values)
+        np.testing.assert_allclose(_read(found), np.asarray(whole), rtol=1e-9, atol=1e-9)
+        for one, other in zip(differentiate(*values), slopes, strict=True):
+            np.testing.assert_allclose(_read(one), np.asarray(other), rtol=1e-9, atol=1e-9)
+    return len(chosen)
+
+
+def _read(value: Any) -> Any:
+    return value.gather() if mesh.is_dtensor(value) else np.asarray(value)
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+_OPCODES = {
+    Kind.ALL_GATHER: "all-gather",
+    Kind.ALL_TO_ALL: "all-to-all",
+    Kind.ALL_REDUCE: "all-reduce",
+    Kind.REDUCE_SCATTER: "reduce-scatter",
+    Kind.PERMUTE: "collective-permute",
+}
+
+
+def count_moved_bytes(stride: int) -> None:
+    """The compiled relayout has the collectives of the plan and no others, each of the size that the plan counts."""
+    from hocket.mesh.backends import jax as backend
+
+    dims = {"x": 2, "y": 4}
+    compile_plan: Any = backend._compile_plan
+    for source, target in list(itertools.product(_list_layouts(dims, 2, partial=True), repeat=2))[::stride]:
+        plan = plan_relayout(source, target, _SHAPE, 4)
+        value = mesh.copy_to_mesh(np.zeros(_SHAPE, "float32"), source)
+        text = compile_plan(source, target, _SHAPE, 4).lower(value.raw).compile().as_text()
+        found = sorted(re.findall(rf" ({'|'.join(_OPCODES.values())})(?:-start)?\(", text))
+        wanted = sorted(_OPCODES[step.kind] for step in plan.steps if step.kind in _OPCODES)
+        assert found == wanted, (source, target, plan.describe(), found)
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def read_spread() -> None:
+    small = make_mesh(("x", 2), ("y", 2))
+    value = mesh.copy_to_mesh(np.ones((4, 4)), Layout(["x", UNSHARDED], small))
+    for read in (np.asarray, lambda one: one.numpy(), lambda one: np.exp(np.asarray(one))):
+        with pytest.raises(TypeError, match=r"layout \['x', 'unsharded'\] is spread over devices\. .*gather\(\)"):
+            read(value)
+    whole = mesh.relayout(value, [UNSHARDED, UNSHARDED])
+    assert np.asarray(whole).tolist() == whole.numpy().tolist() == np.ones((4, 4)).tolist()
+    partial = mesh.relayout(value, Layout([UNSHARDED, UNSHARDED], small, partial=["x"]))
+    with pytest.raises(TypeError, match=r"and sums along \['x'\] is spread"):
+        partial.numpy()
+    assert partial.gather().tolist() == np.ones((4, 4)).tolist()
+    assert float(whole.sum()) == 16.0
+    assert len(value) == 4
+    assert (value.ndim, value.size, value.nbytes) == (2, 16, 64)
+
+
+def use_as_arrays() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    small = make_mesh(("x", 2), ("y", 2))
+    given = np.arange(16.0, dtype="float32").reshape(4, 4)
+    value = mesh.copy_to_mesh(given, Layout(["x", "y"], small))
+    for found, wanted in [
+        (value + 1, given + 1),
+        (1 - value, 1 - given),
+        (value @ value, given @ given),
+        (given @ value, given @ given),
+        (value**2 / 3, given**2 / 3),
+        (-value, -given),
+        (value[1:3, 0], given[1:3, 0]),
+        (value > 3, given > 3),
+        (value.T, given.T),
+        (value.reshape(2, 8), given.reshape(2, 8)),
+        (value.mean(axis=1), given.mean(axis=1)),
+        (value.astype(jnp.int32), given.astype(np.int32)),
+        (abs(value - 5), abs(given - 5)),
+    ]:
+        assert mesh.is_dtensor(found)
+        np.testing.assert_allclose(found.gather(), wanted, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(jnp.tanh(value)), np.tanh(given), rtol=1e-6)
+    doubled = jax.jit(lambda one: jax.tree.map(lambda array: 2 * array, one))(value)
+    assert mesh.fetch_layout(doubled) == value.layout
+    assert mesh.relayout(value, [MATCH, UNSHARDED]).layout.sharding_specs == ["x", UNSHARDED]
+    turned = mesh.relayout(value, ["y", UNSHARDED])
+    assert mesh.relayout_like(doubled, turned).layout == turned.layout
+    inside = jax.jit(lambda one: mesh.relayout(one * 2, Layout(["y", UNSHARDED], small)))(value)
+    assert inside.layout.sharding_specs == ["y", UNSHARDED]
+    slope = jax.grad(lambda one: (mesh.relayout(one, Layout([UNSHARDED, "x"], small)) * 3).sum().native)(value)
+    assert slope.gather().tolist() == np.full((4, 4), 3.0).tolist()
+    made = mesh.call_with_layout(jnp.ones, Layout(["x", UNSHARDED], small), (4, 2))
+    assert (made.layout.sharding_specs, made.gather().sum()) == (["x", UNSHARDED], 8.0)
+    with mesh.default_mesh(small) as current:
+        assert mesh.get_default_mesh() is current is small
+    assert mesh.get_default_mesh() is None
+    mesh.barrier(small)
+    other = mesh.create_mesh({"z": 4})
+    moved = mesh.copy_to_mesh(value, Layout(["z", UNSHARDED], other))
+    np.testing.assert_array_equal(moved.gather(), given)
+
+
+def refuse_bad_input() -> None:
+    small = make_mesh(("x", 2), ("y", 2))
+    value = mesh.copy_to_mesh(np.ones((4, 4)), Layout(["x", UNSHARDED], small))
+    wrong: Any = "x"
+    described = Layout(["x"], mesh.Mesh({"x": 2}))
+    for call, error, match in [
+        (lambda: mesh.create_mesh({"x": 64}), ValueError, "needs 64 devices, but there are 8"),
+        (lambda: mesh.create_mesh({"x": 2}, device_type="GPU"), ValueError, "no devices of the type 'GPU'"),
+        (lambda: mesh.create_mesh({"x": 1}, devices=["CPU:99"]), ValueError, "has the device 'CPU:99', but JAX has"),
+        (lambda: mesh.create_mesh({"x": 2}, framework="mxnet"), ValueError, "framework must be one of"),
+        (lambda: mesh.copy_to_mesh(np.ones(2), described), ValueError, "only describes: .* create_mesh"),
+        (lambda: mesh.copy_to_mesh(np.ones(3), Layout(["x"], small)), ValueError, "is 3 long, and the mesh axis"),
+        (lambda: mesh.copy_to_mesh("text", Layout(["x"], small)), TypeError, "takes an array of numbers"),
+        (lambda: mesh.copy_to_mesh(np.ones(2), wrong), TypeError, "layout must be a Layout, but received"),
+        (lambda: mesh.relayout(np.ones(2), Layout(["x"], small)), TypeError, r"relayout\(\) takes a DTensor, but"),
+        (lambda: mesh.relayout(value, Layout(["x"], small)), ValueError, "1 dims, .* does not fit a tensor of shape"),
+        (lambda: mesh.relayout(value, ["x"]), ValueError, "has 2 dims, but received 1 specs"),
+        (lambda: mesh.relayout(value, [MATCH, "x"]), ValueError, "comes twice in a layout"),
+        (lambda: mesh.pack([np.ones(2)] * 3, Layout(["x"], small)), ValueError, "each of the 4 devices .* received 3"),
+        (
+            lambda: mesh.pack([np.ones(2)] * 3 + [np.ones(3)], Layout(["x"], small)),
+            ValueError,
+            "have one shape and type",
+        ),
+        (lambda: mesh.check_layout(value, Layout(["y", UNSHARDED], small)), ValueError, "The value has the layout"),
+        (lambda: mesh.unpack(3), TypeError, r"unpack\(\) takes a DTensor, but received a int"),
+        (lambda: mesh.default_mesh(wrong).__enter__(), TypeError, "mesh must be a Mesh"),
+    ]:
+        with pytest.raises(error, match=match):
+            call()

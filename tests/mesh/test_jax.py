@@ -1,0 +1,73 @@
+"""Meshes of virtual devices on JAX: what is spread is the same as on one device.
+
+All of it runs in one worker, which nothing but these tests has used JAX in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import hocket
+from tests.mesh import jax_programs
+
+pytestmark = pytest.mark.about_local("JAX in a worker of its own")
+
+
+class Runner:
+    """Runs functions in its process."""
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Callable[..., Any]]:
+    with hocket.init(num_cpus=1):
+        runner = hocket.remote(Runner).remote()
+        yield lambda function, *args: hocket.get(runner.run.remote(function, *args), timeout=300)
+
+
+@pytest.mark.parametrize("dims", jax_programs.MESHES, ids=str)
+def test_relayouts_are_what_the_algebra_says(run: Callable[..., Any], dims: dict[str, int]) -> None:
+    assert run(jax_programs.relayout_all, dims, 7 if len(dims) > 1 else 1) > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dims", [dims for dims in jax_programs.MESHES if len(dims) > 1], ids=str)
+def test_every_relayout_is_what_the_algebra_says(run: Callable[..., Any], dims: dict[str, int]) -> None:
+    assert run(jax_programs.relayout_all, dims, 1) > 0
+    run(jax_programs.count_moved_bytes, 1)
+
+
+@pytest.mark.parametrize("dims", jax_programs.MESHES, ids=str)
+def test_what_is_packed_is_unpacked(run: Callable[..., Any], dims: dict[str, int]) -> None:
+    run(jax_programs.pack_all, dims)
+
+
+@pytest.mark.parametrize("name", jax_programs.OPERATIONS)
+@pytest.mark.parametrize("dims", jax_programs.MESHES, ids=str)
+@pytest.mark.timeout(300)
+def test_operations_and_gradients_are_those_of_one_device(
+    run: Callable[..., Any], dims: dict[str, int], name: str
+) -> None:
+    assert run(jax_programs.compare_operation, dims, name) > 0
+
+
+def test_a_relayout_moves_what_its_plan_says(run: Callable[..., Any]) -> None:
+    run(jax_programs.count_moved_bytes, 11)
+
+
+def test_a_spread_value_is_not_read_in_silence(run: Callable[..., Any]) -> None:
+    run(jax_programs.read_spread)
+
+
+def test_values_behave_as_arrays(run: Callable[..., Any]) -> None:
+    run(jax_programs.use_as_arrays)
+
+
+def test_bad_input_is_refused(run: Callable[..., Any]) -> None:
+    run(jax_programs.refuse_bad_input)
