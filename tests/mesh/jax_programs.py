@@ -276,3 +276,66 @@ def refuse_bad_input() -> None:
     ]:
         with pytest.raises(error, match=match):
             call()
+
+
+# --- variables and batches --------------------------------------------------------------------------------------------
+
+
+def assign_variables() -> None:
+    import jax.numpy as jnp
+
+    small = make_mesh(("x", 2), ("y", 2))
+    layout, other = Layout(["x", UNSHARDED], small), Layout(["y", UNSHARDED], small)
+    variable = mesh.DVariable(np.ones((4, 2), "float32"), layout=layout, name="weights")
+    before = variable.read_value()
+    assert variable.assign_add(2).assign_sub(jnp.ones((4, 2))) is variable
+    assert variable.gather().tolist() == np.full((4, 2), 2.0).tolist()
+    assert before.gather().tolist() == np.ones((4, 2)).tolist()
+    assert variable.layout == layout
+    assert (variable @ variable.T).gather().tolist() == np.full((4, 4), 8.0).tolist()
+    assert np.asarray(jnp.tanh(variable)).shape == (4, 2)
+    assert "name='weights', shape=(4, 2), dtype=float32" in repr(variable)
+    assert mesh.is_dtensor(variable)
+    assert mesh.DVariable(lambda: variable.value).layout == layout
+    for call, error, match in [
+        (lambda: variable.assign(mesh.relayout(variable.value, other)), ValueError, "'weights' has the layout .* good"),
+        (lambda: variable.assign(np.ones((2, 2), "float32")), ValueError, r"float32\[4, 2\] for good, .*\[2, 2\]"),
+        (lambda: variable.assign(np.ones((4, 2), "int32")), ValueError, "and the value is int32"),
+        (lambda: variable.assign_add(np.ones((3, 4, 2))), ValueError, r"\[3, 4, 2\]"),
+        (lambda: mesh.DVariable(np.ones(2)), TypeError, "received a ndarray and no layout"),
+        (lambda: mesh.DVariable(variable.value, layout=other), ValueError, "The value has the layout"),
+    ]:
+        with pytest.raises(error, match=match):
+            call()
+
+
+def go_through_batches() -> None:
+    small = make_mesh(("x", 2), ("y", 2))
+    layouts = {"image": Layout(["x", "y"], small), "label": Layout(["x"], small)}
+    rows: list[Any] = [{"image": np.full(4, number, "float32"), "label": np.int32(number)} for number in range(11)]
+    given: dict[str, Any] = {"mesh": small, "layouts": layouts, "global_batch_size": 4, "batch_dim": "x"}
+    for prefetch in (None, 0, 2, 9):
+        given["prefetch"] = prefetch
+        batches = mesh.DTensorDataset(rows, **given)
+        for _ in range(2):
+            found = list(batches)
+            assert [batch["label"].gather().tolist() for batch in found] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+            assert all(batch["image"].layout == layouts["image"] for batch in found)
+        parts: list[Any] = [
+            {name: np.stack([row[name] for row in rows[at : at + 3]]) for name in layouts} for at in (0, 3, 6)
+        ]
+        found = list(mesh.DTensorDataset(parts, dataset_already_batched=True, **given))
+        assert [batch["label"].gather().tolist() for batch in found] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    pair = (layouts["image"], layouts["label"])
+    (batch,) = mesh.DTensorDataset([(np.ones(4), 1)] * 2, mesh=small, layouts=pair, global_batch_size=2)
+    assert [one.layout for one in batch] == list(pair)
+    changes: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"global_batch_size": 3}, ValueError, "global_batch_size=3 cannot be cut into 2 equal parts along 'x'"),
+        ({"global_batch_size": 0}, ValueError, "must be 1 row or more, but received 0"),
+        ({"prefetch": -1}, ValueError, "prefetch must be 0 batches or more"),
+        ({"layouts": "x"}, TypeError, "layouts must be a Layout"),
+        ({"mesh": make_mesh(("x", 4))}, ValueError, "Use one mesh"),
+    ]
+    for changed, error, match in changes:
+        with pytest.raises(error, match=match):
+            mesh.DTensorDataset(rows, **{**given, **changed})

@@ -71,3 +71,11 @@ def test_values_behave_as_arrays(run: Callable[..., Any]) -> None:
 
 def test_bad_input_is_refused(run: Callable[..., Any]) -> None:
     run(jax_programs.refuse_bad_input)
+
+
+def test_variables_keep_their_layout(run: Callable[..., Any]) -> None:
+    run(jax_programs.assign_variables)
+
+
+def test_batches_are_spread(run: Callable[..., Any]) -> None:
+    run(jax_programs.go_through_batches)

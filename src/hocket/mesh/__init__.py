@@ -1,9 +1,11 @@
-"""Meshes of devices and layouts of tensors on them.
+"""Meshes of devices, layouts of tensors on them, and values that are spread so.
 
-`meshes` and `layouts` describe, `relayouts` computes what it takes to go from one layout to another. None of them needs
-a framework.
+`meshes` and `layouts` describe, `relayouts` computes what it takes to go from one layout to another: none of them needs
+a framework. `tensors` says what a spread value is, `operations` makes and asks them, `variables` can be assigned to and
+`datasets` bring batches. What frameworks do is in `backends`, behind its contract.
 """
 
+from hocket.mesh.datasets import DTensorDataset as DTensorDataset
 from hocket.mesh.layouts import MATCH as MATCH
 from hocket.mesh.layouts import UNSHARDED as UNSHARDED
 from hocket.mesh.layouts import Layout as Layout
@@ -28,3 +30,4 @@ from hocket.mesh.relayouts import Plan as Plan
 from hocket.mesh.relayouts import Step as Step
 from hocket.mesh.relayouts import plan_relayout as plan_relayout
 from hocket.mesh.tensors import DTensor as DTensor
+from hocket.mesh.variables import DVariable as DVariable

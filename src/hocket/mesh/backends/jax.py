@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import NamedSharding, PartitionSpec
 
-from hocket.mesh import layouts, meshes, relayouts, tensors
+from hocket.mesh import layouts, meshes, relayouts, tensors, variables
 from hocket.mesh.backends import contract
 from hocket.mesh.relayouts import Kind
 
@@ -122,7 +122,7 @@ class JaxTensor(tensors.DTensor):
 def _open(value: object) -> Any:
     if type(value) is tuple:  # an index
         return tuple(map(_open, value))
-    return value.native if isinstance(value, JaxTensor) else value
+    return value.native if isinstance(value, tensors.DTensor) else value
 
 
 def wrap(value: Any, mesh: meshes.Mesh) -> Any:
@@ -139,6 +139,9 @@ jax.tree_util.register_pytree_node(
     lambda value: ((value.raw,), (value.mesh, value.partial)),
     lambda kept, leaves: JaxTensor(leaves[0], *kept),
 )
+
+# Inside of a function that JAX transforms a variable is its value, which nothing can be assigned to.
+jax.tree_util.register_pytree_node(variables.DVariable, lambda one: ((one.value,), None), lambda _, values: values[0])
 
 
 # --- the mesh ---------------------------------------------------------------------------------------------------------
