@@ -108,11 +108,13 @@ class ObjectAccess(submission.Submission):
     def take_item(self, stream: contract.ObjectRef[object], index: int) -> contract.ObjectRef[object]:
         with self.lock:
             self.channel.post((messages.TAKE, stream._id, index))
+            self.flush_later()  # the generator may wait for it
             return self._own(ids.build_item_id(stream._id, index))
 
     def lift_bound(self, stream: contract.ObjectRef[object]) -> None:
         with self.lock:
             self.channel.post((messages.LIFT, stream._id))
+            self.flush_later()
 
     def is_end(self, item: contract.ObjectRef[object], timeout_s: float | None) -> bool | None:
         if item._id not in self._arrived:
@@ -199,6 +201,7 @@ class ObjectAccess(submission.Submission):
         """A wait is over."""
         with self.lock:
             self.channel.post((messages.UNBLOCK, number))
+            self.flush_later()  # or our CPU stays lent
             text = self._deadlocks.pop(number, None)
         if text is not None:
             raise exceptions.DeadlockError(text)
