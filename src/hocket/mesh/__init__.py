@@ -6,6 +6,7 @@ a framework. `tensors` says what a spread value is, `operations` makes and asks 
 """
 
 from hocket.mesh.datasets import DTensorDataset as DTensorDataset
+from hocket.mesh.layout_maps import LayoutMap as LayoutMap
 from hocket.mesh.layouts import MATCH as MATCH
 from hocket.mesh.layouts import UNSHARDED as UNSHARDED
 from hocket.mesh.layouts import Layout as Layout
