@@ -374,6 +374,37 @@ def test_alarm_ends_a_wait(session: hocket.SessionContext, alarm: Callable[[floa
     assert time.monotonic() - started < 20, "the alarm was heard"
 
 
+@pytest.mark.about_local("its waits")
+@pytest.mark.parametrize("ends", [True, False])
+def test_handler_that_uses_the_session_ends_what_a_loop_awaits(session: hocket.SessionContext, ends: bool) -> None:
+    async def wait() -> Any:
+        ref = sleep.remote() if ends else count_up.remote()
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        return await asyncio.wait_for(ref, 30)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if ends:
+            hocket.shutdown()
+        else:
+            hocket.get(count_up.remote())  # runs after the one that is awaited: one CPU
+
+    @hocket.remote(num_cpus=2)
+    def count_up() -> int:
+        time.sleep(0.3)
+        return 1
+
+    usual = signal.getsignal(signal.SIGALRM)
+    try:
+        if ends:
+            with pytest.raises(hocket.exceptions.SessionClosedError):
+                asyncio.run(wait())
+        else:
+            assert asyncio.run(wait()) == 1
+    finally:
+        signal.signal(signal.SIGALRM, usual)
+
+
 def hold_lock_in_signal() -> None:
     """Be hit by a signal while the engine works, and call nothing of it afterwards."""
     engine: Any = hocket.core.session.get_engine()

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from hocket import exceptions
+from hocket.engine import interrupts
 from hocket.kernel import metrics
 
 if TYPE_CHECKING:  # workers have no kernel
@@ -118,9 +119,9 @@ class ObjectRef(Generic[T_co]):
         def call_settle() -> None:
             if loop.is_closed():  # nobody waits any more
                 return
-            if threading.get_ident() == loop_thread:
+            if threading.get_ident() == loop_thread and not interrupts.is_in_handler():
                 settle()
-            else:
+            else:  # a handler of a signal may have interrupted the loop's own wait
                 loop.call_soon_threadsafe(settle)
 
         self._engine.when_done(self, call_settle)

@@ -272,13 +272,25 @@ def _unwrap(handler: object) -> object:
     return handler.function if type(handler) is _Handler else handler
 
 
+_running: list[int] = []
+"""The signals whose handlers run, the innermost last."""
+
+
+def is_in_handler() -> bool:
+    """Tell whether the main thread runs a handler: then no event loop is between two callbacks, though one may run."""
+    return bool(_running)
+
+
 def _run(function: Callable[..., object], number: int, frame: FrameType | None) -> None:
+    _running.append(number)
     try:
         function(number, frame)
     except BaseException as error:
         with contextlib.suppress(Exception):  # a class of the user's may refuse, in any way
             error.__hocket_signal__ = number  # type: ignore[attr-defined]
         raise
+    finally:
+        _running.pop()
 
 
 def is_from_handler(error: BaseException) -> bool:

@@ -63,6 +63,10 @@ CLOSE_SECONDS = 5.0
 """How long the end of a session waits for threads that wait in it. They leave at once, unless one is held up by a
 callback."""
 
+WAKING_SECONDS = 0.2
+"""How long it waits for those that wake it just then: each needs a few bytecodes. One may stand still below us on the
+stack, if a handler of a signal has interrupted it and ends the session."""
+
 LONGEST_SECONDS = 1e8
 """A longer time-out is none: three years, and less than the system's clocks overflow at."""
 
@@ -117,6 +121,8 @@ class Reactor:
         self._sleepers = 0
         self._poked = False
         self._nudged = False
+        #: One entry for each thread that is about to write to the eventfd without the lock.
+        self._waking: list[bool] = []
         #: Whether the holder of the role has sent all there was, and waits: who leaves something unsent now, nudges it.
         self.is_asleep = False
         self._unparked = threading.Event()
@@ -247,8 +253,7 @@ class Reactor:
 
     def wake(self) -> None:
         """End the waits of the moment. Called by a signal's handler, at any moment, without the lock."""
-        if not self._closed:
-            os.eventfd_write(self._wake_fd, 1)
+        self._wake()
 
     def _sleep(self, left_s: float | None) -> None:
         if left_s == 0:
@@ -279,9 +284,13 @@ class Reactor:
         return Woken(bool(events), was_nudged and all(fd == self._wake_fd for fd, _ in events))
 
     def _wake(self) -> None:
-        """End a wait. Called by finalizers."""
-        if not self._closed:
-            os.eventfd_write(self._wake_fd, 1)
+        """End a wait. Called by finalizers and handlers of signals, without the lock."""
+        self._waking.append(True)  # before the look: `close` waits for those who may have found it open
+        try:
+            if not self._closed:
+                os.eventfd_write(self._wake_fd, 1)
+        finally:
+            self._waking.pop()
 
     def _handle_all(self, events: list[tuple[int, int]]) -> None:
         self._rounds += 1
@@ -399,6 +408,9 @@ class Reactor:
             self._reader.join(timeout=CLOSE_SECONDS)
         with self._lock:
             self._condition.wait_for(self._is_left, CLOSE_SECONDS)
+        deadline = time.monotonic() + WAKING_SECONDS
+        while self._waking and time.monotonic() < deadline:
+            time.sleep(0)
         self._epoll.close()
         os.close(self._wake_fd)
 

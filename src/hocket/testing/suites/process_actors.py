@@ -251,6 +251,29 @@ class ProcessActorContract:
             work = (made.options(max_concurrency=2) if kind == "threaded" else made).remote().call
         api.get(work.remote(called, tmp_path / "seen"))
 
+    def test_generator_goes_on_when_its_item_is_taken_while_another_thread_waits(self, tmp_path: Path) -> None:
+        def produce(folder: Path) -> Iterator[int]:
+            for number in range(3):
+                (folder / f"item-{number}").touch()
+                yield number
+
+        def read(folder: Path) -> list[int]:
+            waiting = threading.Thread(target=api.get, args=(api.remote(programs.wait_until).remote(last.exists),))
+            waiting.start()
+            options = {"num_returns": "streaming", "_generator_backpressure_num_objects": 1}
+            items = api.remote(produce).options(**options).remote(folder)
+            refs = [next(items)]
+            for number in (1, 2):
+                programs.wait_until((folder / f"item-{number}").exists)
+                refs.append(next(items))
+            last.touch()
+            waiting.join()
+            found: list[int] = api.get(refs)
+            return found
+
+        last = tmp_path / "last"
+        assert api.get(api.remote(num_cpus=0)(read).remote(tmp_path)) == [0, 1, 2]
+
     def test_answer_comes_while_the_next_call_holds_up_the_event_loop(self, tmp_path: Path) -> None:
         class Asynchronous:
             async def first(self) -> int:
