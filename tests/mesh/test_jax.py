@@ -50,11 +50,18 @@ def test_what_is_packed_is_unpacked(run: Callable[..., Any], dims: dict[str, int
 
 @pytest.mark.parametrize("name", jax_programs.OPERATIONS)
 @pytest.mark.parametrize("dims", jax_programs.MESHES, ids=str)
-@pytest.mark.timeout(300)
 def test_operations_and_gradients_are_those_of_one_device(
     run: Callable[..., Any], dims: dict[str, int], name: str
 ) -> None:
-    assert run(jax_programs.compare_operation, dims, name) > 0
+    assert run(jax_programs.compare_operation, dims, name, 4) > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(580)
+@pytest.mark.parametrize("name", jax_programs.OPERATIONS)
+@pytest.mark.parametrize("dims", [dims for dims in jax_programs.MESHES if len(dims) > 1], ids=str)
+def test_operations_for_every_pair_of_layouts(run: Callable[..., Any], dims: dict[str, int], name: str) -> None:
+    assert run(jax_programs.compare_operation, dims, name, 10_000) > 0
 
 
 def test_a_relayout_moves_what_its_plan_says(run: Callable[..., Any]) -> None:
