@@ -42,7 +42,7 @@ def run(*, as_json: bool, timeout_s: float = TIMEOUT_SECONDS) -> int:
         out.width = WIDTH
     if not sessions:
         out.print("No session of yours has workers on this machine. One appears here with its first task.")
-    if any(process.name() == "raylet" for process in psutil.process_iter(["name"])):
+    if any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"])):
         out.print(
             "A Ray runs on this machine. Sessions on it are not shown here: `ray status` tells of it, and "
             "hocket.util.state in their drivers of their tasks."
