@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -241,7 +242,10 @@ def _explain_death() -> str:
 
 def _close() -> str:
     hocket.shutdown()
-    left = [child.name() for child in psutil.Process().children(recursive=True)]
+    left = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            left.append(child.name())
     _expect([name for name in left if name.startswith("hocket:")], [])
     return ""
 
