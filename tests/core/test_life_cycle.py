@@ -319,7 +319,7 @@ def rest() -> None:
     time.sleep(1000)
 
 
-@pytest.mark.needs("instant_start")
+@pytest.mark.needs("instant_start", "processes")
 def test_threads_that_use_a_session_hear_of_its_end() -> None:
     def use(number: int, errors: list[BaseException]) -> None:
         refs = [rest.remote()]
