@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from hocket import exceptions
-from hocket.engine import interrupts
 from hocket.kernel import metrics
 
 if TYPE_CHECKING:  # workers have no kernel
@@ -30,6 +29,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 NO_ID = 0
 """The id of no object, and of a handle that is being collected."""
+
+running_handlers: list[int] = []
+"""The signals whose handlers the main thread runs, the innermost last: then no event loop of its is between two
+callbacks, though one may run."""
 
 
 class Id(str):
@@ -119,7 +122,7 @@ class ObjectRef(Generic[T_co]):
         def call_settle() -> None:
             if loop.is_closed():  # nobody waits any more
                 return
-            if threading.get_ident() == loop_thread and not interrupts.is_in_handler():
+            if threading.get_ident() == loop_thread and not running_handlers:
                 settle()
             else:  # a handler of a signal may have interrupted the loop's own wait
                 loop.call_soon_threadsafe(settle)

@@ -40,6 +40,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
+from hocket.engine import contract
+
 _signal: Any = importlib.import_module("_signal")
 """The C module behind `signal`."""
 
@@ -272,17 +274,8 @@ def _unwrap(handler: object) -> object:
     return handler.function if type(handler) is _Handler else handler
 
 
-_running: list[int] = []
-"""The signals whose handlers run, the innermost last."""
-
-
-def is_in_handler() -> bool:
-    """Tell whether the main thread runs a handler: then no event loop is between two callbacks, though one may run."""
-    return bool(_running)
-
-
 def _run(function: Callable[..., object], number: int, frame: FrameType | None) -> None:
-    _running.append(number)
+    contract.running_handlers.append(number)
     try:
         function(number, frame)
     except BaseException as error:
@@ -290,7 +283,7 @@ def _run(function: Callable[..., object], number: int, frame: FrameType | None) 
             error.__hocket_signal__ = number  # type: ignore[attr-defined]
         raise
     finally:
-        _running.pop()
+        contract.running_handlers.pop()
 
 
 def is_from_handler(error: BaseException) -> bool:

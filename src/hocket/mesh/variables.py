@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket.mesh import layouts, operations, tensors
+from hocket.mesh.backends import contract
 
 
 @final
@@ -52,6 +53,7 @@ class DVariable(tensors.DTensor):
         else:
             self._value = operations.copy_to_mesh(given, layout)
         self._name = name
+        contract.get_backend(self._value.layout.mesh.framework).register_variable(DVariable)
 
     @property
     def value(self) -> tensors.DTensor:

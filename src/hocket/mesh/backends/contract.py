@@ -62,6 +62,10 @@ class Backend(abc.ABC):
         """Call a function that makes an array; no device ever has more of it than the layout says."""
 
     @abc.abstractmethod
+    def register_variable(self, kind: type[Any]) -> None:
+        """Let functions that the framework transforms take instances of a class whose `value` is a DTensor."""
+
+    @abc.abstractmethod
     def wait_for_all(self, mesh: meshes.Mesh) -> None:
         """Return when all devices of the mesh have come to here."""
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import NamedSharding, PartitionSpec
 
-from hocket.mesh import layouts, meshes, relayouts, tensors, variables
+from hocket.mesh import layouts, meshes, relayouts, tensors
 from hocket.mesh.backends import contract
 from hocket.mesh.relayouts import Kind
 
@@ -139,10 +139,6 @@ jax.tree_util.register_pytree_node(
     lambda value: ((value.raw,), (value.mesh, value.partial)),
     lambda kept, leaves: JaxTensor(leaves[0], *kept),
 )
-
-# Inside of a function that JAX transforms a variable is its value, which nothing can be assigned to.
-jax.tree_util.register_pytree_node(variables.DVariable, lambda one: ((one.value,), None), lambda _, values: values[0])
-
 
 # --- the mesh ---------------------------------------------------------------------------------------------------------
 
@@ -266,6 +262,9 @@ class JaxBackend(contract.Backend):
 
     name = "jax"
 
+    def __init__(self) -> None:
+        self._variables: set[type[Any]] = set()
+
     def list_devices(self, device_type: str, count: int | None) -> list[str]:
         kind = device_type.lower()
         if kind == "cpu" and count is not None:
@@ -339,6 +338,12 @@ class JaxBackend(contract.Backend):
         array = jax.jit(lambda: jnp.asarray(function(*args, **kwargs)), out_shardings=find_sharding(whole))()
         placed = JaxTensor(array, layout.mesh, layout=whole)
         return self.relayout(placed, layout) if layout.partial else placed
+
+    def register_variable(self, kind: type[Any]) -> None:
+        if kind not in self._variables:
+            self._variables.add(kind)
+            # Inside of a function that JAX transforms a variable is its value, which nothing can be assigned to.
+            jax.tree_util.register_pytree_node(kind, lambda one: ((one.value,), None), lambda _, values: values[0])
 
     def wait_for_all(self, mesh: meshes.Mesh) -> None:
         ones = self.call(jnp.ones, layouts.Layout([mesh.dim_names], mesh), [(mesh.size,)], {})
