@@ -23,11 +23,6 @@ from hocket.kernel import machine, records, resources, state
 from hocket.kernel.records import DRIVER
 
 
-def build_ended_error() -> exceptions.SessionClosedError:
-    """Return the error of a session that was shut down."""
-    return exceptions.SessionClosedError("The session was shut down. Call hocket.init() to open a new one.")
-
-
 class KernelEngine(contract.Engine):
     """An engine around a kernel of its own.
 

@@ -41,6 +41,11 @@ def build_timeout_error(missing: int, wanted: int, timeout_s: float | None) -> e
     )
 
 
+def build_ended_error() -> exceptions.SessionClosedError:
+    """Return the error of a session that was shut down."""
+    return exceptions.SessionClosedError("The session was shut down. Call hocket.init() to open a new one.")
+
+
 def raise_ended(end: exceptions.HocketError, what: str) -> NoReturn:
     """Raise for a call on an actor of a session that is over."""
     if isinstance(end, exceptions.SessionClosedError):

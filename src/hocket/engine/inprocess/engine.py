@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar, final
 
-from hocket.engine import callers, contract, forks, kernel_engine
+from hocket.engine import callers, contract, forks, rules
 from hocket.engine.inprocess import access
 from hocket.kernel import resources
 from hocket.kernel.records import TaskRecord, WorkerRecord
@@ -98,7 +98,7 @@ class InProcessEngine(access.ObjectAccess):
             setattr(self, name, method)
 
     def close(self) -> None:
-        self.end = kernel_engine.build_ended_error()
+        self.end = rules.build_ended_error()
         for callbacks in list(self._callbacks.values()):
             for callback in callbacks:
                 callback()

@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hocket.engine import interrupts
+from hocket.engine import interrupts, rules
 from hocket.engine.local import bell
 
 TICK_SECONDS = 0.01
@@ -175,7 +175,7 @@ class Reactor:
                     if is_done():
                         return True
                     if self._closed:
-                        raise _build_closed_error()
+                        raise rules.build_ended_error()
                     limit_s = TICK_SECONDS if was_nudged else self._before_wait()
                     left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
                     if left_s == 0 and timeout_s:
@@ -422,9 +422,3 @@ class Reactor:
 
 def _find_sooner(one_s: float | None, other_s: float | None) -> float | None:
     return other_s if one_s is None else one_s if other_s is None else min(one_s, other_s)
-
-
-def _build_closed_error() -> Exception:
-    from hocket.engine import kernel_engine  # here, because workers, which never close, load this module too
-
-    return kernel_engine.build_ended_error()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import final
 
 from hocket import exceptions
-from hocket.engine import forks, kernel_engine
+from hocket.engine import forks, rules
 from hocket.engine.local import messages
 from hocket.engine.local.driver import access
 
@@ -45,7 +45,7 @@ class DriverEngine(access.ObjectAccess):
         with self.lock:
             if isinstance(self.end, exceptions.SessionClosedError):
                 return
-            self.end = kernel_engine.build_ended_error()
+            self.end = rules.build_ended_error()
             ended = list(self.links.values())
             for link in ended:
                 link.channel.post((messages.STOP,))
