@@ -2,9 +2,14 @@
 
 `meshes` and `layouts` describe, `relayouts` computes what it takes to go from one layout to another: none of them needs
 a framework. `tensors` says what a spread value is, `operations` makes and asks them, `variables` can be assigned to and
-`datasets` bring batches. What frameworks do is in `backends`, behind its contract.
+`datasets` bring batches. `trees` spreads all values of a model, by a map of `layout_maps`; `checkpoints` keeps them and
+`pictures` shows which device holds what. What frameworks do is in `backends`, behind its contract.
 """
 
+from hocket.mesh.checkpoints import CheckpointDamagedError as CheckpointDamagedError
+from hocket.mesh.checkpoints import export as export
+from hocket.mesh.checkpoints import load as load
+from hocket.mesh.checkpoints import save as save
 from hocket.mesh.datasets import DTensorDataset as DTensorDataset
 from hocket.mesh.layout_maps import LayoutMap as LayoutMap
 from hocket.mesh.layouts import MATCH as MATCH
@@ -27,8 +32,13 @@ from hocket.mesh.operations import pack as pack
 from hocket.mesh.operations import relayout as relayout
 from hocket.mesh.operations import relayout_like as relayout_like
 from hocket.mesh.operations import unpack as unpack
+from hocket.mesh.pictures import visualize as visualize
 from hocket.mesh.relayouts import Plan as Plan
 from hocket.mesh.relayouts import Step as Step
 from hocket.mesh.relayouts import plan_relayout as plan_relayout
 from hocket.mesh.tensors import DTensor as DTensor
+from hocket.mesh.trees import Explanation as Explanation
+from hocket.mesh.trees import ParameterRow as ParameterRow
+from hocket.mesh.trees import distribute as distribute
+from hocket.mesh.trees import explain as explain
 from hocket.mesh.variables import DVariable as DVariable

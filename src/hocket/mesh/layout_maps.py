@@ -72,13 +72,18 @@ class LayoutMap(MutableMapping[str, layouts.Layout]):
         """
         if name in self._rules:
             return self._rules[name]
-        found = [pattern for pattern in self._rules if re.fullmatch(pattern, name)]
+        found = [pattern for pattern in self._rules if self.matches(pattern, name)]
         if len(found) > 1:
             raise ValueError(
                 f"The rules {found[0]!r} and {found[1]!r} both match the parameter {name!r}. Make one of them "
                 "narrower, or add a rule with the name itself."
             )
         return self._rules[found[0]] if found else None
+
+    @staticmethod
+    def matches(pattern: str, name: str) -> bool:
+        """Tell whether a rule's key is for a name: it is the name, or an expression that matches all of it."""
+        return pattern == name or re.fullmatch(pattern, name) is not None
 
     def __getitem__(self, pattern: str) -> layouts.Layout:
         return self._rules[pattern]

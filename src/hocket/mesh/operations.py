@@ -88,7 +88,7 @@ def get_default_mesh() -> meshes.Mesh | None:
 
 def barrier(mesh: meshes.Mesh) -> None:
     """Return when all devices of a mesh have come to here."""
-    _find_backend(mesh).wait_for_all(mesh)
+    find_backend(mesh).wait_for_all(mesh)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def copy_to_mesh(tensor: Any, layout: layouts.Layout) -> tensors.DTensor:
         >>> mesh.copy_to_mesh(np.ones((4, 2)), mesh.Layout.batch_sharded(one, "data", 2)).layout.sharding_specs
         ['data', 'unsharded']
     """
-    backend = _find_backend(_check_layout(layout).mesh)
+    backend = find_backend(_check_layout(layout).mesh)
     if isinstance(tensor, tensors.DTensor):
         if tensor.layout.mesh == layout.mesh:
             return backend.relayout(tensor, layout)
@@ -137,7 +137,7 @@ def relayout(tensor: Any, layout: layouts.Layout | Sequence[layouts.Spec]) -> te
     value = _check_dtensor("relayout", tensor)
     if not isinstance(layout, layouts.Layout):
         layout = layouts.fill_matches(layout, value.layout)
-    return _find_backend(layout.mesh).relayout(value, layout)
+    return find_backend(layout.mesh).relayout(value, layout)
 
 
 def relayout_like(tensor: Any, layout_tensor: Any) -> tensors.DTensor:
@@ -157,9 +157,9 @@ def pack(parts: Sequence[Any], layout: layouts.Layout) -> tensors.DTensor:
         ValueError: There are more or fewer parts than devices, or they differ in shape or type.
     """
     mesh = _check_layout(layout).mesh
-    backend = _find_backend(mesh)
+    backend = find_backend(mesh)
     arrays = [_check_array("pack", part, backend) for part in parts]
-    count = backend.count_local(mesh)
+    count = len(backend.list_local(mesh))
     if len(arrays) != count:
         raise ValueError(
             f"pack() takes a part for each of the {count} devices of this process, but received {len(arrays)}."
@@ -174,7 +174,7 @@ def pack(parts: Sequence[Any], layout: layouts.Layout) -> tensors.DTensor:
 def unpack(tensor: Any) -> list[Any]:
     """Return what the devices of this process have of a DTensor, in the order of their numbers."""
     value = _check_dtensor("unpack", tensor)
-    return _find_backend(value.layout.mesh).unpack(value)
+    return find_backend(value.layout.mesh).unpack(value)
 
 
 def call_with_layout(fn: Callable[..., Any], layout: layouts.Layout | None, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +195,7 @@ def call_with_layout(fn: Callable[..., Any], layout: layouts.Layout | None, *arg
     """
     if layout is None:
         return fn(*args, **kwargs)
-    return _find_backend(_check_layout(layout).mesh).call(fn, layout, args, kwargs)
+    return find_backend(_check_layout(layout).mesh).call(fn, layout, args, kwargs)
 
 
 def fetch_layout(tensor: Any) -> layouts.Layout:
@@ -226,7 +226,7 @@ def is_dtensor(tensor: object) -> bool:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _find_backend(mesh: meshes.Mesh) -> contract.Backend:
+def find_backend(mesh: meshes.Mesh) -> contract.Backend:
     if not mesh.framework:
         raise ValueError(
             f"{mesh!r} only describes: it has no devices that compute. Make one with create_mesh({dict(mesh.dims)!r})."

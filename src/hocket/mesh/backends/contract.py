@@ -34,8 +34,20 @@ class Backend(abc.ABC):
         """Raise ValueError if a device of the mesh does not exist."""
 
     @abc.abstractmethod
-    def count_local(self, mesh: meshes.Mesh) -> int:
-        """Return how many of a mesh's devices are this process's."""
+    def list_local(self, mesh: meshes.Mesh) -> list[int]:
+        """Return the numbers of the mesh's devices that are this process's, in order."""
+
+    @abc.abstractmethod
+    def flatten(self, tree: Any) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], Any]]:
+        """Take a model's values apart.
+
+        Args:
+            tree: What the framework nests values in.
+
+        Returns:
+            The values, each with its name, whose parts are joined by slashes: ``"dense/kernel"``; and a function that
+            builds the same from other values, in this order.
+        """
 
     @abc.abstractmethod
     def is_value(self, value: object) -> bool:

@@ -125,6 +125,10 @@ def _open(value: object) -> Any:
     return value.native if isinstance(value, tensors.DTensor) else value
 
 
+def _is_value(value: object) -> bool:
+    return isinstance(value, tensors.DTensor)
+
+
 def wrap(value: Any, mesh: meshes.Mesh) -> Any:
     """Return an array on a mesh as a DTensor; what is none as it is."""
     if not isinstance(value, jax.Array):
@@ -277,8 +281,14 @@ class JaxBackend(contract.Backend):
     def check_mesh(self, mesh: meshes.Mesh) -> None:
         get_mesh(mesh)
 
-    def count_local(self, mesh: meshes.Mesh) -> int:
-        return sum(device.process_index == jax.process_index() for device in get_mesh(mesh).devices.flat)
+    def list_local(self, mesh: meshes.Mesh) -> list[int]:
+        own = jax.process_index()
+        return [number for number, device in enumerate(get_mesh(mesh).devices.flat) if device.process_index == own]
+
+    def flatten(self, tree: Any) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], Any]]:
+        found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_value)
+        named = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in found]
+        return named, functools.partial(jax.tree_util.tree_unflatten, structure)
 
     def is_value(self, value: object) -> bool:
         return isinstance(value, (JaxTensor, jax.Array))

@@ -1,0 +1,399 @@
+"""Checkpoints of values on meshes: folders that any mesh, number of devices and framework can read.
+
+- ``<save>-<n>.safetensors``: the parts that device ``n`` has and no device before it. A part that several devices have
+  is written once.
+- ``manifest.json``: for each value its shape, its dtype and where each part lies; each file's digest. It is replaced
+  last and at once, so whoever reads finds this checkpoint or the one before, and files that it does not name are what
+  an interrupted save has left; the next one removes them.
+
+A value is put together of the parts that a device needs, and no others are read. `export` writes one ordinary file of
+safetensors instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hocket import addresses
+from hocket.mesh import layout_maps, layouts, operations, tensors
+from hocket.mesh.backends import contract
+
+MANIFEST: Final = "manifest.json"
+_FORMAT: Final = "hocket.mesh 1"
+_OURS: Final = re.compile(r"[0-9a-f]{8}-\d+\.safetensors|manifest\.json\.[0-9a-f]{8}")
+"""Names of what a save writes before its manifest."""
+_DTYPES: Final = frozenset(
+    [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+    + ["bool", "float16", "bfloat16", "float32", "float64", "complex64"]
+)
+"""What safetensors brings back to numpy as it was."""
+
+StrPath: TypeAlias = str | os.PathLike[str]
+Array: TypeAlias = npt.NDArray[Any]
+Place: TypeAlias = tuple[slice, ...]
+"""Where a part lies in the whole: for each dim from where to where."""
+
+
+class CheckpointDamagedError(ValueError):
+    """A checkpoint is not what was written. The message names the file. Use another one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    file: str
+    place: Place
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Saved:
+    """One value of a checkpoint."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    parts: tuple[_Part, ...]
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def save(tree: Any, path: StrPath) -> Path:
+    """Write the values of a model into a folder, each part once; return its path.
+
+    Args:
+        tree: The values, as the framework nests them. Arrays that are on no mesh are saved, too.
+        path: A folder that does not exist, is empty, or is such a checkpoint, which is replaced: a reader finds the old
+            one or the new one, whenever this process is killed.
+
+    Raises:
+        FileExistsError: The path is something else.
+        ImportError: safetensors is missing.
+        OSError: It cannot be written there. What was there still is.
+        TypeError: A value is no array of numbers, or has a type that safetensors does not know.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from hocket import mesh
+        >>> rules = mesh.LayoutMap(mesh.create_mesh({"data": 1}), {"kernel": ["data"]})
+        >>> folder = mesh.save(mesh.distribute({"kernel": np.arange(3)}, rules), tempfile.mkdtemp())
+        >>> mesh.load(folder, rules)["kernel"].gather().tolist()
+        [0, 1, 2]
+    """
+    addresses.refuse(path, "A checkpoint's path")
+    target = Path(path)
+    writer = _import_safetensors("safetensors.numpy")
+    files: dict[int, dict[str, Array]] = {}
+    placed = {name: _place(name, leaf, files) for name, leaf in _flatten(tree)}
+    old = _list_old(target)
+    target.mkdir(parents=True, exist_ok=True)
+    number = uuid.uuid4().hex[:8]
+    written: list[Path] = []
+    try:
+        for device, arrays in files.items():
+            written.append(target / f"{number}-{device}.safetensors")
+            writer.save_file(arrays, written[-1])
+            _sync(written[-1])
+        values = {
+            name: {**described, "parts": [[f"{number}-{device}.safetensors", bounds] for device, bounds in parts]}
+            for name, (described, parts) in placed.items()
+        }
+        manifest = {"format": _FORMAT, "values": values, "files": {file.name: _digest(file) for file in written}}
+        written.append(target / f"{MANIFEST}.{number}")
+        written[-1].write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        _sync(written[-1])
+        written[-1].replace(target / MANIFEST)
+    except BaseException:
+        for file in written:
+            file.unlink(missing_ok=True)
+        raise
+    _sync(target)
+    for file in old:
+        file.unlink(missing_ok=True)
+    return target
+
+
+def export(tree: Any, path: StrPath) -> Path:
+    """Write all values, whole, into one file of safetensors, which every framework's loader reads; return its path.
+
+    It takes the memory of the whole model. Values are called as they are for `distribute`: ``"params/Dense_0/kernel"``.
+
+    Args:
+        tree: The values, as the framework nests them.
+        path: The file; it is replaced at once.
+
+    Raises:
+        ImportError: safetensors is missing.
+        OSError: It cannot be written there.
+        TypeError: As `save`.
+    """
+    addresses.refuse(path, "A file's path")
+    target = Path(path)
+    arrays = {name: _check_array(name, _gather(leaf)) for name, leaf in _flatten(tree)}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        _import_safetensors("safetensors.numpy").save_file(arrays, beside)
+        _sync(beside)
+        beside.replace(target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def _flatten(tree: Any) -> list[tuple[str, Any]]:
+    named, _ = contract.get_backend(contract.choose_framework()).flatten(tree)
+    return named
+
+
+def _gather(leaf: Any) -> Any:
+    return leaf.gather() if isinstance(leaf, tensors.DTensor) else leaf
+
+
+def _place(name: str, leaf: Any, files: dict[int, dict[str, Array]]) -> tuple[dict[str, Any], list[tuple[int, Any]]]:
+    """Say which device's file has which part of a value, and put the parts there."""
+    if isinstance(leaf, tensors.DTensor) and leaf.layout.partial:
+        leaf = operations.relayout(leaf, leaf.layout.with_partial(()))
+    if not isinstance(leaf, tensors.DTensor):
+        array = _check_array(name, leaf)
+        held = [(0, array, tuple([slice(0, length) for length in array.shape]))]
+        shape = array.shape
+    else:
+        shape = leaf.shape
+        own = contract.get_backend(leaf.layout.mesh.framework).list_local(leaf.layout.mesh)
+        places = leaf.layout.slices(shape)
+        held = [
+            (device, _check_array(name, part), places[device])
+            for device, part in zip(own, operations.unpack(leaf), strict=True)
+            if places.index(places[device]) == device
+        ]
+    for device, array, _ in held:
+        files.setdefault(device, {})[name] = array
+    parts = [(device, [[one.start, one.stop] for one in place]) for device, _, place in held]
+    return {"shape": list(shape), "dtype": held[0][1].dtype.name}, parts
+
+
+def _check_array(name: str, value: Any) -> Array:
+    try:
+        array = np.ascontiguousarray(value) if np.ndim(value) else np.asarray(value)
+    except TypeError as error:
+        raise TypeError(f"The value {name!r} is a {type(value).__name__}, and no array of numbers.") from error
+    if array.dtype.name not in _DTYPES:
+        raise TypeError(
+            f"The value {name!r} has the type {array.dtype}, which cannot be saved. Convert it to one of "
+            f"{', '.join(sorted(_DTYPES))}."
+        )
+    return array
+
+
+def _list_old(target: Path) -> list[Path]:
+    """Return the files that a new checkpoint makes superfluous: of the one that is there, and of interrupted saves."""
+    if not target.exists():
+        return []
+    found = list(target.iterdir()) if target.is_dir() else [target]
+    strange = [file.name for file in found if file.name != MANIFEST and not _OURS.fullmatch(file.name)]
+    if strange or not target.is_dir():
+        raise FileExistsError(
+            f"{target} exists, and is no checkpoint of a mesh: it has {strange[0]!r}. Choose a path that does not "
+            "exist."
+        )
+    return [file for file in found if file.name != MANIFEST]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _import_safetensors(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            "Checkpoints of meshes need safetensors, which cannot be imported. Run pip install safetensors."
+        ) from error
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def load(
+    path: StrPath, layout_map: layout_maps.LayoutMap | None = None, *, like: Any = None, verify: bool = True
+) -> Any:
+    """Read the values of a checkpoint onto a mesh, which need not be the one that they were saved from.
+
+    Args:
+        path: The folder.
+        layout_map: How they are spread. Default: as the values of `like` are, which are DTensors then.
+        like: What the values are nested in: a model's values, or what has their shapes, such as
+            ``jax.eval_shape(model.init, ...)``. Default: a dict by names.
+        verify: Whether to compare all files with their digests first, which reads them whole.
+
+    Returns:
+        DTensors, nested as `like` is; bit for bit what was saved.
+
+    Raises:
+        CheckpointDamagedError: A file is not what was written, or gone.
+        FileNotFoundError: It is no checkpoint.
+        ImportError: safetensors is missing.
+        TypeError: No layout is known.
+        ValueError: A value is missing, is in the checkpoint and not in `like`, has another shape or type, or does not
+            fit its layout.
+    """
+    addresses.refuse(path, "A checkpoint's path")
+    saved, opened = _open(Path(path), verify=verify)
+    targets, rebuild = _find_targets(saved, layout_map, like)
+    return rebuild([_read_value(name, saved[name], layout, opened) for name, layout in targets])
+
+
+def _find_targets(
+    saved: Mapping[str, _Saved], layout_map: layout_maps.LayoutMap | None, like: Any
+) -> tuple[list[tuple[str, layouts.Layout]], Any]:
+    """The layout of each value, and what makes the result of the values."""
+    if layout_map is None and like is None:
+        raise TypeError("load() needs to know how values are spread. Give it a layout_map, or like=, with DTensors.")
+    if like is None:
+        assert layout_map is not None
+        found = [(name, layout_map.find(name, one.shape)) for name, one in saved.items()]
+        return found, lambda values: dict(zip(saved, values, strict=True))
+    named, rebuild = contract.get_backend(contract.choose_framework()).flatten(like)
+    _check_same(saved, named)
+    if layout_map is not None:
+        return [(name, layout_map.find(name, saved[name].shape)) for name, _ in named], rebuild
+    plain = next((name for name, leaf in named if not isinstance(leaf, tensors.DTensor)), None)
+    if plain is not None:
+        raise TypeError(f"The value {plain!r} of like= is no DTensor, so its layout is not known. Give a layout_map.")
+    return [(name, operations.fetch_layout(leaf)) for name, leaf in named], rebuild
+
+
+def _check_same(saved: Mapping[str, _Saved], named: Sequence[tuple[str, Any]]) -> None:
+    names = {name for name, _ in named}
+    faults = [f"it has no {name!r}" for name, _ in named if name not in saved]
+    faults += [f"it has {name!r}, which like= has not" for name in saved if name not in names]
+    for name, leaf in named:
+        if name in saved and (tuple(np.shape(leaf)), _name_dtype(leaf)) != (saved[name].shape, saved[name].dtype):
+            here = f"{_name_dtype(leaf)}{list(np.shape(leaf))}"
+            faults.append(f"{name!r} is {saved[name].dtype}{list(saved[name].shape)} in it, and {here} in like=")
+    if faults:
+        raise ValueError(f"The checkpoint does not fit: {'; '.join(faults[:5])}{'; ...' if len(faults) > 5 else ''}.")
+
+
+def _name_dtype(value: Any) -> str:
+    return np.dtype(value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype).name
+
+
+def _read_value(name: str, saved: _Saved, layout: layouts.Layout, files: Mapping[str, Any]) -> tensors.DTensor:
+    places = layout.slices(saved.shape)
+    read: dict[tuple[tuple[int, int], ...], Array] = {}
+    parts: list[Array] = []
+    for device in operations.find_backend(layout.mesh).list_local(layout.mesh):
+        place = places[device]
+        key = tuple([(one.start, one.stop) for one in place])
+        if key not in read:
+            read[key] = _read_place(name, saved, place, files)
+        parts.append(read[key])
+    value = operations.pack(parts, layout)
+    if value.dtype != parts[0].dtype:
+        raise ValueError(
+            f"The value {name!r} was saved as {parts[0].dtype}, and the framework makes {value.dtype} of it. With JAX "
+            "call jax.config.update('jax_enable_x64', True) first."
+        )
+    return value
+
+
+def _read_place(name: str, saved: _Saved, place: Place, files: Mapping[str, Any]) -> Array:
+    """Put together what lies at a place of the whole."""
+    whole = np.empty([one.stop - one.start for one in place], np.dtype(saved.dtype))
+    filled = 0
+    for part in saved.parts:
+        common = [
+            slice(max(one.start, other.start), min(one.stop, other.stop))
+            for one, other in zip(place, part.place, strict=True)
+        ]
+        if any(one.stop <= one.start for one in common):
+            continue
+        reader = files[part.file]
+        found = reader.get_slice(name)[_move(common, part.place)] if common else reader.get_tensor(name)
+        whole[_move(common, place)] = found
+        filled += found.size
+    if filled != whole.size:
+        raise CheckpointDamagedError(f"The checkpoint has only a part of the value {name!r}. Use another one.")
+    return whole
+
+
+def _move(place: Sequence[slice], origin: Place) -> Place:
+    """Say where a place lies in what begins at another one."""
+    return tuple(
+        [slice(one.start - other.start, one.stop - other.start) for one, other in zip(place, origin, strict=True)]
+    )
+
+
+def _open(path: Path, *, verify: bool) -> tuple[dict[str, _Saved], dict[str, Any]]:
+    """Return what a checkpoint has, and its files, opened."""
+    while True:
+        text, saved, digests = _read_manifest(path)
+        try:
+            return saved, {name: _open_file(path / name, digest if verify else "") for name, digest in digests.items()}
+        except FileNotFoundError as error:
+            if _read_manifest(path)[0] == text:
+                raise _build_damage(path / error.args[0], "it is gone") from error
+            # Another process has replaced the checkpoint meanwhile.
+
+
+def _open_file(file: Path, digest: str) -> Any:
+    """Open a file; raise FileNotFoundError with its name if it is gone."""
+    library = _import_safetensors("safetensors")
+    try:
+        opened = library.safe_open(file, "np")
+        is_changed = digest and _digest(file) != digest
+    except FileNotFoundError as error:
+        raise FileNotFoundError(file.name) from error
+    except library.SafetensorError as error:
+        raise _build_damage(file, str(error)) from error
+    if is_changed:
+        raise _build_damage(file, "it has changed since it was written")
+    return opened
+
+
+def _read_manifest(path: Path) -> tuple[str, dict[str, _Saved], dict[str, str]]:
+    """Return a manifest's text, what it says of values, and the digests of files."""
+    file = path / MANIFEST
+    try:
+        text = file.read_text(encoding="utf-8")
+        found: Any = json.loads(text)
+        if found["format"] != _FORMAT:
+            raise ValueError(f"its format is {found['format']!r}, and this version reads {_FORMAT!r}")
+        return text, {name: _read_saved(one) for name, one in found["values"].items()}, dict(found["files"])
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(f"{path} is no checkpoint of a mesh: it has no {MANIFEST}.") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _build_damage(file, f"it is no manifest ({error})") from error
+
+
+def _build_damage(file: Path, what: str) -> CheckpointDamagedError:
+    return CheckpointDamagedError(f"The checkpoint's file {str(file)!r} is damaged: {what}. Use another checkpoint.")
+
+
+def _read_saved(described: Mapping[str, Any]) -> _Saved:
+    parts = tuple([_Part(file, tuple([slice(*one) for one in bounds])) for file, bounds in described["parts"]])
+    return _Saved(tuple(described["shape"]), described["dtype"], parts)

@@ -1,0 +1,205 @@
+"""All values of a model at once: spread by a `LayoutMap`, and shown in a table before that."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+import numpy as np
+
+from hocket.mesh import layout_maps, layouts, operations, relayouts
+from hocket.mesh.backends import contract
+
+_NAMED: Final = 8
+"""How many names an error lists."""
+
+
+def distribute(tree: Any, layout_map: layout_maps.LayoutMap) -> Any:
+    """Spread the values of a model as a layout map says.
+
+    Args:
+        tree: The values, as the framework nests them: a pytree of JAX, such as Flax's parameters. A value's name is its
+            path: ``"params/Dense_0/kernel"``.
+        layout_map: How; what no rule matches is replicated.
+
+    Returns:
+        The same with a DTensor for each value.
+
+    Raises:
+        TypeError: A leaf is no array.
+        ValueError: A layout does not fit, two rules match a name, or a rule matches none.
+
+    Example:
+        >>> import numpy as np
+        >>> from hocket import mesh
+        >>> rules = mesh.LayoutMap(mesh.create_mesh({"model": 1}), {".*/kernel": [mesh.UNSHARDED, "model"]})
+        >>> spread = mesh.distribute({"dense": {"kernel": np.ones((4, 2)), "bias": np.ones(2)}}, rules)
+        >>> spread["dense"]["kernel"].layout.sharding_specs
+        ['unsharded', 'model']
+    """
+    _check_map(layout_map)
+    named, rebuild = operations.find_backend(layout_map.mesh).flatten(tree)
+    check_rules(layout_map, [name for name, _ in named])
+    return rebuild([operations.copy_to_mesh(leaf, layout_map.find(name, np.shape(leaf))) for name, leaf in named])
+
+
+def _check_map(layout_map: object) -> None:
+    if not isinstance(layout_map, layout_maps.LayoutMap):
+        raise TypeError(
+            f"layout_map must be a LayoutMap, but received {layout_map!r}. Write "
+            "LayoutMap(mesh, {'.*/kernel': [UNSHARDED, 'model']})."
+        )
+
+
+def check_rules(layout_map: layout_maps.LayoutMap, names: Sequence[str]) -> None:
+    """Raise if a rule matches none of the names: it is misspelt, and what it means would be replicated in silence.
+
+    Raises:
+        ValueError: One does not.
+    """
+    idle = [pattern for pattern in layout_map if not any(layout_map.matches(pattern, name) for name in names)]
+    if idle:
+        raise ValueError(
+            f"The rule {idle[0]!r} matches no parameter. Their names are {', '.join(map(repr, names[:_NAMED]))}"
+            f"{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''}. Correct the rule, or delete it."
+        )
+
+
+# --- a table of it ----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterRow:
+    """What `explain` says of one parameter."""
+
+    name: str
+    """Its path."""
+    layout: layouts.Layout
+    """How it is spread."""
+    shape: tuple[int, ...]
+    """The shape of the whole."""
+    local_shape: tuple[int, ...]
+    """The shape of what each device has."""
+    local_bytes: int
+    """How many bytes each device has of it."""
+    forward: relayouts.Plan
+    """What it takes to have it whole along the axes of the batch, before it is used."""
+    backward: relayouts.Plan
+    """What it takes to have its gradient as it is spread, once each part of the batch has a term of it."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """How a model is spread, and what a step moves of its parameters and their gradients. Printed it is a table.
+
+    What operations move besides, such as the activations of a kernel that is cut along its input, depends on the model;
+    it is not in here.
+    """
+
+    rows: tuple[ParameterRow, ...]
+    """The parameters, in the model's order."""
+    batch_dims: tuple[str, ...]
+    """The mesh axes that cut the batch."""
+
+    @property
+    def global_bytes(self) -> int:
+        """How many bytes all parameters have."""
+        return sum(row.local_bytes * math.prod(row.layout.shape) for row in self.rows)
+
+    @property
+    def local_bytes(self) -> int:
+        """How many bytes of parameters each device has."""
+        return sum(row.local_bytes for row in self.rows)
+
+    @property
+    def moved_bytes(self) -> int:
+        """How many bytes each device receives in a step."""
+        return sum(row.forward.num_bytes + row.backward.num_bytes for row in self.rows)
+
+    def __str__(self) -> str:
+        heads = ("parameter", "shape", "layout", "a device has", "bytes", "forward", "gradient")
+        body = [
+            (
+                row.name,
+                _describe_shape(row.shape),
+                "[" + ", ".join(row.layout.sharding_specs) + "]",
+                _describe_shape(row.local_shape),
+                f"{row.local_bytes:,}",
+                _describe_plan(row.forward),
+                _describe_plan(row.backward),
+            )
+            for row in self.rows
+        ]
+        widths = [max(map(len, column)) for column in zip(heads, *body, strict=True)]
+        lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in (heads, *body)]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        lines.append(
+            f"Of {self.global_bytes:,} B each device has {self.local_bytes:,}, and receives {self.moved_bytes:,} in a "
+            "step."
+        )
+        return "\n".join(lines)
+
+
+def explain(tree: Any, layout_map: layout_maps.LayoutMap, *, batch_dims: Sequence[str] = ()) -> Explanation:
+    """Say how a model would be spread, and what a step would move of it. Nothing is spread, and nothing moved.
+
+    A parameter that is cut along an axis of the batch is put together before it is used, and its gradient is summed
+    into parts (S. Rajbhandari, J. Rasley, O. Ruwase and Y. He, "ZeRO: Memory Optimizations Toward Training Trillion
+    Parameter Models", 2020); of one that is not the gradient is summed.
+
+    Args:
+        tree: The values, as for `distribute`; what has a `shape` and a `dtype` will do, such as
+            ``jax.eval_shape(model.init, ...)``.
+        layout_map: How they would be spread.
+        batch_dims: The mesh axes that cut the batch. Default: none, and no gradient is summed.
+
+    Raises:
+        TypeError: A leaf has no shape, or no type of numbers.
+        ValueError: As `distribute`, or the mesh has no such axis.
+
+    Example:
+        >>> import numpy as np
+        >>> from hocket import mesh
+        >>> rules = mesh.LayoutMap(mesh.Mesh({"data": 4}), {"kernel": ["data", mesh.UNSHARDED]})
+        >>> told = mesh.explain({"bias": np.ones(8), "kernel": np.ones((8, 8))}, rules, batch_dims=["data"])
+        >>> told.local_bytes, told.moved_bytes
+        (192, 864)
+        >>> print(str(told).splitlines()[-1])
+        Of 576 B each device has 192, and receives 864 in a step.
+    """
+    _check_map(layout_map)
+    named, _ = contract.get_backend(layout_map.mesh.framework or contract.choose_framework()).flatten(tree)
+    check_rules(layout_map, [name for name, _ in named])
+    axes = (batch_dims,) if isinstance(batch_dims, str) else tuple(batch_dims)
+    for axis in axes:
+        layout_map.mesh.dim_size(axis)
+    return Explanation(tuple([_explain_one(name, leaf, layout_map, axes) for name, leaf in named]), axes)
+
+
+def _explain_one(name: str, leaf: Any, layout_map: layout_maps.LayoutMap, batch: tuple[str, ...]) -> ParameterRow:
+    value = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
+    shape, itemsize = tuple(value.shape), np.dtype(value.dtype).itemsize
+    layout = layout_map.find(name, shape)
+    used = layouts.Layout([[axis for axis in axes if axis not in batch] for axes in layout.axes], layout.mesh)
+    local = layout.local_shape_from_global_shape(shape)
+    return ParameterRow(
+        name=name,
+        layout=layout,
+        shape=shape,
+        local_shape=local,
+        local_bytes=math.prod(local) * itemsize,
+        forward=relayouts.plan_relayout(layout, used, shape, itemsize),
+        backward=relayouts.plan_relayout(used.with_partial(batch), layout, shape, itemsize),
+    )
+
+
+def _describe_shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "a number"
+
+
+def _describe_plan(plan: relayouts.Plan) -> str:
+    told = [f"{step.kind.value} along {step.axis}: {step.num_bytes:,} B" for step in plan.steps if step.num_bytes]
+    return ", ".join(told) or "-"
