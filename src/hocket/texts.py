@@ -14,6 +14,7 @@ does not.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
 from collections.abc import Callable
@@ -36,6 +37,9 @@ _CONTEXT = "\nDuring handling of the above exception, another exception occurred
 _PACKAGE: Final = __file__.rpartition(os.sep)[0] + os.sep
 _NOT_OURS: Final = (f"{_PACKAGE}testing{os.sep}", f"{_PACKAGE}cli{os.sep}demo{os.sep}")
 """These run as a user's code does."""
+
+_CARRIER: Final = contextlib.contextmanager.__code__.co_filename
+"""Between a ``with`` of ours and what it enters or leaves are frames of this file, which tell a user nothing."""
 
 SHOWS_ALL: Final = os.environ.get("HOCKET_FULL_TRACEBACKS", "0") == "1"
 """Whether tracebacks keep the frames of this package. Default: no; a user can do nothing about them."""
@@ -167,8 +171,18 @@ def _choose_frames(frames: list[traceback.FrameSummary], kind: type | None) -> l
     if SHOWS_ALL:
         return frames
     is_our_mistake = kind is not None and issubclass(kind, _OUR_MISTAKES)
-    last = max((at for at, frame in enumerate(frames) if not _is_ours(frame.filename)), default=-1)
-    return [frame for at, frame in enumerate(frames) if not _is_ours(frame.filename) or (is_our_mistake and at > last)]
+    ours = _mark_ours([frame.filename for frame in frames])
+    last = max((at for at, is_our in enumerate(ours) if not is_our), default=-1)
+    return [frame for at, frame in enumerate(frames) if not ours[at] or (is_our_mistake and at > last)]
+
+
+def _mark_ours(filenames: list[str]) -> list[bool]:
+    """Tell of each frame whether it is ours: in our file, or in `_CARRIER` and called by one of ours."""
+    marks: list[bool] = []
+    for filename in filenames:
+        is_carried = filename == _CARRIER and (not marks or marks[-1])
+        marks.append(is_carried or _is_ours(filename))
+    return marks
 
 
 def _drop_ours(described: traceback.TracebackException) -> None:
@@ -199,11 +213,11 @@ def _format_last_lines(error: BaseException, has_hints: bool) -> str:
 def passed_user(error: BaseException) -> bool:
     """Tell whether an exception came through a frame of the user's, or was raised in our own code and caught there."""
     trace: TracebackType | None = _read(error, "__traceback__")
+    filenames: list[str] = []
     while trace is not None:
-        if not _is_ours(trace.tb_frame.f_code.co_filename):
-            return True
+        filenames.append(trace.tb_frame.f_code.co_filename)
         trace = trace.tb_next
-    return False
+    return not all(_mark_ours(filenames))
 
 
 # --- terminals --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -317,6 +318,68 @@ def test_what_is_opened_must_be_a_runtime(framework: str, tmp_path: Path, monkey
         monkeypatch.setenv("KERAS_BACKEND", "torch")
     with pytest.raises(TypeError, match=r"Number\.open\(\) must return a StrategyRuntime, .* but returned 3\. Use"):
         fit(framework, tmp_path, 0, Number(), backend=None)
+
+
+class Fails(train.strategies.Strategy):
+    """Cannot open."""
+
+    def open(self, ranks: train.strategies.Ranks) -> Any:
+        raise KeyError("no such setting")
+
+
+@pytest.mark.usefixtures("session")
+def test_error_of_open_shows_the_users_frames_only(tmp_path: Path) -> None:
+    with pytest.raises(train.TrainingFailedError) as caught:
+        fit("torch", tmp_path, 2, Fails())
+    text = str(caught.value)
+    assert 'raise KeyError("no such setting")' in text
+    assert text.count("File ") == 1
+
+
+@dataclass(frozen=True)
+class Returns(train.strategies.Strategy):
+    """Returns results where arrays should be changed, and nothing where a runtime should be returned."""
+
+    method: str
+
+    def open(self, ranks: train.strategies.Ranks) -> train.strategies.StrategyRuntime:
+        return _Returns(self.method)
+
+
+class _Returns(train.strategies.StrategyRuntime):
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self.takes_steps = method == "take_step"
+
+    def average(self, flat: Any, rows: float) -> Any:
+        return flat / 2 if self._method == "average" else None
+
+    def take_step(self, flat: Any, rate: float, *, counts: bool) -> Any:
+        return flat / 2
+
+    def open_next(self) -> Any:
+        return None if self._method == "open_next" else self
+
+
+@pytest.mark.parametrize(
+    ("framework", "method"),
+    [
+        *itertools.product(["torch", "jax", "keras on torch"], ["average", "open_next"]),
+        *itertools.product(["torch", "keras on torch"], ["take_step"]),
+    ],
+)
+def test_what_its_methods_return_is_looked_at(
+    framework: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "keras" not in sys.modules:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+    message = {
+        "open_next": r"_Returns\.open_next\(\) must return a StrategyRuntime, but returned None. Return self",
+    }.get(
+        method, rf"_Returns\.{method}\(\) must change the array that it is given and return nothing, but returned array"
+    )
+    with pytest.raises((TypeError, RuntimeError), match=message):  # JAX makes a RuntimeError of what a step raises
+        fit(framework, tmp_path, 0, Returns(method), backend=None)
 
 
 def test_what_it_cannot_see_is_refused(tmp_path: Path) -> None:

@@ -19,8 +19,11 @@ from hocket.train.strategies.strategy import NativeStrategy as NativeStrategy
 from hocket.train.strategies.strategy import Ranks as Ranks
 from hocket.train.strategies.strategy import Strategy as Strategy
 from hocket.train.strategies.strategy import StrategyRuntime as StrategyRuntime
+from hocket.train.strategies.strategy import average as average
 from hocket.train.strategies.strategy import build_opened_error as build_opened_error
 from hocket.train.strategies.strategy import check_shapes as check_shapes
 from hocket.train.strategies.strategy import flatten as flatten
 from hocket.train.strategies.strategy import flatten_gradients as flatten_gradients
+from hocket.train.strategies.strategy import open_next as open_next
+from hocket.train.strategies.strategy import take_step as take_step
 from hocket.train.strategies.strategy import unflatten as unflatten

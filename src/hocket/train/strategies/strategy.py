@@ -14,13 +14,14 @@ computes. Each method's default does nothing, so a strategy is as long as what i
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from hocket import texts
 from hocket.collective.arithmetic import ReduceOp
 from hocket.collective.world import World
 
@@ -263,6 +264,54 @@ def build_opened_error(strategy: Strategy, opened: object) -> TypeError:
         f"PyTorch an Exchange), but returned {opened!r}. Use AllReduce(), LocalSGD(8) or ParameterServer(), or derive "
         "one from hocket.train.strategies.Strategy."
     )
+
+
+# --- what frameworks call ---------------------------------------------------------------------------------------------
+# The methods above may be a user's. One that returns its result, where it should have changed what it was given, would
+# train as if there were no strategy.
+
+
+def average(runtime: StrategyRuntime, flat: Array, rows: float) -> None:
+    """Call `StrategyRuntime.average`.
+
+    Raises:
+        TypeError: It returned something.
+    """
+    call: Callable[[Array, float], object] = runtime.average
+    _check_nothing(runtime, "average", call(flat, rows))
+
+
+def take_step(runtime: StrategyRuntime, flat: Array, rate: float, *, counts: bool) -> None:
+    """Call `StrategyRuntime.take_step`.
+
+    Raises:
+        TypeError: It returned something.
+    """
+    call: Callable[..., object] = runtime.take_step
+    _check_nothing(runtime, "take_step", call(flat, rate, counts=counts))
+
+
+def open_next(runtime: StrategyRuntime) -> StrategyRuntime:
+    """Call `StrategyRuntime.open_next`.
+
+    Raises:
+        TypeError: It returned no runtime.
+    """
+    found: object = runtime.open_next()
+    if not isinstance(found, StrategyRuntime):
+        raise TypeError(
+            f"{type(runtime).__name__}.open_next() must return a StrategyRuntime, but returned "
+            f"{texts.safe_repr(found)}. Return self, or one for the next model."
+        )
+    return found
+
+
+def _check_nothing(runtime: StrategyRuntime, method: str, returned: object) -> None:
+    if returned is not None:
+        raise TypeError(
+            f"{type(runtime).__name__}.{method}() must change the array that it is given and return nothing, but "
+            f"returned {texts.safe_repr(returned, 100)}. Write flat[:] = ... and return None."
+        )
 
 
 def flatten(arrays: Sequence[Array]) -> Array:

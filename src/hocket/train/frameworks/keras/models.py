@@ -114,7 +114,7 @@ class _Prepared:
     def __init__(self, model: object, state: rank_state.RankState) -> None:
         self._model = weakref.ref(model)
         self._world = state.world
-        self.runtime = state.runtime.open_next()
+        self.runtime = strategy.open_next(state.runtime)
         self._host_model = variables.ModelVariables(model)
         self._crossing = bridges.Crossing(self._on_host, None if self.runtime.takes_steps else self._gather)
         self._originals: dict[str, Any] = {}
@@ -141,9 +141,9 @@ class _Prepared:
         is_filler = self._step == self._filler
         self._step += 1
         if self.runtime.takes_steps:
-            self.runtime.take_step(flat, rows, counts=not is_filler)
+            strategy.take_step(self.runtime, flat, rows, counts=not is_filler)
         else:
-            self.runtime.average(flat, 0.0 if is_filler else rows)
+            strategy.average(self.runtime, flat, 0.0 if is_filler else rows)
 
     def _gather(self, slices: Sequence[strategy.Slices], rows: float) -> Sequence[strategy.Slices]:
         return self.runtime.gather(slices, 0.0 if self._step == self._filler else rows)

@@ -96,7 +96,7 @@ class OnArrays(strategy.Exchange):
                 "optax does not say. Have the strategy average gradients, or return an Exchange for JAX from its "
                 "open()."
             )
-        self._runtime = runtime.open_next()
+        self._runtime = strategies.open_next(runtime)
         self._name = name
         self._changes_parameters = any(
             getattr(type(runtime), method) is not getattr(strategies.StrategyRuntime, method)
@@ -189,7 +189,7 @@ class OnArrays(strategy.Exchange):
         self._begin(before, count)
         parts = [array for _, array in given]
         flat = strategies.flatten_gradients(parts)
-        self._runtime.average(flat, 1.0)
+        strategies.average(self._runtime, flat, 1.0)
         for part, new in zip(parts, strategies.unflatten(flat[:-1], [part.shape for part in parts]), strict=True):
             part[...] = new
 

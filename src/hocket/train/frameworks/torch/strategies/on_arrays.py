@@ -170,7 +170,7 @@ class OnArrays(strategy.Exchange):
                 "of others. Call model = prepare_model(model) first, and make the optimizer from the parameters of "
                 "what it returns."
             )
-        runtime = self._first.open_next()
+        runtime = strategies.open_next(self._first)
         self._driven[optimizer] = runtime, driven
         runtime.begin(driven)
         return optimizer
@@ -191,9 +191,9 @@ class OnArrays(strategy.Exchange):
         flat = strategies.flatten_gradients([tables.to_array(gradient) for gradient in gradients])
         if runtime.takes_steps:
             runtime.choose(numbers)
-            runtime.take_step(flat, float(optimizer.param_groups[0]["lr"]), counts=True)
+            strategies.take_step(runtime, flat, float(optimizer.param_groups[0]["lr"]), counts=True)
         else:
-            runtime.average(flat, 1.0)
+            strategies.average(runtime, flat, 1.0)
         for parameter, part in zip(
             given, strategies.unflatten(flat[:-1], [tuple(p.shape) for p in given]), strict=True
         ):
