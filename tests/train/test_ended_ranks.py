@@ -18,17 +18,17 @@ import torch.distributed as dist
 from hocket import train
 from hocket.train import collective
 from hocket.train import torch as hocket_torch
-from hocket.train.run import patience
+from hocket.train.run import attempt_monitor, patience
 from tests.conftest import wait_until_cpus_are_free
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60), pytest.mark.usefixtures("session")]
 
 
-def fit(function: Any, path: Path) -> train.Result:
+def fit(function: Any, path: Path, **settings: Any) -> train.Result:
     return hocket_torch.TorchTrainer(
         function,
         scaling_config=train.ScalingConfig(num_workers=2),
-        run_config=train.RunConfig(storage_path=path),
+        run_config=train.RunConfig(storage_path=path, **settings),
     ).fit()
 
 
@@ -121,6 +121,40 @@ def test_a_rank_that_does_not_come_is_named_and_given_up(
     notices = [record.getMessage() for record in caplog.records if "has waited for" in record.getMessage()]
     assert re.search(rf"^Rank 0 has waited for \d s {wait}\n", notices[0])
     assert re.search(where, notices[0])
+    wait_until_cpus_are_free()
+
+
+def report_before(end: Any) -> None:
+    for step in range(20):
+        train.report({"step": step})
+    if train.get_context().get_world_rank() == 1:
+        end()
+
+
+def fail_here() -> None:
+    raise ValueError("after its reports")
+
+
+def test_reports_before_a_rank_fails_are_kept(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    class Listener(train.UserCallback):
+        def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+            seen.append(metrics[0]["step"])
+
+    with pytest.raises(train.WorkerGroupError, match=r"^Rank 1 of 2 raised ValueError: after its reports"):
+        fit(lambda: report_before(fail_here), tmp_path, callbacks=[Listener()])
+    assert seen == list(range(20))
+
+
+def test_a_stopped_rank_that_nobody_waits_for_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "LIMIT_SECONDS", 1.0)
+    monkeypatch.setattr(attempt_monitor, "LOOK_SECONDS", 0.5)
+    with pytest.raises(
+        train.WorkerGroupError, match=r"^The run has waited for \d s for rank 1, which is stop"
+    ) as caught:
+        fit(lambda: report_before(stop_here), tmp_path)
+    assert list(caught.value.worker_failures) == [1]
     wait_until_cpus_are_free()
 
 

@@ -15,9 +15,9 @@ from hocket.engine import node
 from hocket.train.checkpoints import cache, checkpoint, file_chunks, storage
 from hocket.train.rank import preemption_signals, questions, rank_info, rank_placement, report_queue, worker_session
 
-MAX_CONCURRENCY = 9
+MAX_CONCURRENCY = 10
 """Calls that run at once in a rank: the training function, the wait for its reports, files sent, a chunk received, an
-acknowledgement, an answer, a notice, a ping, a question where it is."""
+acknowledgement, an answer, a notice, a ping, a question where it is, a mark."""
 
 
 class RankActor:
@@ -91,6 +91,10 @@ class RankActor:
         for answer in answers:
             self._inquiry.take(answer)
         return self._reports.take_batch()
+
+    def mark(self) -> None:
+        """Have `take_reports` return a mark after what was reported until now."""
+        self._reports.put(report_queue.Mark())
 
     def abandon(self, error: BaseException) -> None:
         """Have the training function raise where it asks the next time, or does now."""

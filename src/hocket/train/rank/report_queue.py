@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import queue
+from dataclasses import dataclass
 
 from hocket.train.checkpoints import cache
 from hocket.train.rank import preemption_signals, questions, reports
 
-Item = reports.Report | cache.Request | questions.Question | preemption_signals.PreemptionSignal
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Comes after all that was reported when the controller asked for it."""
+
+
+Item = reports.Report | cache.Request | questions.Question | preemption_signals.PreemptionSignal | Mark
 """What a rank sends to the controller."""
 
 

@@ -8,11 +8,15 @@ reports to `report_intake`, requests for files to `checkpoint_sender`, questions
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import time
+from collections.abc import Sequence
 from typing import Any, final
 
 from hocket import exceptions, texts
+from hocket.core import api
 from hocket.train import errors
 from hocket.train.checkpoints import cache
 from hocket.train.rank import preemption_signals, questions, report_queue, reports
@@ -33,6 +37,10 @@ _log = logging.getLogger("hocket.train")
 LOOK_SECONDS = 5.0
 """How long nothing may happen before it is looked whether the driver was told to end."""
 
+LAST_SECONDS = 5.0
+"""How long the reports that ranks had made when one failed may take to come: milliseconds, unless a rank is stopped or
+keeps the interpreter's lock. A guess."""
+
 
 @final
 class AttemptMonitor:
@@ -52,9 +60,11 @@ class AttemptMonitor:
         self._intake = report_intake.ReportIntake(attempt, self._loop)
         self._sender = checkpoint_sender.CheckpointSender(attempt, self._loop)
         self._elasticity = elasticity.ElasticityPolicy(attempt.group, attempt.run.book)
-        self._patience = patience.Patience(attempt.group, self._find_wait)
         self._blind = set(attempt.run.backend_config.list_blind_ranks(len(runs)))
         self._ended: set[int] = set()
+        self._asked: dict[int, worker_group.Ref] = {}
+        """Of each rank that has not ended, the call that brings its next reports."""
+        self._patience = patience.Patience(attempt.group, self._find_wait, self._ended.__contains__)
 
     def follow(self) -> Any:
         """Return what rank 0's function returned, when all have returned and all that they reported is done.
@@ -73,6 +83,9 @@ class AttemptMonitor:
         try:
             while not self._loop.is_over:
                 self._poll_once()
+        except (errors.WorkerGroupError, errors.PreemptionError):
+            self._take_last()
+            raise
         finally:
             self._intake.close()
         return self._read_return(0)
@@ -110,18 +123,22 @@ class AttemptMonitor:
         return rank if self._group.roles and not self._group.roles[rank].is_awaited else None
 
     def _ask_reports(self, rank: int) -> None:
-        ref = self._group.actors[rank].take_reports.remote()
+        ref = self._asked[rank] = self._group.actors[rank].take_reports.remote()
         self._loop.add(ref, functools.partial(self._take_batch, rank), self._get_aside(rank))
 
     def _take_batch(self, rank: int, ref: worker_group.Ref) -> None:
         batch: list[report_queue.Item]
         batch, has_ended = self._group.get(rank, ref)
         if has_ended:
-            self._read_return(rank)
+            del self._asked[rank]
             self._ended.add(rank)
+            try:
+                self._read_return(rank)
+            except errors.WorkerGroupError:
+                self._intake.take(rank, _list_reports(batch), has_ended=False)
+                raise
         else:
             self._ask_reports(rank)
-        found: list[reports.Report] = []
         for item in batch:
             if isinstance(item, cache.Request):
                 self._sender.take(rank, item)
@@ -129,12 +146,30 @@ class AttemptMonitor:
                 self._attempt.questions.take(rank, item)
             elif isinstance(item, preemption_signals.PreemptionSignal):
                 self._attempt.preemption.take(rank, item)
-            else:
-                found.append(item)
         if has_ended and rank < self._attempt.num_reporting:
             self._attempt.questions.end(rank)
-        self._intake.take(rank, found, has_ended=has_ended)
+        self._intake.take(rank, _list_reports(batch), has_ended=has_ended)
         self._attempt.answer()
+
+    def _take_last(self) -> None:
+        """Take what the ranks had reported when one of them failed. What cannot come any more does not matter."""
+        silent = self._patience.stopped
+        marked = {
+            rank: ref for rank, ref in self._asked.items() if rank < self._attempt.num_reporting and rank not in silent
+        }
+        for rank in marked:
+            self._group.actors[rank].mark.remote()
+        deadline = time.monotonic() + LAST_SECONDS
+        while marked:
+            ready = api.wait([*marked.values()], timeout=max(0.0, deadline - time.monotonic()))[0]
+            if not ready:
+                break
+            (rank,) = [rank for rank, ref in marked.items() if ref == ready[0]]
+            with contextlib.suppress(Exception):  # it has died, or its reports do not fit: the first error is the one
+                batch, has_ended = api.get(marked.pop(rank))
+                self._intake.take(rank, _list_reports(batch), has_ended=False)
+                if not has_ended and not any(isinstance(item, report_queue.Mark) for item in batch):
+                    marked[rank] = self._group.actors[rank].take_reports.remote()
 
     def _read_return(self, rank: int) -> object:
         run = self._runs[rank]
@@ -181,3 +216,7 @@ class AttemptMonitor:
         progress = ("blind", len(ended) + self._attempt.run.book.row_count)
         what = "The framework's collectives wait for it in vain, if it calls one."
         return patience.Wait(progress, "", tuple(sorted(others)), tuple(sorted(ended)), what, has_ended=True)
+
+
+def _list_reports(batch: Sequence[report_queue.Item]) -> list[reports.Report]:
+    return [item for item in batch if isinstance(item, reports.Report)]

@@ -2,7 +2,8 @@
 
 Waits in a collective end by themselves (`hocket.collective`). These do not: a rank that is stopped, waits for a lock,
 or just takes long, is alive. So the driver says whom the others wait for and where that one is, and gives up in the
-end. The same goes for a framework whose own collectives wait for ranks that have ended.
+end. The same goes for a framework whose own collectives wait for ranks that have ended, and for ranks of the driver's
+machine whose processes are stopped: whoever waits for them need not say so.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hocket import texts
+from hocket.collective import stacks
 from hocket.core import api
 from hocket.train import errors
 from hocket.train.run import worker_group
@@ -30,6 +32,9 @@ ANSWER_SECONDS = 2.0
 """How long a rank may take to say where it is: milliseconds, unless it is stopped or keeps the interpreter's lock. A
 guess."""
 
+STATE_SECONDS = 1.0
+"""How often it is looked whether processes are stopped: a file is read for each."""
+
 _log = logging.getLogger("hocket.train")
 
 
@@ -42,6 +47,7 @@ class Wait:
     call: str
     """What those who wait have called."""
     waiting: tuple[int, ...]
+    """Those who have; nobody if it is the run that waits."""
     missing: tuple[int, ...]
     what: str
     """What the missing ones have not done."""
@@ -54,17 +60,50 @@ class Wait:
         return self.waiting[0] if self.has_ended else self.missing[0]
 
 
+class StoppedRanks:
+    """Looks which ranks' processes are stopped, as by SIGSTOP. Sees those on the driver's machine.
+
+    Args:
+        group: The ranks.
+    """
+
+    def __init__(self, group: worker_group.WorkerGroup) -> None:
+        self._group = group
+        self._here = api.get_runtime_context().get_node_id()
+        self._next = 0.0
+        self._found: tuple[int, ...] = ()
+
+    def find(self) -> tuple[int, ...]:
+        """Return which are, as of a moment ago."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + STATE_SECONDS
+            own = os.getpid()
+            pids = {
+                rank: place.introduction.pid
+                for rank, place in enumerate(self._group.places)
+                if place.node_id == self._here and place.introduction.pid != own
+            }
+            self._found = tuple([rank for rank, pid in pids.items() if stacks.is_stopped(pid)])
+        return self._found
+
+
 class Patience:
     """Watches the waits of one attempt. Used by one thread.
 
     Args:
         group: The ranks.
         find: Returns who waits for whom by now; None if nobody does.
+        has_ended: Tells whether a rank's training function has.
     """
 
-    def __init__(self, group: worker_group.WorkerGroup, find: Callable[[], Wait | None]) -> None:
+    def __init__(
+        self, group: worker_group.WorkerGroup, find: Callable[[], Wait | None], has_ended: Callable[[int], bool]
+    ) -> None:
         self._group = group
         self._find = find
+        self._has_ended = has_ended
+        self._stopped = StoppedRanks(group)
         self._wait: Wait | None = None
         self._since = 0.0
         self._next_notice = NOTICE_SECONDS
@@ -76,13 +115,18 @@ class Patience:
             return None
         return max(0.0, self._since + min(self._next_notice, _get_limit()) - time.monotonic())
 
+    @property
+    def stopped(self) -> tuple[int, ...]:
+        """Which ranks' processes are stopped, of those on the driver's machine."""
+        return self._stopped.find()
+
     def look(self) -> None:
         """Look who waits; say so if it is time.
 
         Raises:
             WorkerGroupError: Ranks have waited for too long.
         """
-        before, self._wait = self._wait, self._find()
+        before, self._wait = self._wait, self._find() or self._find_stopped()
         if self._wait is None:
             return
         now = time.monotonic()
@@ -96,6 +140,10 @@ class Patience:
             where = self._describe(self._wait.shown)
             _log.warning("%s\n%s", _tell(self._wait, seconds), texts.escape(where))
 
+    def _find_stopped(self) -> Wait | None:
+        stopped = tuple([rank for rank in self.stopped if not self._has_ended(rank)])
+        return Wait(("stopped", stopped[0]), "", (), stopped, "is stopped") if stopped else None
+
     def _give_up(self, wait: Wait) -> None:
         rank = wait.shown
         message = (
@@ -107,11 +155,16 @@ class Patience:
 
     def _describe(self, rank: int) -> str:
         """Return where a rank is, or that it does not say."""
+        pid = self._group.places[rank].introduction.pid
+        if rank in self.stopped:
+            return (
+                f"Rank {rank} (pid {pid}) does not say where it is: its process is stopped, by a signal such as SIGSTOP or by a debugger. `kill -CONT {pid}` "
+                "lets it go on, `kill -KILL` ends it."
+            )
         ref = self._group.actors[rank].describe.remote()
         if api.wait([ref], timeout=ANSWER_SECONDS)[0]:
             stack: str = self._group.get(rank, ref)
             return f"Rank {rank} is here:\n{stack}"
-        pid = self._group.places[rank].introduction.pid
         return (
             f"Rank {rank} (pid {pid}) does not say where it is: its process is stopped, or code in C keeps the "
             f"interpreter's lock. `py-spy dump --native --pid {pid}` tells more."
@@ -124,6 +177,8 @@ def _get_limit() -> float:
 
 def _tell(wait: Wait, seconds: float) -> str:
     others = f" (and ranks {list(wait.missing[1:])})" if len(wait.missing) > 1 else ""
+    if not wait.waiting:
+        return f"The run has waited for {seconds:.0f} s for rank {wait.missing[0]}{others}, which {wait.what}."
     who = f"Rank {wait.waiting[0]} has" if len(wait.waiting) == 1 else f"Ranks {list(wait.waiting)} have"
     if wait.has_ended:
         return (
