@@ -311,6 +311,15 @@ def find_registry() -> int:
     return int(found.pid)
 
 
+def test_memory_is_lost_with_its_owner(hosted_strategy: ps.ParameterServerStrategy) -> None:
+    for pid in hosted_strategy.get_server_pids():
+        kill(pid)
+    assert not hosted_strategy.is_lost
+    (owner,) = (one for one in state.list_actors() if one.class_name == "MemoryOwner" and one.state == "ALIVE")
+    kill(int(owner.pid))
+    assert hosted_strategy.is_lost
+
+
 def test_a_registry_that_is_killed_is_built_again(hosted_strategy: ps.ParameterServerStrategy) -> None:
     first = hosted_strategy.make_variable(np.arange(6.0), name="first", partitioner=ps.FixedShards(2))
     hosted_strategy.make_embedding(10, 3, name="table")

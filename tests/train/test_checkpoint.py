@@ -17,7 +17,7 @@ from hocket import train
 from hocket.train import configs
 from hocket.train.checkpoints import storage
 from hocket.train.rank import reports
-from hocket.train.run import checkpoint_manager
+from hocket.train.run import attempt, checkpoint_manager
 
 
 def make_folder(path: Path, **files: str) -> Path:
@@ -198,6 +198,24 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     result = fit(1)
     assert result.checkpoint is not None
     assert Path(result.checkpoint.path).name == "checkpoint_000002"
+
+
+@pytest.mark.usefixtures("session")
+def test_a_full_disk_of_the_driver(small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where files come through the driver it is not the rank that fails, and another try would not help."""
+    monkeypatch.setattr(attempt, "ALWAYS_SENDS", True)
+    large = make_folder(tmp_path / "large", weights="w" * 150_000)
+    trainer = train.DataParallelTrainer(
+        save_large,
+        train_loop_config={"large": str(large), "steps": 2},
+        scaling_config=train.ScalingConfig(num_workers=1),
+        run_config=train.RunConfig(
+            name="run", storage_path=small_disk, failure_config=train.FailureConfig(max_failures=-1)
+        ),
+    )
+    with pytest.raises(train.TrainingFailedError, match=r"of which 1\d\d,\d+ bytes are free without it"):
+        trainer.fit()
+    assert len(train.Result.from_path(small_disk / "run").metrics_history) == 1
 
 
 def test_a_disk_that_is_full_when_a_run_starts(small_disk: Path) -> None:

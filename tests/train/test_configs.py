@@ -279,3 +279,17 @@ def test_what_is_short_decides_the_advice(scaling: train.ScalingConfig, match: s
     run = train.RunConfig(storage_path=tmp_path)
     with pytest.raises(hocket.exceptions.InfeasibleResourcesError, match=match):
         train.DataParallelTrainer(take_none, scaling_config=scaling, run_config=run).fit()
+
+
+def test_a_relative_folder_needs_a_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    trainer = train.DataParallelTrainer(
+        lambda: None,
+        scaling_config=train.ScalingConfig(num_workers=0),
+        run_config=train.RunConfig(storage_path="results"),
+    )
+    with pytest.raises(FileNotFoundError, match=r"RunConfig\(storage_path='results'\) is relative .* has been removed"):
+        trainer.fit()

@@ -282,3 +282,13 @@ print(len(os.listdir("/proc/self/task")) - before, xla_bridge.backends_are_initi
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "False"]
+
+
+def test_what_jax_has_no_64_bits_for_stays_numpys(tmp_path: Path) -> None:
+    tree = {"count": np.asarray(2**40 + 1), "half": jnp.ones(2, "bfloat16"), "scale": np.float64(0.1), "w": jnp.ones(3)}
+    hocket_jax.save_pytree(tmp_path / "tree.npz", tree)
+    loaded = hocket_jax.load_pytree(tmp_path / "tree.npz", like=tree)
+    assert (loaded["count"].dtype, int(loaded["count"])) == (np.int64, 2**40 + 1)
+    assert (loaded["scale"].dtype, float(loaded["scale"])) == (np.float64, 0.1)
+    assert isinstance(loaded["w"], jax.Array)
+    assert loaded["half"].dtype == jnp.bfloat16

@@ -34,6 +34,20 @@ def fit(path: Path, *watching: train.UserCallback, **config: Any) -> train.Resul
     ).fit()
 
 
+def test_text_that_utf_8_cannot_hold(tmp_path: Path) -> None:
+    trainer = train.DataParallelTrainer(
+        lambda: train.report({"note": "half \ud800"}),
+        scaling_config=train.ScalingConfig(num_workers=0),
+        run_config=train.RunConfig(
+            name="run", storage_path=tmp_path, callbacks=[loggers.CsvLogger(), loggers.JsonLinesLogger()]
+        ),
+    )
+    trainer.fit()
+    assert "half \\ud800" in (tmp_path / "run" / "metrics.csv").read_text()
+    trainer.fit()
+    assert (tmp_path / "run" / "metrics.csv").read_text().count("half \\ud800") == 2
+
+
 def test_lines_of_json(tmp_path: Path) -> None:
     logger = loggers.JsonLinesLogger()
     fit(tmp_path, logger)

@@ -336,6 +336,31 @@ def test_error_of_open_shows_the_users_frames_only(tmp_path: Path) -> None:
     assert text.count("File ") == 1
 
 
+class FailsToClose(train.strategies.Strategy):
+    """Cannot be closed."""
+
+    def open(self, ranks: train.strategies.Ranks) -> train.strategies.StrategyRuntime:
+        return _FailsToClose()
+
+
+class _FailsToClose(train.strategies.StrategyRuntime):
+    def close(self) -> None:
+        raise OSError("cannot close")
+
+
+def test_error_of_close_does_not_hide_the_functions_own(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ValueError("the one to see")
+
+    FRAMEWORKS["fails"] = ("torch", "TorchTrainer", fail, {})
+    with pytest.raises(ValueError, match="the one to see") as caught:
+        fit("fails", tmp_path, 0, FailsToClose())
+    assert caught.value.__notes__ == ["The strategy could not be closed then: OSError: cannot close"]
+    with pytest.raises(OSError, match="cannot close"):
+        fit("torch", tmp_path, 0, FailsToClose())
+    del FRAMEWORKS["fails"]
+
+
 @dataclass(frozen=True)
 class Returns(train.strategies.Strategy):
     """Returns results where arrays should be changed, and nothing where a runtime should be returned."""

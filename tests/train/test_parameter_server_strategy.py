@@ -7,6 +7,7 @@ import copy
 import functools
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from hocket.ps import links
 from hocket.train import torch as hocket_torch
 from hocket.train.frameworks.torch import framework
 from hocket.train.strategies import ParameterServer, hosting, ps_client
+from hocket.util import state as session_state
 from tests.train.on_servers import fit, make_digits
 from tests.train.ranks import be_rank
 
@@ -363,6 +365,60 @@ def test_a_killed_rank_costs_its_running_step_only(session: hocket.SessionContex
     assert (counted["updates"], counted["recoveries"]) == ([80], 2)
     assert counted["pushes"] == sum(counted["staleness"].values()) == 80
     assert max(counted["staleness"]) <= 1
+
+
+def count_and_save(config: dict[str, Any]) -> float:
+    """Each step takes 1 away. Waits after a report for the kill of whoever keeps the memory, and dies then."""
+    plain = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(plain.weight)
+    model = hocket_torch.prepare_model(plain)
+    optimizer = hocket_torch.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    saved, begin = train.get_checkpoint(), 0
+    if saved is not None:
+        state = torch.load(Path(saved.path, "state.pt"))
+        begin = state["step"] + 1
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    for step in range(begin, config["steps"]):
+        optimizer.zero_grad()
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+        if step % 5 == 4:
+            state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            with tempfile.TemporaryDirectory() as folder:
+                torch.save(state, Path(folder, "state.pt"))
+                train.report({"step": step}, train.Checkpoint(folder))
+        if step == 7 and saved is None:
+            Path(config["asks"]).touch()
+            while Path(config["asks"]).exists():
+                threading.Event().wait(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+    return float(model.state_dict()["weight"])
+
+
+def test_memory_that_is_lost_costs_a_restart_from_the_last_checkpoint(
+    session: hocket.SessionContext, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asks = tmp_path / "asks"
+
+    def kill_owner() -> None:
+        while not asks.exists():
+            threading.Event().wait(0.01)
+        (owner,) = (
+            one for one in session_state.list_actors() if one.class_name == "MemoryOwner" and one.state == "ALIVE"
+        )
+        os.kill(owner.pid, signal.SIGKILL)
+        asks.unlink()
+
+    killer = threading.Thread(target=kill_owner)
+    killer.start()
+    config = {"asks": str(asks), "steps": 20}
+    settings = ParameterServer(num_servers=2)
+    result = fit(hocket_torch.TorchTrainer, tmp_path, count_and_save, settings, 1, config=config, max_failures=1)
+    killer.join()
+    assert result.return_value == -20
+    assert [metrics["step"] for metrics in result.metrics_history] == [4, 9, 14, 19]
+    assert "New servers are started" in caplog.text
 
 
 def learn_with_torch(config: dict[str, Any]) -> float:

@@ -355,3 +355,27 @@ def test_callbacks_of_ranks_that_are_ended_leave_no_folder(ends: str, tmp_path: 
     assert (tmp_path / "told").exists()
     assert list(temporary.iterdir()) == []
     assert not (tmp_path / "run" / ".staging").exists()
+
+
+def save_then_fail_elsewhere(config: dict[str, Any]) -> int:
+    """As many programs for Ray, where all ranks wait for each other in `report`: rank 0 saves, rank 1 fails behind."""
+    saved = train.get_checkpoint()
+    begin = 0 if saved is None else int(Path(saved.path, "step").read_text()) + 1
+    for step in range(begin, 3):
+        if train.get_context().get_world_rank() == 0:
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "large").write_bytes(bytes(20_000_000))
+                Path(folder, "step").write_text(str(step))
+                train.report({"step": step}, train.Checkpoint(folder))
+        else:
+            train.report({"step": step})
+            if step == 1:
+                raise ValueError("once")
+    return begin
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("session")
+def test_a_rank_may_fail_right_after_a_report_with_which_another_saves(tmp_path: Path) -> None:
+    again = train.FailureConfig(max_failures=1)
+    assert fit(save_then_fail_elsewhere, tmp_path, failure_config=again).return_value == 2

@@ -305,6 +305,31 @@ def test_a_committed_checkpoint_is_not_removed_by_reporting_it_again(tmp_path: P
     assert len(train.Result.from_path(tmp_path / "run").metrics_history) == 1
 
 
+def save_and_fail(config: dict[str, Any]) -> None:
+    folder = make_folder(large="x" * 20_000_000)
+    train.report({"step": 0}, train.Checkpoint(folder), checkpoint_upload_mode=ASYNC)
+    raise ValueError("after its report")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.usefixtures("session")
+def test_what_was_reported_before_a_failure_is_uploaded(tmp_path: Path, num_workers: int) -> None:
+    with pytest.raises((ValueError, train.WorkerGroupError), match="after its report"):
+        fit(save_and_fail, tmp_path, num_workers)
+    found = train.Result.from_path(tmp_path / "run").checkpoint
+    assert found is not None
+    assert Path(found.path, "large").stat().st_size == 20_000_000
+
+
+def report_file(config: dict[str, Any]) -> None:
+    train.report({}, train.Checkpoint(Path(make_folder(weights="1"), "weights")))
+
+
+def test_a_checkpoint_is_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(NotADirectoryError, match=r"which is a file\. A checkpoint is a folder: put the file into one"):
+        fit(report_file, tmp_path, 0)
+
+
 def test_nothing_follows_a_failure() -> None:
     done: list[str] = []
     failures: list[Exception] = []

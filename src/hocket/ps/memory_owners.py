@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Final, final
 
+from hocket import exceptions
 from hocket.core import actor, api, context, placement, session
 from hocket.ps import gate, memory, remote, store
 
@@ -90,6 +91,16 @@ class ServerNodes:
     def choose_options(self, server: int) -> dict[str, object]:
         """Return where a server's actor must be: with its memory."""
         return _pin(self.nodes[server]) if self.is_spread else {}
+
+    def is_lost(self) -> bool:
+        """Tell whether an owner has ended, and its memory with it."""
+        book = memory.MemoryRef("", "", 0)  # that nobody has
+        asked = [handle.list_specs.remote(book) for handle in self._actors]
+        try:
+            api.get(asked)
+        except exceptions.ActorError:
+            return True
+        return False
 
     def close(self) -> None:
         """Give up all memory."""

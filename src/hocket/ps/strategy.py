@@ -396,6 +396,15 @@ class ParameterServerStrategy(BaseStrategy):
         pids: list[int] = api.get([handle.get_pid.remote() for handle in self._servers])
         return pids
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether memory that variables lie in is gone, with the process or the machine that kept it.
+
+        Then nobody can use them any more: make a new strategy, and restore a checkpoint. The end of a server alone
+        does not do that.
+        """
+        return self._nodes.is_lost()
+
     def on_close(self, function: Callable[[], None]) -> None:
         """Have a function called when the strategy is closed, before its servers end."""
         self._at_close.append(function)

@@ -112,7 +112,13 @@ class DataParallelTrainer:
         config = display.add_display(self._run_config)
         name = config.name or _build_name()
         given = Path(config.storage_path or configs.DEFAULT_STORAGE).expanduser()
-        folder = os.path.realpath(given)  # which a circle of links does not stop: making the folder names it
+        try:
+            folder = os.path.realpath(given)  # which a circle of links does not stop: making the folder names it
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"RunConfig(storage_path={os.fspath(given)!r}) is relative to the working directory, and that has been "
+                "removed. Give a whole path, beginning with /."
+            ) from error
         run_storage = storage.Storage(folder, name)
         try:
             with storage.hold_storage(run_storage):
@@ -148,6 +154,7 @@ class DataParallelTrainer:
                     supplies=datasets_module.prepare(self._datasets, self._dataset_config, stays_here=runs_here),
                     manager=manager,
                     book=book,
+                    host=host,
                 )
                 returned = None
                 with contextlib.suppress(StopIteration):  # a callback's word for: it is enough

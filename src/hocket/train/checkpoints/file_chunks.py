@@ -9,6 +9,7 @@ files share a chunk, because each chunk costs a message.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,8 +137,13 @@ class Unpacker:
         with storage.explained_if_full(self.target):
             for folder in chunk.folders:
                 (self.target / folder).mkdir(parents=True, exist_ok=True)
-            for piece in chunk.pieces:
-                self._write(piece)
+            try:
+                for piece in chunk.pieces:
+                    self._write(piece)
+            except OSError:
+                with contextlib.suppress(OSError):  # it has no space for what is left to write either
+                    self.close()
+                raise
         if chunk.file_count is not None:
             if self._file is not None or len(self.files) != chunk.file_count:
                 raise self._tear(f"{len(self.files)} of {chunk.file_count} files are whole")
@@ -189,6 +195,6 @@ class Unpacker:
 
     def close(self) -> None:
         """Close the file that is open, if one is."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()

@@ -216,12 +216,16 @@ def stage(storage: Storage, label: str, source: str) -> Staged:
         return Staged(str(target), {name: _copy(Path(source, name), target / name) for name in names})
 
 
+class NoSpaceError(OSError):
+    """A disk is full."""
+
+
 @contextlib.contextmanager
 def explained_if_full(target: Path) -> Iterator[None]:
     """Say what to do if there is no space for a folder that is written in a block, and remove what is there of it.
 
     Raises:
-        OSError: There is none.
+        NoSpaceError: There is none.
     """
     try:
         yield
@@ -230,7 +234,7 @@ def explained_if_full(target: Path) -> Iterator[None]:
             raise
         shutil.rmtree(target, ignore_errors=True)
         free = shutil.disk_usage(target.parent).free
-        raise OSError(
+        raise NoSpaceError(
             error.errno,
             f"A checkpoint could not be saved: there is no space for it on the disk of {str(target.parent)!r}, of "
             f"which {free:,} bytes are free without it. What was committed before is whole. Free some space, give "
@@ -240,12 +244,19 @@ def explained_if_full(target: Path) -> Iterator[None]:
 
 
 def check_source(source: str) -> None:
-    """Raise if the folder of a checkpoint that is reported does not exist."""
-    if not Path(source).is_dir():
-        raise FileNotFoundError(
-            f"report() received a checkpoint whose folder {source!r} does not exist. Call report() before the "
-            "temporary folder is closed."
+    """Raise if the folder of a checkpoint that is reported does not exist, or no more."""
+    if Path(source).is_dir():
+        return
+    if Path(source).exists():
+        raise NotADirectoryError(
+            f"report() received a checkpoint of {source!r}, which is a file. A checkpoint is a folder: put the file "
+            "into one, and write Checkpoint(folder)."
         )
+    raise FileNotFoundError(
+        f"report() received a checkpoint whose folder {source!r} does not exist. Call report() before the temporary "
+        "folder is closed. With CheckpointUploadMode.ASYNC the folder must stay until it is uploaded: leave it to "
+        "report(), which removes it then."
+    )
 
 
 def list_contents(source: str) -> tuple[list[str], list[str]]:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, Protocol, TypeVar, final
 
+from hocket import texts
 from hocket.train import strategies
 from hocket.train.rank import worker_session
 
@@ -89,6 +90,12 @@ class RankStates(Generic[S]):
         state = self._states[session] = self._build(session, strategy, name)
         try:
             yield
-        finally:
+        except BaseException as error:
             self._states.pop(session, None)
-            state.close()
+            try:
+                state.close()
+            except Exception as second:  # noqa: BLE001 (the first error is the one to raise)
+                error.add_note(f"The strategy could not be closed then: {texts.describe(second)}")
+            raise
+        self._states.pop(session, None)
+        state.close()

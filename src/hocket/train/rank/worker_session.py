@@ -89,7 +89,12 @@ class WorkerSession:
     def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run the training function as this rank, until all that it reported is committed; return what it returns."""
         with open_session(self):
-            returned = function(*args)
+            try:
+                returned = function(*args)
+            except Exception:
+                if not self._is_fork:
+                    self._outbox.close()  # what was reported before is uploaded: it is the run's
+                raise
             self.finish()
         return returned
 

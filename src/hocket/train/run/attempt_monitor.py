@@ -18,7 +18,7 @@ from typing import Any, final
 from hocket import exceptions, texts
 from hocket.core import api
 from hocket.train import errors
-from hocket.train.checkpoints import cache
+from hocket.train.checkpoints import cache, storage
 from hocket.train.rank import preemption_signals, questions, report_queue, reports
 from hocket.train.run import attempt as attempt_module
 from hocket.train.run import (
@@ -86,6 +86,8 @@ class AttemptMonitor:
         except (errors.WorkerGroupError, errors.PreemptionError):
             self._take_last()
             raise
+        except storage.NoSpaceError as error:  # on the driver's disk; a rank's is that rank's failure
+            raise errors.TrainingFailedError(error.strerror) from error
         finally:
             self._intake.close()
         return self._read_return(0)
@@ -152,24 +154,37 @@ class AttemptMonitor:
         self._attempt.answer()
 
     def _take_last(self) -> None:
-        """Take what the ranks had reported when one of them failed. What cannot come any more does not matter."""
-        silent = self._patience.stopped
-        marked = {
-            rank: ref for rank, ref in self._asked.items() if rank < self._attempt.num_reporting and rank not in silent
-        }
-        for rank in marked:
+        """Take what ranks had reported when one of them failed. What cannot come any more does not matter.
+
+        A rank that raised after its report may rely on it, as with Ray, where all ranks wait there for each other: so
+        those behind it have some time to make theirs.
+        """
+        silent, count = self._patience.stopped, self._attempt.num_reporting
+        asked = {rank: ref for rank, ref in self._asked.items() if rank < count and rank not in silent}
+        unmarked = set(asked)
+        for rank in asked:
             self._group.actors[rank].mark.remote()
         deadline = time.monotonic() + LAST_SECONDS
-        while marked:
-            ready = api.wait([*marked.values()], timeout=max(0.0, deadline - time.monotonic()))[0]
+        while wanted := {ref: rank for rank, ref in asked.items() if rank in unmarked or self._is_behind(rank)}:
+            ready = api.wait([*wanted], timeout=max(0.0, deadline - time.monotonic()))[0]
             if not ready:
-                break
-            (rank,) = [rank for rank, ref in marked.items() if ref == ready[0]]
+                return
+            rank = wanted[ready[0]]
+            del asked[rank]
             with contextlib.suppress(Exception):  # it has died, or its reports do not fit: the first error is the one
-                batch, has_ended = api.get(marked.pop(rank))
+                batch, has_ended = api.get(ready[0])
                 self._intake.take(rank, _list_reports(batch), has_ended=False)
-                if not has_ended and not any(isinstance(item, report_queue.Mark) for item in batch):
-                    marked[rank] = self._group.actors[rank].take_reports.remote()
+                if any(isinstance(item, report_queue.Mark) for item in batch):
+                    unmarked.discard(rank)
+                if has_ended:
+                    self._ended.add(rank)
+                else:
+                    asked[rank] = self._group.actors[rank].take_reports.remote()
+
+    def _is_behind(self, rank: int) -> bool:
+        """Tell whether a rank has made fewer reports than one that has ended."""
+        made = self._attempt.run.book.counts
+        return any(made[rank] < made[other] for other in self._ended if other < len(made))
 
     def _read_return(self, rank: int) -> object:
         run = self._runs[rank]

@@ -17,6 +17,7 @@ from hocket.train.run import (
     validation_queue,
     worker_group,
 )
+from hocket.train.strategies import hosting
 
 _log = logging.getLogger("hocket.train")
 
@@ -62,12 +63,11 @@ class Controller:
         return returned
 
     def _train(self) -> object:
-        run = self._run
-        work = training_run.put_work((run.function, run.args), run.backend_config, _NAMES)
+        self._work = self._put_work()
         failure: errors.TrainingFailedError | None = None
         while True:
             try:
-                return self._attempt(work)
+                return self._attempt()
             except elasticity.ResizeWanted as wanted:
                 _log.info("Training is started again with more workers: there are resources for %d.", wanted.size)
             except errors.PreemptionError as error:
@@ -96,11 +96,19 @@ class Controller:
         for callback in self._run.config.callbacks:
             callback.after_exception(self._run.book.run_context, error.worker_failures)
 
-    def _attempt(self, work: worker_group.Ref) -> object:
+    def _put_work(self) -> worker_group.Ref:
+        run, function = self._run, self._run.function
+        if isinstance(function, hosting.FunctionWithStrategy) and run.host is not None:
+            function = function.replace(run.host.strategy)
+        return training_run.put_work((function, run.args), run.backend_config, _NAMES)
+
+    def _attempt(self) -> object:
         run = self._run
+        self._is_starting = True
         if self._attempts:
             run.manager.pass_over_damaged()
-        self._is_starting = True
+            if run.host is not None and run.host.renew():
+                self._work = self._put_work()
         ranks_roles = run.backend_config.list_roles(run.scaling)
         group = worker_group.start(run.scaling, run.config.worker_runtime_env, self._size_before, ranks_roles)
         self._is_starting, self._size_before = False, len(group)
@@ -110,7 +118,7 @@ class Controller:
                 _log.warning("%s", crowd)
         try:
             run.backend_config.on_start(group)
-            returned = self._follow(attempt_module.Attempt(run, self._attempts, group, work, self._validations))
+            returned = self._follow(attempt_module.Attempt(run, self._attempts, group, self._work, self._validations))
             run.backend_config.on_shutdown(group)
             return returned
         finally:

@@ -158,8 +158,8 @@ class Patience:
         pid = self._group.places[rank].introduction.pid
         if rank in self.stopped:
             return (
-                f"Rank {rank} (pid {pid}) does not say where it is: its process is stopped, by a signal such as SIGSTOP or by a debugger. `kill -CONT {pid}` "
-                "lets it go on, `kill -KILL` ends it."
+                f"Rank {rank} (pid {pid}) does not say where it is: its process is stopped, by a signal such as "
+                f"SIGSTOP or by a debugger. `kill -CONT {pid}` lets it go on, `kill -KILL` ends it."
             )
         ref = self._group.actors[rank].describe.remote()
         if api.wait([ref], timeout=ANSWER_SECONDS)[0]:

@@ -72,7 +72,7 @@ class ReportBook:
             self._ended.add(rank)
         if batch:
             for callback in self._callbacks:
-                callback.after_arrival(self.run_context, tuple(self._counts))
+                callback.after_arrival(self.run_context, self.counts)
         acknowledgements = []
         while all(self._pending):
             done = self._complete([row.popleft() for row in self._pending])
@@ -80,6 +80,11 @@ class ReportBook:
                 acknowledgements.append(done)
         self._check_counts()
         return acknowledgements
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many reports each rank of the attempt has made."""
+        return tuple(self._counts)
 
     @property
     def has_saved(self) -> bool:

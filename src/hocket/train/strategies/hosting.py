@@ -25,7 +25,14 @@ class Host:
     """
 
     def __init__(self, strategy: strategies.Strategy) -> None:
-        self.strategy: Final = strategy
+        self.strategy = strategy
+
+    def renew(self) -> bool:
+        """Begin anew if what the ranks need is lost; return whether `strategy` is another one now.
+
+        Called before ranks are started again. They go on from the run's last checkpoint.
+        """
+        return False
 
     def get_statistics(self) -> dict[str, Any]:
         """Return what was counted; it becomes `Result.statistics`."""

@@ -85,17 +85,38 @@ class _Servers(hosting.Host):
             raise ValueError(
                 f"ParameterServer takes at most {_LOADER - 1} ranks, but received num_workers={num_workers}. Use fewer."
             )
-        self._opened = ps.ParameterServerStrategy(
-            {"worker": num_workers, "server": settings.num_servers},
+        self._settings = settings
+        self._num_workers = num_workers
+        self._opened = self._open()
+        super().__init__(self._describe())
+
+    def _open(self) -> ps.ParameterServerStrategy:
+        settings = self._settings
+        return ps.ParameterServerStrategy(
+            {"worker": self._num_workers, "server": settings.num_servers},
             max_staleness=settings.max_staleness,
             bad_gradients=settings.bad_gradients,
             scale_by_staleness=settings.scale_by_staleness,
             timeout_s=settings.timeout_s,
             hosted=True,
         )
-        super().__init__(
-            OpenParameterServer(settings, num_workers, strategy_module.RemoteStrategy(self._opened.address))
+
+    def _describe(self) -> OpenParameterServer:
+        remote = strategy_module.RemoteStrategy(self._opened.address)
+        return OpenParameterServer(self._settings, self._num_workers, remote)
+
+    def renew(self) -> bool:
+        """Begin with empty servers if memory is gone with the process that kept it."""
+        if not self._opened.is_lost:
+            return False
+        _log.warning(
+            "The process that kept the servers' memory has ended, and the parameters with it. New servers are started; "
+            "the run goes on from its last checkpoint, or from the beginning if there is none."
         )
+        self._opened.close()
+        self._opened = self._open()
+        self.strategy = self._describe()
+        return True
 
     def get_statistics(self) -> dict[str, Any]:
         """Return what the servers have counted, and how many pushes had which staleness; nothing, if they are lost: the

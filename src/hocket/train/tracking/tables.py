@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from hocket.train.tracking import values
+
+_STRANGE: Final = "backslashreplace"
+"""How text is written that UTF-8 cannot hold: half of a surrogate pair."""
 
 
 class JsonLines:
@@ -64,7 +67,7 @@ class Csv:
         return header
 
     def _open(self) -> tuple[TextIO, Any]:
-        file = self._path.open("a", encoding="utf-8", newline="")
+        file = self._path.open("a", encoding="utf-8", errors=_STRANGE, newline="")
         return file, csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
 
     def add(self, row: Mapping[str, object]) -> None:
@@ -82,7 +85,7 @@ class Csv:
         beside = self._path.with_name(f".{self._path.name}.tmp")
         with (
             self._path.open(encoding="utf-8", newline="") as old,
-            beside.open("w", encoding="utf-8", newline="") as file,
+            beside.open("w", encoding="utf-8", errors=_STRANGE, newline="") as file,
         ):
             rows = list(csv.DictReader(old))
             self._columns += new

@@ -144,4 +144,6 @@ def _from_plain(array: Array, dtype: str) -> object:
     if dtype.startswith(_KEY):
         return jax.random.wrap_key_data(array, impl=dtype.removeprefix(_KEY))
     kind = jnp.dtype(dtype)
-    return jnp.asarray(array if array.dtype == kind else array.view(kind))
+    typed = array if array.dtype == kind else array.view(kind)
+    made = jnp.asarray(typed)
+    return made if made.dtype == kind else typed  # JAX has 64 bits only if it is told: they stay numpy's
