@@ -36,6 +36,7 @@ PEERS = {
     "memcpy": "numpy",
     "gloo": "torch",
     "torchrun": "torch",
+    "plain jax": "jax",
     "one core": "jax",
     "both cores": "jax",
     "io_callback": "jax",
@@ -180,14 +181,15 @@ def parse_settings(description: str, *, rounds: int, peers: tuple[str, ...]) -> 
     )
 
 
-def take_turns(rows: Sequence[Row], settings: Settings, measure: Callable[[str], Sequence[float]]) -> Results:
-    """Measure all rows at once, each side by its own program, in turns."""
+def take_turns(rows: Sequence[Row], settings: Settings, measure: Callable[[str], Sequence[float | None]]) -> Results:
+    """Measure all rows at once, each side by its own program, in turns. None stands for what a side has not."""
     results = Results(rows=[row for row in rows if settings.wants(row)], sides=settings.sides)
     for number in range(settings.rounds):
         for side in settings.sides[:: 1 if number % 2 == 0 else -1]:
             try:
                 for row, value in zip(rows, measure(side), strict=True):
-                    results.add(row.name, side, value)
+                    if value is not None:
+                        results.add(row.name, side, value)
             except RuntimeError as error:
                 results.fail(rows[0].name, side, str(error))
     return results

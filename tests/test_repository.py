@@ -75,6 +75,22 @@ def test_graphs_beside_single_steps(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_example_of_meshes_learns_the_same_on_each(tmp_path):
+    program = ROOT / "examples" / "mesh_digits.py"
+    told = []
+    for axes in (["batch=8"], ["batch=2", "model=4"]):
+        command = [sys.executable, str(program), "--mesh", *axes, "--epochs", "2", "--folder", str(tmp_path / axes[-1])]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        *epochs, same = done.stdout.splitlines()
+        assert same.endswith("on one device: bit for bit the same")
+        assert (tmp_path / axes[-1] / "curves.png").read_bytes().startswith(b"\x89PNG")
+        told.append([float(word.rstrip(",;")) for line in epochs for word in line.split() if "." in word])
+    assert told[0] == pytest.approx(told[1], abs=2e-3)
+    assert told[0][-1] > 0.9
+
+
+@pytest.mark.slow
 def test_the_example_of_datasets_runs(tmp_path):
     program = ROOT / "examples" / "train_on_dataset.py"
     command = [sys.executable, str(program), "--num-epochs", "12", "--storage-path", str(tmp_path)]

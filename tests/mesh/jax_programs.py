@@ -309,6 +309,68 @@ def assign_variables() -> None:
             call()
 
 
+_START = np.arange(32.0, dtype="float32").reshape(8, 4) / 32
+_GOAL = np.linspace(1, 2, 32, dtype="float32").reshape(8, 4)
+
+
+def take_steps(dims: dict[str, int]) -> None:
+    """A step that reads and assigns variables is compiled, once, and descends as numpy does."""
+    expected = _START.copy()
+    for _ in range(3):
+        expected = expected - 0.1 * 2 * (expected - _GOAL)
+    for layout in _list_layouts(dims, 2):
+        weights = mesh.DVariable(_START, layout=layout)
+        count = mesh.DVariable(np.int32(0), layout=Layout([], layout.mesh))
+        traces: list[int] = []
+        step = _make_step(weights, count, traces, donate="y" in dims)
+        losses = [float(step(_GOAL)["loss"]) for _ in range(3)]
+        np.testing.assert_allclose(weights.gather(), expected, rtol=1e-6)
+        assert losses[0] > losses[1] > losses[2]
+        assert (int(count), weights.layout, weights.value.layout, len(traces)) == (3, layout, layout, 1)
+        local = layout.local_shape_from_global_shape(_START.shape)
+        assert [part.shape for part in mesh.unpack(weights)] == [local] * layout.mesh.size
+
+
+def _make_step(weights: mesh.DVariable, count: mesh.DVariable, traces: list[int], *, donate: bool) -> Any:
+    def compute_loss(target: Any) -> Any:
+        return ((weights - target) ** 2).sum()
+
+    @mesh.function(variables=[weights, count], donate=donate)
+    def step(target: Any) -> dict[str, Any]:
+        traces.append(1)
+        loss, (slope,) = mesh.value_and_gradients(compute_loss, [weights], target)
+        weights.assign_sub(0.1 * slope)
+        count.assign_add(1)
+        return {"loss": loss, "left": weights * 1}
+
+    return step
+
+
+def fail_in_steps() -> None:
+    import jax
+
+    weights = mesh.DVariable(_START, layout=Layout(["x", UNSHARDED], make_mesh(("x", 2))))
+    value, slopes = mesh.value_and_gradients(lambda power: (weights**power).sum(), [weights], 2)
+    np.testing.assert_allclose(slopes[0].gather(), 2 * _START, rtol=1e-6)
+    assert mesh.is_dtensor(value)
+
+    @mesh.function(variables=[weights])
+    def fail() -> None:
+        weights.assign(weights * 0)
+        raise KeyError("in the trace")
+
+    with pytest.raises(KeyError, match="in the trace"):
+        fail()
+    np.testing.assert_array_equal(weights.gather(), _START)
+    not_one: Any = np.ones(3)
+    with pytest.raises(TypeError, match=r"function\(\) takes variables, but received a ndarray"):
+        mesh.function(variables=[not_one])
+    with pytest.raises(ValueError, match=r"value_and_gradients\(\) received no variables"):
+        mesh.value_and_gradients(lambda: 1, [])
+    with pytest.raises(RuntimeError, match="layout of a value is not known while JAX traces"):
+        jax.jit(lambda one: one.layout.rank)(weights.value)
+
+
 def go_through_batches() -> None:
     small = make_mesh(("x", 2), ("y", 2))
     layouts = {"image": Layout(["x", "y"], small), "label": Layout(["x"], small)}

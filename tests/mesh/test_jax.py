@@ -84,5 +84,14 @@ def test_variables_keep_their_layout(run: Callable[..., Any]) -> None:
     run(jax_programs.assign_variables)
 
 
+@pytest.mark.parametrize("dims", jax_programs.MESHES[1::2], ids=str)
+def test_steps_assign_variables(run: Callable[..., Any], dims: dict[str, int]) -> None:
+    run(jax_programs.take_steps, dims)
+
+
+def test_steps_that_fail_leave_variables_as_they_are(run: Callable[..., Any]) -> None:
+    run(jax_programs.fail_in_steps)
+
+
 def test_batches_are_spread(run: Callable[..., Any]) -> None:
     run(jax_programs.go_through_batches)

@@ -42,3 +42,6 @@ from hocket.mesh.trees import ParameterRow as ParameterRow
 from hocket.mesh.trees import distribute as distribute
 from hocket.mesh.trees import explain as explain
 from hocket.mesh.variables import DVariable as DVariable
+from hocket.mesh.variables import Function as Function
+from hocket.mesh.variables import function as function
+from hocket.mesh.variables import value_and_gradients as value_and_gradients

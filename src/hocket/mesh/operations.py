@@ -117,6 +117,7 @@ def copy_to_mesh(tensor: Any, layout: layouts.Layout) -> tensors.DTensor:
     """
     backend = find_backend(_check_layout(layout).mesh)
     if isinstance(tensor, tensors.DTensor):
+        tensor = tensor.read_value()
         if tensor.layout.mesh == layout.mesh:
             return backend.relayout(tensor, layout)
         tensor = tensor.gather()
@@ -251,7 +252,7 @@ def _check_dtensor(caller: str, value: object) -> tensors.DTensor:
             f"{caller}() takes a DTensor, but received a {type(value).__name__}. Make one with "
             "copy_to_mesh(value, layout)."
         )
-    return value
+    return value.read_value()
 
 
 def _check_array(caller: str, value: Any, backend: contract.Backend) -> Any:

@@ -45,6 +45,10 @@ class DTensor(abc.ABC):
     def native(self) -> Any:
         """The framework's own value: of JAX a global array."""
 
+    def read_value(self) -> DTensor:
+        """Return the value: of a variable what it is now, of a value itself."""
+        return self
+
     @property
     def ndim(self) -> int:
         """How many dims it has."""

@@ -1,15 +1,25 @@
-"""Variables on a mesh: a value that changes, whose layout does not."""
+"""Variables on a mesh: a value that changes, whose layout does not; and steps that change variables.
+
+Frameworks that compile or differentiate functions of values know nothing of variables. So there a variable stands for
+what the function was given in its place, for as long as it is traced (`_stand_for`): `value_and_gradients` and
+`function` turn a program that reads and assigns variables into a function of values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, final
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
 
 from hocket.mesh import layouts, operations, tensors
 from hocket.mesh.backends import contract
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @final
@@ -34,7 +44,7 @@ class DVariable(tensors.DTensor):
         [1.0, 1.0, 1.0]
     """
 
-    __slots__ = ("_name", "_value")
+    __slots__ = ("_layout", "_name", "_value")
 
     def __init__(self, initial_value: Any, layout: layouts.Layout | None = None, name: str = "") -> None:
         given = initial_value() if callable(initial_value) and not hasattr(initial_value, "shape") else initial_value
@@ -52,6 +62,7 @@ class DVariable(tensors.DTensor):
             self._value = given
         else:
             self._value = operations.copy_to_mesh(given, layout)
+        self._layout = self._value.layout
         self._name = name
         contract.get_backend(self._value.layout.mesh.framework).register_variable(DVariable)
 
@@ -71,7 +82,7 @@ class DVariable(tensors.DTensor):
 
     @property
     def layout(self) -> layouts.Layout:
-        return self._value.layout
+        return self._layout
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -110,7 +121,9 @@ class DVariable(tensors.DTensor):
                 f"The variable{self._describe()} is {self.dtype}{list(self.shape)} for good, and the value is "
                 f"{new.dtype}{list(new.shape)}."
             )
-        if new.layout != self.layout:
+        if contract.get_backend(self.layout.mesh.framework).is_traced(new):
+            new = operations.relayout(new, self.layout)
+        elif new.layout != self.layout:
             raise ValueError(
                 f"The variable{self._describe()} has the layout {self.layout!r} for good, and the value has "
                 f"{new.layout!r}. Assign relayout(value, variable.layout)."
@@ -135,3 +148,127 @@ class DVariable(tensors.DTensor):
     def __repr__(self) -> str:
         name = f"name={self._name!r}, " if self._name else ""
         return f"DVariable({name}shape={self.shape}, dtype={self.dtype}, layout={self.layout!r})"
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def value_and_gradients(
+    function: Callable[P, Any], variables: Sequence[DVariable], *args: P.args, **kwargs: P.kwargs
+) -> tuple[Any, list[tensors.DTensor]]:
+    """Call a function, and differentiate it by variables that it reads.
+
+    Args:
+        function: Returns a scalar; it assigns no variable.
+        variables: By which to differentiate, all on meshes of one framework.
+        *args: Its arguments.
+        **kwargs: The same.
+
+    Returns:
+        The scalar, and a gradient for each variable.
+
+    Raises:
+        TypeError: What stands among the variables is none.
+        ValueError: There is none.
+
+    Example:
+        >>> import numpy as np
+        >>> from hocket import mesh
+        >>> layout = mesh.Layout.replicated(mesh.create_mesh({"data": 1}), 1)
+        >>> weights = mesh.DVariable(np.array([1.0, 2.0], "float32"), layout)
+        >>> value, (slope,) = mesh.value_and_gradients(lambda: (weights * weights).sum(), [weights])
+        >>> float(value), slope.numpy().tolist()
+        (5.0, [2.0, 4.0])
+    """
+    backend = _check_variables("value_and_gradients", variables)
+
+    def compute(values: Sequence[tensors.DTensor]) -> Any:
+        with _stand_for(variables, values):
+            return function(*args, **kwargs)
+
+    return backend.differentiate(compute, [one.value for one in variables])
+
+
+def function(*, variables: Sequence[DVariable], donate: bool = False) -> Callable[[Callable[P, R]], Function[P, R]]:
+    """Compile a step that reads and assigns variables, as ``tf.function`` does. A decorator.
+
+    Args:
+        variables: All that the step reads or assigns. Another one that it assigns would keep a value of the trace.
+        donate: Whether the step may overwrite the memory of the variables' values. What a program still holds of
+            earlier values cannot be read then. Default: no.
+
+    Returns:
+        What makes a `Function` of a step. The step is traced once for each shape and type of its arguments.
+
+    Raises:
+        TypeError: What stands among the variables is none.
+        ValueError: There is none.
+
+    Example:
+        >>> import numpy as np
+        >>> from hocket import mesh
+        >>> layout = mesh.Layout.replicated(mesh.create_mesh({"data": 1}), 0)
+        >>> count = mesh.DVariable(np.float32(0), layout)
+        >>> @mesh.function(variables=[count])
+        ... def add(number):
+        ...     count.assign_add(number)
+        ...     return count * 2
+        >>> float(add(1.5)), float(add(1.5)), float(count)
+        (3.0, 6.0, 3.0)
+    """
+    _check_variables("function", variables)
+    return lambda step: Function(step, variables, donate=donate)
+
+
+@final
+class Function(Generic[P, R]):
+    """A step that is compiled. Made by `function`.
+
+    Args:
+        step: The step.
+        variables: All that it reads or assigns.
+        donate: Whether it may overwrite their values.
+    """
+
+    def __init__(self, step: Callable[P, R], variables: Sequence[DVariable], *, donate: bool) -> None:
+        self._variables = tuple(variables)
+        backend = _check_variables("function", variables)
+
+        def compute(values: Sequence[tensors.DTensor], args: Any, kwargs: Any) -> tuple[R, list[tensors.DTensor]]:
+            with _stand_for(self._variables, values):
+                result = step(*args, **kwargs)
+                return result, [one.value for one in self._variables]
+
+        self._run = backend.compile(compute, [one.layout for one in self._variables], donate=donate)
+        functools.update_wrapper(self, step)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do it."""
+        result: R
+        result, values = self._run([one.value for one in self._variables], args, kwargs)
+        for one, value in zip(self._variables, values, strict=True):
+            one._value = value
+        return result
+
+
+@contextlib.contextmanager
+def _stand_for(variables: Sequence[DVariable], values: Sequence[tensors.DTensor]) -> Iterator[None]:
+    """Have variables be other values for the duration of a block."""
+    before = [one._value for one in variables]
+    try:
+        for one, value in zip(variables, values, strict=True):
+            one._value = value
+        yield
+    finally:
+        for one, value in zip(variables, before, strict=True):
+            one._value = value
+
+
+def _check_variables(caller: str, variables: Sequence[DVariable]) -> contract.Backend:
+    found: list[object] = list(variables)
+    strange = next((one for one in found if not isinstance(one, DVariable)), None)
+    if strange is not None:
+        raise TypeError(f"{caller}() takes variables, but received a {type(strange).__name__}. Make it a DVariable.")
+    if not found:
+        raise ValueError(f"{caller}() received no variables. Name those that the function reads or assigns.")
+    return contract.get_backend(variables[0].layout.mesh.framework)

@@ -74,6 +74,32 @@ class Backend(abc.ABC):
         """Call a function that makes an array; no device ever has more of it than the layout says."""
 
     @abc.abstractmethod
+    def is_traced(self, value: tensors.DTensor) -> bool:
+        """Tell whether it is a value of a function that is being compiled or differentiated, which has no layout."""
+
+    @abc.abstractmethod
+    def differentiate(
+        self, function: Callable[[Sequence[tensors.DTensor]], Any], values: Sequence[tensors.DTensor]
+    ) -> tuple[Any, list[tensors.DTensor]]:
+        """Return a scalar function of values, and its gradient by each of them."""
+
+    @abc.abstractmethod
+    def compile(
+        self,
+        function: Callable[..., tuple[Any, list[tensors.DTensor]]],
+        outcome: Sequence[layouts.Layout],
+        *,
+        donate: bool,
+    ) -> Callable[..., tuple[Any, list[tensors.DTensor]]]:
+        """Compile a function of a list of values, arguments and keyword arguments.
+
+        Args:
+            function: Returns something, and as many values as it was given.
+            outcome: The layouts of the latter.
+            donate: Whether the memory of the values may be used for those.
+        """
+
+    @abc.abstractmethod
     def register_variable(self, kind: type[Any]) -> None:
         """Let functions that the framework transforms take instances of a class whose `value` is a DTensor."""
 

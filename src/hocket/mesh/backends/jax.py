@@ -125,6 +125,11 @@ def _open(value: object) -> Any:
     return value.native if isinstance(value, tensors.DTensor) else value
 
 
+def _get_raw(value: tensors.DTensor) -> Any:
+    assert isinstance(value, JaxTensor)
+    return value.raw
+
+
 def _is_value(value: object) -> bool:
     return isinstance(value, tensors.DTensor)
 
@@ -348,6 +353,40 @@ class JaxBackend(contract.Backend):
         array = jax.jit(lambda: jnp.asarray(function(*args, **kwargs)), out_shardings=find_sharding(whole))()
         placed = JaxTensor(array, layout.mesh, layout=whole)
         return self.relayout(placed, layout) if layout.partial else placed
+
+    def is_traced(self, value: tensors.DTensor) -> bool:
+        return isinstance(value, JaxTensor) and isinstance(value.raw, jax.core.Tracer)
+
+    def differentiate(
+        self, function: Callable[[Sequence[tensors.DTensor]], Any], values: Sequence[tensors.DTensor]
+    ) -> tuple[Any, list[tensors.DTensor]]:
+        def compute(values: Sequence[tensors.DTensor]) -> tuple[Any, Any]:
+            found = function(values)
+            return _open(found), found
+
+        (_, found), slopes = jax.value_and_grad(compute, has_aux=True)(list(values))
+        return found, list(slopes)
+
+    def compile(
+        self,
+        function: Callable[..., tuple[Any, list[tensors.DTensor]]],
+        outcome: Sequence[layouts.Layout],
+        *,
+        donate: bool,
+    ) -> Callable[..., tuple[Any, list[tensors.DTensor]]]:
+        def constrain(values: list[tensors.DTensor], args: Any, kwargs: Any) -> tuple[Any, list[tensors.DTensor]]:
+            result, made = function(values, args, kwargs)
+            return result, [self._constrain(_open(one), layout) for one, layout in zip(made, outcome, strict=True)]
+
+        compiled = jax.jit(constrain, donate_argnums=(0,) if donate else ())
+
+        def run(values: list[tensors.DTensor], args: Any, kwargs: Any) -> tuple[Any, list[tensors.DTensor]]:
+            result, made = compiled(values, args, kwargs)
+            return result, [
+                JaxTensor(_get_raw(one), layout.mesh, layout=layout) for one, layout in zip(made, outcome, strict=True)
+            ]
+
+        return run
 
     def register_variable(self, kind: type[Any]) -> None:
         if kind not in self._variables:
