@@ -53,6 +53,22 @@ def test_an_exception_names_its_rank(tmp_path: Path) -> None:
     wait_until_cpus_are_free()
 
 
+class MissingPartError(Exception):
+    """Makes its text of its argument, and so another one when it is unpickled."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__(f"there is no {part}")
+
+
+def miss_a_part(config: dict[str, Any]) -> None:
+    raise MissingPartError("wheel")
+
+
+def test_the_text_of_an_exception_is_the_ranks(tmp_path: Path) -> None:
+    with pytest.raises(train.WorkerGroupError, match=r"^Rank \d of 2 raised MissingPartError: there is no wheel\n"):
+        fit(miss_a_part, tmp_path)
+
+
 def raise_in_rank_1_and_report_in_rank_0(config: dict[str, Any]) -> None:
     if train.get_context().get_world_rank() == 1:
         raise KeyError("the answer is missing")

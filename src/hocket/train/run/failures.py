@@ -102,7 +102,7 @@ def _build_message(failed: dict[int, Exception], world_size: int, names: dict[in
 
 def _describe(who: str, error: Exception) -> str:
     if isinstance(error, exceptions.TaskError):
-        first = texts.describe(error.cause)
+        first = _read_text(error)
         return f"{who} raised {first}\n\nIts traceback:\n{_drop_line(error.traceback_str, first)}"
     if isinstance(error, exceptions.NodeDiedError):
         return f"{who} died with its node: {error}"
@@ -111,6 +111,17 @@ def _describe(who: str, error: Exception) -> str:
             return f"{who} died: {str(error).partition(' is dead: ')[2] or error}"
         return f"{who} died: its process (pid {error.death.pid}) {error.death.describe()}"
     return f"{who} failed with {texts.describe(error)}"
+
+
+def _read_text(error: exceptions.TaskError) -> str:
+    """Return an exception's class and text, as the rank saw them: a class whose ``__init__`` makes its text of its
+    arguments makes another one of it when it is unpickled."""
+    found = texts.describe(error.cause)
+    if found in error.traceback_str:
+        return found
+    last = error.traceback_str.rstrip("\n").rpartition("\n")[2]
+    at = last.find(f"{type(error.cause).__name__}: ")
+    return last[at:] if at >= 0 and not last.startswith(" ") else found
 
 
 def _drop_line(trace: str, text: str) -> str:

@@ -82,7 +82,11 @@ class LocalSGD(strategy.Strategy):
     """The optimizer that takes the outer step: `Nesterov`, or in PyTorch what makes one, given the tensors that it
     steps. Default: the mean is taken as it is."""
     begin_after: int = 0
-    """How many first steps are taken with the mean gradient of all ranks. Default: none."""
+    """How many first steps are taken with the mean gradient of all ranks. Default: none.
+
+    The first meeting comes `sync_every` steps after them. PyTorch's ``PeriodicModelAverager`` averages right after its
+    ``warmup_steps`` for the first time; with ``begin_after + sync_every - 1`` of those it does what this does.
+    """
 
     def __post_init__(self) -> None:
         if self.sync_every < 1:
