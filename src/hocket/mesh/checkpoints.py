@@ -12,6 +12,7 @@ safetensors instead.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
@@ -19,21 +20,21 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from hocket import addresses
+from hocket import addresses, texts
 from hocket.mesh import layout_maps, layouts, operations, tensors
 from hocket.mesh.backends import contract
 
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = "hocket.mesh 1"
-_OURS: Final = re.compile(r"[0-9a-f]{8}-\d+\.safetensors|manifest\.json\.[0-9a-f]{8}")
-"""Names of what a save writes before its manifest."""
+_OURS: Final = re.compile(r"[0-9a-f]{8}-\d+\.safetensors|manifest\.json\.[0-9a-f]{8}|\.tmp\w+")
+"""Names of what a save writes before its manifest; the last are safetensors' own, of files that are not whole."""
 _DTYPES: Final = frozenset(
     [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
     + ["bool", "float16", "bfloat16", "float32", "float64", "complex64"]
@@ -94,34 +95,81 @@ def save(tree: Any, path: StrPath) -> Path:
     addresses.refuse(path, "A checkpoint's path")
     target = Path(path)
     writer = _import_safetensors("safetensors.numpy")
+    backend = _find_backend(tree)
     files: dict[int, dict[str, Array]] = {}
-    placed = {name: _place(name, leaf, files) for name, leaf in _flatten(tree)}
-    old = _list_old(target)
-    target.mkdir(parents=True, exist_ok=True)
-    number = uuid.uuid4().hex[:8]
     written: list[Path] = []
+    number = backend.gather_objects(uuid.uuid4().hex[:8])[0]
+    old: list[Path] = []
+    with _agreed(backend):
+        values = {name: _place(name, leaf, backend, files) for name, leaf in backend.flatten(tree)[0]}
+        if backend.get_process() == 0:  # before any process writes
+            old = _list_old(target)
+            target.mkdir(parents=True, exist_ok=True)
     try:
-        for device, arrays in files.items():
-            written.append(target / f"{number}-{device}.safetensors")
-            writer.save_file(arrays, written[-1])
-            _sync(written[-1])
-        values = {
-            name: {**described, "parts": [[f"{number}-{device}.safetensors", bounds] for device, bounds in parts]}
-            for name, (described, parts) in placed.items()
-        }
-        manifest = {"format": _FORMAT, "values": values, "files": {file.name: _digest(file) for file in written}}
-        written.append(target / f"{MANIFEST}.{number}")
-        written[-1].write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        _sync(written[-1])
-        written[-1].replace(target / MANIFEST)
+        with _agreed(backend) as found:
+            for device, arrays in files.items():
+                written.append(target / f"{number}-{device}.safetensors")
+                writer.save_file(arrays, written[-1])
+                _sync(written[-1])
+            found[:] = [(values, {file.name: _digest(file) for file in written})]
+        with _agreed(backend):
+            if backend.get_process() == 0:
+                _write_manifest(target, number, _join(found, number))
     except BaseException:
         for file in written:
             file.unlink(missing_ok=True)
         raise
-    _sync(target)
     for file in old:
         file.unlink(missing_ok=True)
     return target
+
+
+@contextlib.contextmanager
+def _agreed(backend: contract.Backend) -> Iterator[list[Any]]:
+    """Do something in all processes; raise in all of them if one of them raises.
+
+    Yields:
+        A list: what a process has put there in the block, and after the block what all have.
+    """
+    found: list[Any] = []
+    error: BaseException | None = None
+    try:
+        yield found
+    except Exception as raised:  # noqa: BLE001 (the other processes wait to hear of it)
+        error = raised
+    told = backend.gather_objects((None if error is None else texts.describe(error), found))
+    if error is not None:
+        raise error
+    failed = next((number for number, (text, _) in enumerate(told) if text is not None), None)
+    if failed is not None:
+        raise RuntimeError(f"The checkpoint was not saved, since process {failed} could not: {told[failed][0]}")
+    found[:] = [one for _, several in told for one in several]
+
+
+def _join(found: Sequence[tuple[Any, dict[str, str]]], number: str) -> dict[str, Any]:
+    """Return the manifest, made of what each process has written."""
+    values: dict[str, Any] = {}
+    for described, _ in found:
+        for name, (what, parts) in described.items():
+            value = values.setdefault(name, {**what, "parts": []})
+            value["parts"] += [[f"{number}-{device}.safetensors", bounds] for device, bounds in parts]
+    return {
+        "format": _FORMAT,
+        "values": values,
+        "files": {name: one for _, files in found for name, one in files.items()},
+    }
+
+
+def _write_manifest(target: Path, number: str, manifest: Mapping[str, Any]) -> None:
+    beside = target / f"{MANIFEST}.{number}"
+    try:
+        beside.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        _sync(beside)
+        beside.replace(target / MANIFEST)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    _sync(target)
 
 
 def export(tree: Any, path: StrPath) -> Path:
@@ -140,54 +188,68 @@ def export(tree: Any, path: StrPath) -> Path:
     """
     addresses.refuse(path, "A file's path")
     target = Path(path)
-    arrays = {name: _check_array(name, _gather(leaf)) for name, leaf in _flatten(tree)}
-    target.parent.mkdir(parents=True, exist_ok=True)
+    backend = _find_backend(tree)
     beside = target.with_name(f"{target.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        _import_safetensors("safetensors.numpy").save_file(arrays, beside)
-        _sync(beside)
-        beside.replace(target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    arrays: dict[str, Array] = {}
+    for name, leaf in backend.flatten(tree)[0]:
+        whole = leaf.gather() if isinstance(leaf, tensors.DTensor) else leaf
+        if backend.get_process() == 0:
+            arrays[name] = _check_array(name, whole, backend)
+    with _agreed(backend):
+        if backend.get_process() == 0:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                _import_safetensors("safetensors.numpy").save_file(arrays, beside)
+                _sync(beside)
+                beside.replace(target)
+            except BaseException:
+                beside.unlink(missing_ok=True)
+                raise
     return target
 
 
-def _flatten(tree: Any) -> list[tuple[str, Any]]:
-    named, _ = contract.get_backend(contract.choose_framework()).flatten(tree)
-    return named
+def _find_backend(tree: Any) -> contract.Backend:
+    """Return the backend of the first value on a mesh; without one, of a framework that is imported."""
+    left = [tree]
+    while left:
+        one = left.pop()
+        if isinstance(one, tensors.DTensor):
+            return operations.find_backend(one.layout.mesh)
+        if isinstance(one, Mapping):
+            left += one.values()
+        elif isinstance(one, (list, tuple)):
+            left += one
+    return contract.get_backend(contract.choose_framework())
 
 
-def _gather(leaf: Any) -> Any:
-    return leaf.gather() if isinstance(leaf, tensors.DTensor) else leaf
-
-
-def _place(name: str, leaf: Any, files: dict[int, dict[str, Array]]) -> tuple[dict[str, Any], list[tuple[int, Any]]]:
-    """Say which device's file has which part of a value, and put the parts there."""
+def _place(
+    name: str, leaf: Any, backend: contract.Backend, files: dict[int, dict[str, Array]]
+) -> tuple[dict[str, Any], list[tuple[int, Any]]]:
+    """Say which device's file has which part of a value, of those of this process, and put the parts there."""
     if isinstance(leaf, tensors.DTensor) and leaf.layout.partial:
         leaf = operations.relayout(leaf, leaf.layout.with_partial(()))
     if not isinstance(leaf, tensors.DTensor):
-        array = _check_array(name, leaf)
-        held = [(0, array, tuple([slice(0, length) for length in array.shape]))]
-        shape = array.shape
+        array = _check_array(name, leaf, backend)
+        held = [(0, array, tuple([slice(0, length) for length in array.shape]))] if backend.get_process() == 0 else []
+        shape, dtype = array.shape, array.dtype
     else:
-        shape = leaf.shape
-        own = contract.get_backend(leaf.layout.mesh.framework).list_local(leaf.layout.mesh)
+        shape, dtype = leaf.shape, leaf.dtype
         places = leaf.layout.slices(shape)
         held = [
-            (device, _check_array(name, part), places[device])
-            for device, part in zip(own, operations.unpack(leaf), strict=True)
+            (device, _check_array(name, part, backend), places[device])
+            for device, part in zip(backend.list_local(leaf.layout.mesh), operations.unpack(leaf), strict=True)
             if places.index(places[device]) == device
         ]
     for device, array, _ in held:
         files.setdefault(device, {})[name] = array
     parts = [(device, [[one.start, one.stop] for one in place]) for device, _, place in held]
-    return {"shape": list(shape), "dtype": held[0][1].dtype.name}, parts
+    return {"shape": list(shape), "dtype": dtype.name}, parts
 
 
-def _check_array(name: str, value: Any) -> Array:
+def _check_array(name: str, value: Any, backend: contract.Backend) -> Array:
     try:
-        array = np.ascontiguousarray(value) if np.ndim(value) else np.asarray(value)
+        array = backend.to_numpy(value)
+        array = np.ascontiguousarray(array) if array.ndim else array
     except TypeError as error:
         raise TypeError(f"The value {name!r} is a {type(value).__name__}, and no array of numbers.") from error
     if array.dtype.name not in _DTYPES:
@@ -276,7 +338,8 @@ def _find_targets(
         assert layout_map is not None
         found = [(name, layout_map.find(name, one.shape)) for name, one in saved.items()]
         return found, lambda values: dict(zip(saved, values, strict=True))
-    named, rebuild = contract.get_backend(contract.choose_framework()).flatten(like)
+    backend = _find_backend(like) if layout_map is None else operations.find_backend(layout_map.mesh)
+    named, rebuild = backend.flatten(like)
     _check_same(saved, named)
     if layout_map is not None:
         return [(name, layout_map.find(name, saved[name].shape)) for name, _ in named], rebuild
@@ -299,7 +362,8 @@ def _check_same(saved: Mapping[str, _Saved], named: Sequence[tuple[str, Any]]) -
 
 
 def _name_dtype(value: Any) -> str:
-    return np.dtype(value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype).name
+    found = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+    return str(found).rpartition(".")[2]  # torch's are called torch.float32
 
 
 def _read_value(name: str, saved: _Saved, layout: layouts.Layout, files: Mapping[str, Any]) -> tensors.DTensor:
@@ -323,7 +387,7 @@ def _read_value(name: str, saved: _Saved, layout: layouts.Layout, files: Mapping
 
 def _read_place(name: str, saved: _Saved, place: Place, files: Mapping[str, Any]) -> Array:
     """Put together what lies at a place of the whole."""
-    whole = np.empty([one.stop - one.start for one in place], np.dtype(saved.dtype))
+    whole = np.empty([one.stop - one.start for one in place], tensors.find_dtype(saved.dtype))
     filled = 0
     for part in saved.parts:
         common = [

@@ -8,6 +8,8 @@ it aloud.
 from __future__ import annotations
 
 import abc
+import contextlib
+import importlib
 import math
 import operator
 from collections.abc import Callable
@@ -17,6 +19,20 @@ import numpy as np
 import numpy.typing as npt
 
 from hocket.mesh import layouts
+
+
+def find_dtype(name: str) -> np.dtype[Any]:
+    """Return the type of that name, bfloat16 too.
+
+    Raises:
+        TypeError: numpy has none, or needs ``ml_dtypes`` for it.
+    """
+    with contextlib.suppress(ImportError):
+        importlib.import_module("ml_dtypes")  # which makes its types known to numpy
+    try:
+        return np.dtype(name)
+    except TypeError as error:
+        raise TypeError(f"numpy has no type {name!r}. For bfloat16 run pip install ml_dtypes.") from error
 
 
 class DTensor(abc.ABC):

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import numpy.typing as npt
+
 from hocket.mesh import layouts, meshes, tensors
 
-MODULES = {"jax": "hocket.mesh.backends.jax"}
+MODULES = {"jax": "hocket.mesh.backends.jax", "torch": "hocket.mesh.backends.torch"}
 """By the name of a framework: the module whose ``BACKEND`` it is."""
 
 
@@ -71,7 +73,20 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def call(self, function: Callable[..., Any], layout: layouts.Layout, args: Sequence[Any], kwargs: Any) -> Any:
-        """Call a function that makes an array; no device ever has more of it than the layout says."""
+        """Call a function that makes an array. Where the framework can, no device has more of it than the layout says;
+        elsewhere each has all of it for a moment."""
+
+    @abc.abstractmethod
+    def to_numpy(self, value: Any) -> npt.NDArray[Any]:
+        """Return an array of the framework, or of numpy, as numpy's."""
+
+    @abc.abstractmethod
+    def gather_objects(self, value: object) -> list[Any]:
+        """Return what each process gave, the same in all of them. All processes call it."""
+
+    @abc.abstractmethod
+    def get_process(self) -> int:
+        """Return the number of this process among them."""
 
     @abc.abstractmethod
     def is_traced(self, value: tensors.DTensor) -> bool:

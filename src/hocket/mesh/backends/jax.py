@@ -354,6 +354,17 @@ class JaxBackend(contract.Backend):
         placed = JaxTensor(array, layout.mesh, layout=whole)
         return self.relayout(placed, layout) if layout.partial else placed
 
+    def to_numpy(self, value: Any) -> npt.NDArray[Any]:
+        return np.asarray(value)
+
+    def gather_objects(self, value: object) -> list[Any]:
+        if jax.process_count() > 1:
+            raise NotImplementedError("Checkpoints of several processes of JAX are not built yet. Use one process.")
+        return [value]
+
+    def get_process(self) -> int:
+        return int(jax.process_index())
+
     def is_traced(self, value: tensors.DTensor) -> bool:
         return isinstance(value, JaxTensor) and isinstance(value.raw, jax.core.Tracer)
 

@@ -1,0 +1,56 @@
+"""Meshes of ranks on PyTorch: what is spread is the same as in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'hocket[torch]'")
+
+from tests.collective.test_torch import run  # noqa: E402 (torch may be missing)
+from tests.mesh import torch_programs  # noqa: E402 (the same)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.usefixtures("shared_session"),
+    pytest.mark.about_local("memory that the processes of one machine share"),
+]
+
+MESHES = [{"x": 1}, {"x": 2}, {"x": 4}, {"x": 2, "y": 2}]
+
+
+def run_program(program: Callable[..., Any], dims: dict[str, int], path: Path, *args: Any) -> list[Any]:
+    size = 1
+    for count in dims.values():
+        size *= count
+    return run(lambda rank, size: program(*args), size, path)
+
+
+@pytest.mark.parametrize("dims", MESHES, ids=str)
+def test_relayouts_are_what_the_algebra_says(dims: dict[str, int], tmp_path: Path) -> None:
+    found = run_program(torch_programs.relayout_all, dims, tmp_path, dims, 2 if len(dims) > 1 else 1)
+    assert min(found) > 0
+
+
+def compare_all(dims: dict[str, int], most: int) -> int:
+    return sum(torch_programs.compare_operation(dims, name, most) for name in torch_programs.OPERATIONS)
+
+
+@pytest.mark.parametrize("dims", MESHES, ids=str)
+def test_operations_and_gradients_are_those_of_one_process(dims: dict[str, int], tmp_path: Path) -> None:
+    assert min(run_program(compare_all, dims, tmp_path, dims, 8)) > 0
+
+
+@pytest.mark.parametrize("program", ["differentiate_relayouts", "take_steps", "behave_as_arrays"])
+@pytest.mark.parametrize("dims", MESHES[1::2], ids=str)
+def test_values_and_variables(dims: dict[str, int], program: str, tmp_path: Path) -> None:
+    run_program(getattr(torch_programs, program), dims, tmp_path, dims)
+
+
+def test_saved_models(tmp_path: Path) -> None:
+    meshes = [{"x": 4}, {"x": 2, "y": 2}, {"x": 1, "y": 4}]
+    run_program(torch_programs.save_everywhere, {"x": 4}, tmp_path, str(tmp_path), meshes)

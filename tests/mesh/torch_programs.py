@@ -1,0 +1,178 @@
+"""What the tests of meshes on PyTorch run in each rank."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from hocket import mesh
+from hocket.mesh import UNSHARDED, Layout, LayoutMap
+from tests.mesh.simulated import list_layouts
+
+_SHAPE = (8, 16)
+
+
+def make_mesh(dims: dict[str, int]) -> mesh.Mesh:
+    return mesh.create_mesh(dims, framework="torch")
+
+
+def _list_layouts(dims: dict[str, int], rank: int, *, partial: bool = False) -> list[Layout]:
+    """All that PyTorch knows: axes that cut the same dim come in the mesh's order."""
+    order = list(dims)
+    return [
+        layout
+        for layout in list_layouts(make_mesh(dims), rank, partial=partial)
+        if all(list(axes) == sorted(axes, key=order.index) for axes in layout.axes)
+    ]
+
+
+def relayout_all(dims: dict[str, int], stride: int) -> int:
+    whole = np.arange(128.0, dtype="float32").reshape(_SHAPE)
+    layouts = _list_layouts(dims, 2, partial=True)
+    for source in layouts:
+        value = mesh.copy_to_mesh(whole, source)
+        mesh.check_layout(value, source)
+        for target in layouts[layouts.index(source) % stride :: stride]:
+            moved = mesh.relayout(value, target)
+            assert moved.layout == target
+            np.testing.assert_array_equal(moved.gather(), whole)
+            (part,) = mesh.unpack(moved)
+            assert tuple(part.shape) == target.local_shape_from_global_shape(_SHAPE)
+            if not target.partial:
+                np.testing.assert_array_equal(part.numpy(), whole[target.slices(_SHAPE)[dist.get_rank()]])
+            packed = mesh.pack([part], target)
+            np.testing.assert_array_equal(packed.gather(), whole)
+    return len(layouts)
+
+
+def _embed(table: Any) -> Any:
+    return torch.nn.functional.embedding(torch.tensor([[1, 7], [3, 0]]), table)
+
+
+OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "matmul": (lambda a, b: a @ b, ((8, 16), (16, 8))),
+    "elementwise": (lambda a, b: torch.tanh(a) * b + a, ((8, 16), (8, 16))),
+    "reductions": (lambda a: a.sum(0) * a.mean(1).sum() + a.amax(0), ((8, 16),)),
+    "softmax": (lambda a: torch.softmax(a, 1), ((8, 16),)),
+    "transpose": (lambda a: a.t() * 2, ((8, 16),)),
+}
+
+
+def compare_operation(dims: dict[str, int], name: str, most: int) -> int:
+    function, shapes = OPERATIONS[name]
+    random = np.random.default_rng(0)
+    given = [torch.from_numpy(random.normal(size=shape)) for shape in shapes]
+    leaves = [one.clone().requires_grad_() for one in given]
+    whole = function(*leaves)
+    slopes = torch.autograd.grad(torch.sin(whole).sum(), leaves)
+    chosen = list(itertools.product(*[_list_layouts(dims, 2) for _ in shapes]))
+    for some in chosen[:: max(1, len(chosen) // most)]:
+        variables = [mesh.DVariable(array, layout) for array, layout in zip(given, some, strict=True)]
+
+        def compute(variables: Any = variables) -> Any:
+            return torch.sin(function(*[one.native for one in variables])).sum()
+
+        loss, found = mesh.value_and_gradients(compute, variables)
+        np.testing.assert_allclose(loss.gather(), torch.sin(whole).sum().item(), rtol=1e-9)
+        for one, other in zip(found, slopes, strict=True):
+            np.testing.assert_allclose(one.gather(), other.numpy(), rtol=1e-9, atol=1e-9)
+    return len(chosen)
+
+
+def differentiate_relayouts(dims: dict[str, int]) -> None:
+    whole = np.arange(128.0).reshape(_SHAPE) / 128
+    layouts = _list_layouts(dims, 2)
+    for source, target in itertools.product(layouts, layouts[::2]):
+        variable = mesh.DVariable(torch.from_numpy(whole), source)
+
+        def cube(target: Layout, variable: Any = variable) -> Any:
+            return (mesh.relayout(variable, target) ** 3).sum()
+
+        loss, (slope,) = mesh.value_and_gradients(cube, [variable], target)
+        np.testing.assert_allclose(loss.gather(), (whole**3).sum())
+        np.testing.assert_allclose(slope.gather(), 3 * whole**2)
+
+
+def take_steps(dims: dict[str, int]) -> None:
+    start = np.arange(128.0, dtype="float32").reshape(_SHAPE) / 128
+    goal = np.linspace(1, 2, 128, dtype="float32").reshape(_SHAPE)
+    expected = start - 0.2 * (start - goal)
+    for layout in _list_layouts(dims, 2):
+        weights = mesh.DVariable(start, layout, name="weights")
+
+        def compute_loss(target: Any, weights: Any = weights) -> Any:
+            return ((weights - target) ** 2).sum()
+
+        @mesh.function(variables=[weights])
+        def step(target: Any, weights: Any = weights, compute_loss: Any = compute_loss) -> Any:
+            loss, (slope,) = mesh.value_and_gradients(compute_loss, [weights], target)
+            weights.assign_sub(0.1 * slope)
+            return loss
+
+        assert float(step(goal)) == pytest.approx(float(((start - goal) ** 2).sum()), rel=1e-5)
+        np.testing.assert_allclose(weights.gather(), expected, rtol=1e-6)
+        assert weights.value.layout == layout
+
+
+def behave_as_arrays(dims: dict[str, int]) -> None:
+    grid = make_mesh(dims)
+    axis = grid.dim_names[0]
+    rows = mesh.copy_to_mesh(np.arange(128.0, dtype="float32").reshape(_SHAPE), Layout([axis, UNSHARDED], grid))
+    assert (rows.shape, rows.dtype.name, rows.ndim, rows.size, len(rows)) == (_SHAPE, "float32", 2, 128, 8)
+    assert (rows + 1).layout == rows.layout
+    assert mesh.is_dtensor(rows.T)
+    assert (rows @ rows.T).gather().tolist() == (rows.gather() @ rows.gather().T).tolist()
+    assert (rows * np.full(16, 2.0, "float32")).gather().sum() == 2 * rows.gather().sum()
+    half = mesh.copy_to_mesh(torch.ones(8, dtype=torch.bfloat16), Layout([axis], grid))
+    assert half.gather().dtype.name == "bfloat16"
+    with pytest.raises(TypeError, match=r"is spread over devices\. To move all of it here call its gather"):
+        np.asarray(rows)
+    assert float(mesh.relayout(rows.sum(), Layout([], grid))) == 8128
+    assert mesh.call_with_layout(torch.ones, rows.layout, 8, 16).gather().sum() == 128
+    mesh.barrier(grid)
+    turned = Layout([",".join(reversed(grid.dim_names)), UNSHARDED], grid)
+    for call, error, match in [
+        (lambda: mesh.create_mesh({"x": 1}, framework="torch"), ValueError, "has 1 places. Give it as many as there"),
+        (lambda: mesh.create_mesh({"x": 64}, framework="torch"), ValueError, "needs 64 devices"),
+        (lambda: mesh.create_mesh(dims, framework="torch", device_type="TPU"), ValueError, "must be 'CPU'"),
+        (lambda: mesh.pack([torch.ones(1)] * 2, rows.layout), ValueError, "for each of the 1 devices"),
+        *(
+            [(lambda: mesh.relayout(rows, turned), ValueError, "in another order than that of the mesh")]
+            * (grid.rank - 1)
+        ),
+    ]:
+        with pytest.raises(error, match=match):
+            call()
+
+
+def save_everywhere(folder: str, meshes: list[dict[str, int]]) -> None:
+    """What is saved on one mesh is loaded onto each other, and by JAX."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8).bfloat16())
+    plain = {name: value.clone() for name, value in model.state_dict().items()}
+    maps = [
+        LayoutMap(make_mesh(dims), {r"\d\.weight": ([*dims, UNSHARDED])[:2], r"\d\.bias": [list(dims)[-1]]})
+        for dims in meshes
+    ]
+    for number, (saved, loaded) in enumerate(itertools.product(maps, maps)):
+        path = mesh.save(mesh.distribute(model, saved), Path(folder, str(number % 2)))
+        found = mesh.load(path, loaded, like=model)
+        assert list(found) == list(plain)
+        for name, value in plain.items():
+            assert found[name].layout == loaded.find(name, tuple(value.shape))
+            assert (
+                found[name].gather().tobytes()
+                == value.view(torch.int16 if value.dtype == torch.bfloat16 else value.dtype).numpy().tobytes()
+            )
+    exported = mesh.export(mesh.distribute(model, maps[0]), Path(folder, "whole.safetensors"))
+    from safetensors.torch import load_file
+
+    for name, value in load_file(exported).items():
+        assert torch.equal(value, plain[name])
