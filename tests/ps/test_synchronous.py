@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,51 @@ def _make(workers: int, **settings: object) -> tuple[ps.ParameterServerStrategy,
         weights = ps.Variable(np.zeros(50, "float32"), name="weights")
         table = ps.Embedding(40, 4, initializer=ps.Zeros(), name="table")
     return strategy, weights, table
+
+
+@pytest.mark.parametrize("waits", ["join", "fetch", "done"])
+def test_short_closures_make_one_step_a_round(waits: str) -> None:
+    """A worker whose closure is scheduled, and which has not taken it yet, is waited for."""
+    strategy, weights, _ = _make(2, synchronous=True)
+    coordinator = ps.Coordinator(strategy)
+
+    def step() -> None:
+        strategy.pull([weights])
+        strategy.push([(np.ones(50), weights)])
+
+    for _ in range(150):
+        results = [coordinator.schedule(step) for _ in range(2)]
+        if waits == "fetch":
+            coordinator.fetch(results)
+        while waits == "done" and not coordinator.done():
+            time.sleep(0.0005)
+        coordinator.join()
+    assert strategy.version == 150
+    assert weights.numpy().tolist() == [-150.0] * 50
+    coordinator.close()
+    strategy.close()
+
+
+def test_a_step_goes_on_without_workers_that_have_nothing() -> None:
+    strategy, weights, _ = _make(2, synchronous=True)
+    coordinator = ps.Coordinator(strategy)
+
+    def step() -> int:
+        strategy.pull([weights])
+        return strategy.push([(np.ones(50), weights)]).staleness
+
+    for _ in range(3):
+        coordinator.schedule(step)
+    assert coordinator.join() == 3
+    assert strategy.version == 2
+    alone = coordinator.schedule(step)
+    deadline = time.monotonic() + 60
+    while strategy.version < 3:  # nobody waits for the closure, and no other is scheduled
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert alone.fetch() == 0
+    coordinator.close()
+    strategy.close()
 
 
 def test_a_synchronous_step_applies_the_mean_whoever_dies() -> None:

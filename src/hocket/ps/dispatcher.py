@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, final
 
@@ -40,6 +41,10 @@ MAX_FUNCTIONS: Final = 2 * MAX_BATCH
 _AHEAD_SECONDS: Final = 0.1
 """A worker whose closures take longer gets the next one when it has ended this one: there is little to be gained, and
 another may be free sooner. A guess."""
+
+IDLE_SECONDS: Final = 1.0
+"""How long after the last closure was scheduled a synchronous step goes on without workers that have none, if nobody
+waits for closures: the program may be about to schedule theirs. A guess."""
 
 MAX_DEATHS: Final = 20
 """How many workers in a row may die in the middle of one closure, before the closure is given up. A guess: preemption
@@ -117,11 +122,13 @@ class WorkerDispatcher:
     ) -> None:
         self.state: Final = scheduler.WorkerState(index)
         self._scheduler = queue
-        self._gate = link.gate
+        self._link = link
         self._settings = settings
         self._sequence = settings.first_sequence
         self._is_synchronous = link.address.is_synchronous
         self._is_idle = False
+        if self._is_synchronous:
+            queue.before_work.append(self._say_busy)
         self._is_dead = False
         """Whether somebody has found the worker dead."""
         self._contexts: dict[int, streams.InputContext] = {}
@@ -157,6 +164,8 @@ class WorkerDispatcher:
         """End once the worker has done what it has."""
         with self._scheduler.condition:
             self.state.is_leaving = True
+            if self._is_synchronous:
+                self._scheduler.before_work.remove(self._say_busy)
             self._scheduler.condition.notify_all()
         self._thread.join()
         self._process.end()
@@ -187,9 +196,8 @@ class WorkerDispatcher:
         """Send, or receive; return whether the dispatcher is at its end."""
         queue, state = self._scheduler, self.state
         with queue.condition:
-            while not (queue.is_closed or state.is_leaving or state.sent or self._is_dead or queue.has_work(state)):
-                self._say_idle(is_idle=True)
-                queue.condition.wait()
+            while not (queue.is_closed or state.is_leaving or state.sent or self._is_dead or self._has_turn()):
+                queue.condition.wait(self._rest())
             if queue.is_closed or (state.is_leaving and not state.sent):
                 state.cancel_private("its worker was removed.")
                 return True
@@ -198,7 +206,7 @@ class WorkerDispatcher:
             batch = queue.take(state, self._choose_size()) if self._may_take() else []
             queue.release_inputs()
         if batch:
-            self._say_idle(is_idle=False)
+            self._say_busy()
             self._send([(self._make_call(closure), closure) for closure in batch])
             if self._may_take() and queue.has_work(state):
                 return False
@@ -206,11 +214,30 @@ class WorkerDispatcher:
             self._receive()
         return False
 
-    def _say_idle(self, *, is_idle: bool) -> None:
-        """Tell the gate whether synchronous steps should wait for this worker."""
-        if self._is_synchronous and is_idle != self._is_idle:
-            self._is_idle = is_idle
-            self._gate.set_idle(self.state.index, is_idle)
+    def _has_turn(self) -> bool:
+        """Tell whether there is something for the worker. In a synchronous step each worker has a part: one that has
+        done its own lets the others have theirs first."""
+        queue, state = self._scheduler, self.state
+        return queue.has_work(state) and (not self._is_synchronous or queue.goes_first(state))
+
+    def _rest(self) -> float | None:
+        """Have synchronous steps go on without this worker, which has nothing to do, if no more can be meant for the
+        step; return after how many seconds to ask again."""
+        queue = self._scheduler
+        left = queue.scheduled_at + IDLE_SECONDS - time.monotonic()
+        if not self._is_synchronous or self._is_idle or queue.has_work(self.state):
+            return None
+        if left > 0 and not queue.is_awaited:
+            return left
+        self._is_idle = True
+        self._link.set_idle(self.state.index, is_idle=True)
+        return None
+
+    def _say_busy(self) -> None:
+        """Have synchronous steps wait for this worker: there is work, or it has some."""
+        if self._is_idle:
+            self._is_idle = False
+            self._link.set_idle(self.state.index, is_idle=False)
 
     def _may_take(self) -> bool:
         """Tell whether the worker may have more than it has."""
@@ -220,6 +247,8 @@ class WorkerDispatcher:
             return True
         if self._seconds is None or self._seconds > _AHEAD_SECONDS or len(self.state.sent) >= DEPTH:
             return False
+        if self._is_synchronous and self._scheduler.count_queued() < len(self._scheduler.workers):
+            return False  # each worker's part of a step is for itself, also if it has not ended its last one
         return not self._scheduler.has_idle()  # who has nothing to do goes first
 
     def _choose_size(self) -> int:
@@ -250,6 +279,8 @@ class WorkerDispatcher:
             return
         with self._scheduler.condition:
             self.state.sent.append((ref, batch))
+            if self._is_synchronous:
+                self._scheduler.condition.notify_all()  # others need not let this worker go first any more
 
     def _teach(self, batch: list[closures.Closure]) -> None:
         """Send the worker what it does not know yet of what closures need, and have it forget what is needed no
@@ -341,7 +372,7 @@ class WorkerDispatcher:
                 self._suspect(first[0][1], error)
             # Alone, so that the next death shows which it is.
             batches[:1] = [[one] for one in first if one[1].function is not None]
-        self._gate.forget(self.state.index)
+        self._link.gate.forget(self.state.index)
         try:
             self._start()
         except Exception as failure:  # the session is closed, or there is no room

@@ -39,13 +39,25 @@ from hocket.ps.memory import Array
 ASKABLE: Final = frozenset(
     {
         *("version", "late", "skipped", "enter", "grant", "leave", "note_skipped", "forget", "get_reading"),
-        *("enter_round", "arrive", "list_arrived", "close_round", "set_idle", "set_workers", "set_version"),
+        *(
+            "enter_round",
+            "arrive",
+            "claim_round",
+            "list_arrived",
+            "close_round",
+            "set_idle",
+            "set_workers",
+            "set_version",
+        ),
         *("get_histogram", "get_log"),
     }
 )
 """What a process on another machine may ask the first server to do with the `Gate`."""
 
 MAX_WORKERS: Final = 1024
+
+_NO_WORKER: Final = MAX_WORKERS + 1
+"""Who closes a step if that is the coordinator."""
 
 UNBOUNDED: Final = -1
 
@@ -174,6 +186,15 @@ class Gate:
             words[CLOSER] = worker + 1
             return CLOSES
 
+    def claim_round(self) -> bool:
+        """Tell whether the caller, which is no worker, must close the step: it has all gradients that it waits for, and
+        nobody closes it."""
+        with self._mutex:
+            must_close = self._is_full() and not self._words[CLOSER]
+            if must_close:
+                self._words[CLOSER] = _NO_WORKER
+            return must_close
+
     def list_arrived(self) -> tuple[int, list[int]]:
         """Return the step, and whose gradients it has, rising."""
         with self._mutex:
@@ -219,6 +240,8 @@ class Gate:
         """Say how many workers there are."""
         with self._mutex:
             self._words[WORKERS] = count
+            if self._words[CLOSER] == _NO_WORKER:  # of a coordinator before this one; closing again changes nothing
+                self._words[CLOSER] = 0
             self._bell[0] += 1
         self._wake()
 

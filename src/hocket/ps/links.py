@@ -138,6 +138,12 @@ class Link:
         if self.address.is_synchronous and self.gate.list_arrived()[1]:
             self._close_round()
 
+    def set_idle(self, worker: int, *, is_idle: bool) -> None:
+        """Say that a worker has nothing to do, or has again. A synchronous step that has waited for it is applied."""
+        self.gate.set_idle(worker, is_idle=is_idle)
+        if is_idle and self.gate.claim_round():
+            self._close_round()
+
     def _close_round(self) -> None:
         version, workers = self.gate.list_arrived()
         for found in self.stores:

@@ -10,10 +10,12 @@ It starts no thread and asks no worker. The coordinator gives it closures; each 
 from __future__ import annotations
 
 import collections
+import contextlib
+import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, final
 
 from hocket.engine import contract
@@ -33,12 +35,44 @@ Batch: TypeAlias = list[tuple[worker.Call, closures.Closure]]
 
 
 @final
+class SchedulerCondition(threading.Condition):
+    """The lock of a scheduler; knows how many of those who schedule closures wait for some now.
+
+    `wait_for` is theirs, `wait` everybody's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_awaiting = 0
+
+    @contextlib.contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Wait in a block, with the lock held."""
+        self.num_awaiting += 1
+        self.notify_all()
+        try:
+            yield
+        finally:
+            self.num_awaiting -= 1
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Wait until a predicate holds; return whether it does."""
+        found = predicate()
+        if found:
+            return found
+        with self.awaited():
+            return super().wait_for(predicate, timeout)
+
+
+@final
 class WorkerState:
     """What the scheduler knows of a worker. Changes under the scheduler's lock."""
 
     def __init__(self, index: int) -> None:
         self.index: Final = index
         self.is_leaving = False
+        self.num_taken = 0
+        """How many closures it has had."""
         self.sent: Final[collections.deque[tuple[contract.ObjectRef[worker.Batch] | None, Batch]]] = collections.deque()
         """Batches that the worker has, each with a reference to its answer."""
         self.private: Final[collections.deque[closures.Closure]] = collections.deque()
@@ -65,7 +99,7 @@ class ClosureScheduler:
     """The closures of a coordinator, of which `max_queued` may wait. All fields change under `condition`."""
 
     def __init__(self, max_queued: int) -> None:
-        self.condition: Final = threading.Condition()
+        self.condition: Final = SchedulerCondition()
         self.workers: Final[dict[int, WorkerState]] = {}
         self.num_workers = 0
         """How many workers there ever were; the next one's index."""
@@ -78,6 +112,11 @@ class ClosureScheduler:
         self.last_end = time.monotonic()
         """When a closure ended, or the first began after none was left."""
         self.is_closed = False
+        self.scheduled_at = -math.inf
+        """When the last closure was scheduled."""
+        self.before_work: Final[list[Callable[[], None]]] = []
+        """Called, with the lock held, before there is work that was not there before."""
+        self._is_polled = False
         self._max_queued = max_queued
         self._queue = queue.Queue()
         self._blocked: dict[int, closures.Closure] = {}
@@ -101,6 +140,9 @@ class ClosureScheduler:
             self.raise_failures(wait=True)
             result = closures.RemoteValue(self.condition, function.name)
             closure = closures.Closure(self._count, function.name, function, args, kwargs, drawn, weakref.ref(result))
+            self.scheduled_at, self._is_polled = time.monotonic(), False
+            for tell in self.before_work:
+                tell()
             if not self._open:
                 self.last_end = time.monotonic()
             self._count += 1
@@ -147,9 +189,17 @@ class ClosureScheduler:
     def is_done(self) -> bool:
         """Tell whether nothing is left to do."""
         with self.condition:
+            if not self._is_polled:
+                self._is_polled = True
+                self.condition.notify_all()
             self.check_open()
             self.raise_failures(wait=False)
             return not self._open
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for closures, or asks again and again whether they are done: no more come before."""
+        return self._is_polled or self.condition.num_awaiting > 0
 
     def raise_failures(self, *, wait: bool) -> None:
         """Raise what closures have raised, once no closure runs any more.
@@ -229,6 +279,7 @@ class ClosureScheduler:
         while len(taken) < count and (closure := self._queue.pop(worker.empty)) is not None:
             taken.append(closure)
         if taken:
+            worker.num_taken += len(taken)
             self.condition.notify_all()  # there is room in the queue
         return taken
 
@@ -239,6 +290,13 @@ class ClosureScheduler:
     def has_idle(self) -> bool:
         """Tell whether some worker has nothing to do, though there is something for it."""
         return any(not one.sent and self.has_work(one) for one in self.workers.values() if not one.is_leaving)
+
+    def goes_first(self, worker: WorkerState) -> bool:
+        """Tell whether no worker that has nothing to do, though there is something for it, has had fewer closures."""
+        return not any(
+            one.num_taken < worker.num_taken and not (one.sent or one.is_leaving) and self.has_work(one)
+            for one in self.workers.values()
+        )
 
     def has_work(self, worker: WorkerState) -> bool:
         """Tell whether there is something for a worker."""
@@ -361,4 +419,5 @@ class ClosureScheduler:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            self.condition.wait(left)
+            with self.condition.awaited():
+                self.condition.wait(left)

@@ -30,6 +30,7 @@ class Workers:
             queue.num_workers += 1
         added = dispatcher.WorkerDispatcher(queue, self._link, index, self._settings)
         with queue.condition:
+            added.state.num_taken = max((one.num_taken for one in queue.workers.values()), default=0)
             self.dispatchers[index] = added
             queue.workers[index] = added.state
             self._tell_gate()
