@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import inspect
 import logging
 import os
@@ -154,7 +155,7 @@ class DataParallelTrainer:
                     supplies=datasets_module.prepare(self._datasets, self._dataset_config, stays_here=runs_here),
                     manager=manager,
                     book=book,
-                    host=host,
+                    renew=functools.partial(hosting.renew, function, host),
                 )
                 returned = None
                 with contextlib.suppress(StopIteration):  # a callback's word for: it is enough

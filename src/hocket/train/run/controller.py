@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, final
 
 from hocket import exceptions
@@ -17,7 +18,6 @@ from hocket.train.run import (
     validation_queue,
     worker_group,
 )
-from hocket.train.strategies import hosting
 
 _log = logging.getLogger("hocket.train")
 
@@ -63,7 +63,7 @@ class Controller:
         return returned
 
     def _train(self) -> object:
-        self._work = self._put_work()
+        self._work = self._put_work(self._run.function)
         failure: errors.TrainingFailedError | None = None
         while True:
             try:
@@ -96,19 +96,17 @@ class Controller:
         for callback in self._run.config.callbacks:
             callback.after_exception(self._run.book.run_context, error.worker_failures)
 
-    def _put_work(self) -> worker_group.Ref:
-        run, function = self._run, self._run.function
-        if isinstance(function, hosting.FunctionWithStrategy) and run.host is not None:
-            function = function.replace(run.host.strategy)
-        return training_run.put_work((function, run.args), run.backend_config, _NAMES)
+    def _put_work(self, function: Callable[..., Any]) -> worker_group.Ref:
+        return training_run.put_work((function, self._run.args), self._run.backend_config, _NAMES)
 
     def _attempt(self) -> object:
         run = self._run
         self._is_starting = True
         if self._attempts:
             run.manager.pass_over_damaged()
-            if run.host is not None and run.host.renew():
-                self._work = self._put_work()
+            function = run.renew()
+            if function is not None:
+                self._work = self._put_work(function)
         ranks_roles = run.backend_config.list_roles(run.scaling)
         group = worker_group.start(run.scaling, run.config.worker_runtime_env, self._size_before, ranks_roles)
         self._is_starting, self._size_before = False, len(group)

@@ -14,7 +14,6 @@ from hocket.train import configs, validation
 from hocket.train.checkpoints import storage
 from hocket.train.rank import datasets, rank_info
 from hocket.train.run import backend, checkpoint_manager, report_book
-from hocket.train.strategies import hosting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +34,9 @@ class Run:
     """The rows that are trained on. They are there until the run is over."""
     manager: checkpoint_manager.CheckpointManager
     book: report_book.ReportBook
-    host: hosting.Host | None = None
-    """What the function's strategy keeps in the driver."""
+    renew: Callable[[], Callable[..., Any] | None] = lambda: None
+    """Called before ranks are started again: returns another training function if what this one needs in the driver was
+    lost, and begun anew."""
 
     def describe_attempt(
         self, world_size: int, *, attempt: int = 0, token: str = "", mark: str = ""

@@ -105,6 +105,19 @@ def add_strategy(function: object, strategy: object, use_strategy: UseStrategy) 
     )
 
 
+def renew(function: Callable[..., Any], host: Host | None) -> Callable[..., Any] | None:
+    """Begin a host anew if what it kept is lost; return the function for the ranks then, else None.
+
+    Args:
+        function: What `hosted` has given.
+        host: The same.
+    """
+    if host is None or not host.renew():
+        return None
+    assert isinstance(function, FunctionWithStrategy), "others have no host"
+    return function.replace(host.strategy)
+
+
 @contextlib.contextmanager
 def hosted(function: Callable[..., object], num_workers: int) -> Iterator[tuple[Callable[..., Any], Host | None]]:
     """Keep a training function's host for the duration of a block. Yields the function for the ranks, and the host.
