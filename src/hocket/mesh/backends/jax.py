@@ -299,7 +299,7 @@ class JaxBackend(contract.Backend):
         return isinstance(value, (JaxTensor, jax.Array))
 
     def distribute(self, value: Any, layout: layouts.Layout) -> JaxTensor:
-        array = jnp.asarray(value.native if isinstance(value, JaxTensor) else value)
+        array = value.native if isinstance(value, JaxTensor) else value  # numpy's is cut before it is copied
         if isinstance(array, jax.core.Tracer):
             return self._constrain(array, layout)
         layout.local_shape_from_global_shape(array.shape)
