@@ -189,3 +189,17 @@ def load_wide(folder: str) -> None:
     path = mesh.save({"wide": np.arange(3.0)}, folder)
     with pytest.raises(ValueError, match="'wide' was saved as float64, and the framework makes float32 of it"):
         mesh.load(path, _make_map("1"))
+
+
+def load_from_torch(folder: str) -> None:
+    """What ranks of PyTorch have saved, JAX loads, bit for bit."""
+    from safetensors.flax import load_file
+
+    rules = LayoutMap(make_mesh(("data", 2), ("model", 2)), {r"\d\.weight": ["data", "model"], r"\d\.bias": ["model"]})
+    expected = load_file(Path(folder, "whole.safetensors"))
+    for name in ("0", "1"):
+        loaded = mesh.load(Path(folder, name), rules)
+        assert loaded.keys() == expected.keys()
+        for key, value in loaded.items():
+            assert value.layout == rules.find(key, value.shape)
+            assert value.gather().tobytes() == np.asarray(expected[key]).tobytes()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import hocket
+
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'hocket[torch]'")
 
 from tests.collective.test_torch import run  # noqa: E402 (torch may be missing)
@@ -36,6 +38,12 @@ def test_relayouts_are_what_the_algebra_says(dims: dict[str, int], tmp_path: Pat
     assert min(found) > 0
 
 
+def load_in_jax(folder: str) -> None:
+    from tests.mesh import saving_programs  # which imports JAX
+
+    saving_programs.load_from_torch(folder)
+
+
 def compare_all(dims: dict[str, int], most: int) -> int:
     return sum(torch_programs.compare_operation(dims, name, most) for name in torch_programs.OPERATIONS)
 
@@ -54,3 +62,5 @@ def test_values_and_variables(dims: dict[str, int], program: str, tmp_path: Path
 def test_saved_models(tmp_path: Path) -> None:
     meshes = [{"x": 4}, {"x": 2, "y": 2}, {"x": 1, "y": 4}]
     run_program(torch_programs.save_everywhere, {"x": 4}, tmp_path, str(tmp_path), meshes)
+    pytest.importorskip("jax", reason="needs JAX: pip install 'hocket[jax]'")
+    hocket.get(hocket.remote(load_in_jax).remote(str(tmp_path)), timeout=120)
