@@ -105,23 +105,31 @@ def save(tree: Any, path: StrPath) -> Path:
         if backend.get_process() == 0:  # before any process writes
             old = _list_old(target)
             target.mkdir(parents=True, exist_ok=True)
-    try:
-        with _agreed(backend) as found:
-            for device, arrays in files.items():
-                written.append(target / f"{number}-{device}.safetensors")
-                writer.save_file(arrays, written[-1])
-                _sync(written[-1])
-            found[:] = [(values, {file.name: _digest(file) for file in written})]
-        with _agreed(backend):
-            if backend.get_process() == 0:
+    with _removed_after_failure(written), _agreed(backend) as found:
+        for device, arrays in files.items():
+            written.append(target / f"{number}-{device}.safetensors")
+            writer.save_file(arrays, written[-1])
+            _sync(written[-1])
+        found[:] = [(values, {file.name: _digest(file) for file in written})]
+    with _agreed(backend):  # from here on only process 0 knows whether the manifest names the files
+        if backend.get_process() == 0:
+            with _removed_after_failure(written):
                 _write_manifest(target, number, _join(found, number))
+            _sync(target)
+            for file in old:
+                file.unlink(missing_ok=True)
+    return target
+
+
+@contextlib.contextmanager
+def _removed_after_failure(files: list[Path]) -> Iterator[None]:
+    """Remove files if something in the block raises."""
+    try:
+        yield
     except BaseException:
-        for file in written:
+        for file in files:
             file.unlink(missing_ok=True)
         raise
-    for file in old:
-        file.unlink(missing_ok=True)
-    return target
 
 
 @contextlib.contextmanager
@@ -162,14 +170,11 @@ def _join(found: Sequence[tuple[Any, dict[str, str]]], number: str) -> dict[str,
 
 def _write_manifest(target: Path, number: str, manifest: Mapping[str, Any]) -> None:
     beside = target / f"{MANIFEST}.{number}"
-    try:
+    with _removed_after_failure([beside]):
         beside.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         _sync(beside)
+        _sync(target)  # the files that it names
         beside.replace(target / MANIFEST)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    _sync(target)
 
 
 def export(tree: Any, path: StrPath) -> Path:
@@ -198,13 +203,10 @@ def export(tree: Any, path: StrPath) -> Path:
     with _agreed(backend):
         if backend.get_process() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
-            try:
+            with _removed_after_failure([beside]):
                 _import_safetensors("safetensors.numpy").save_file(arrays, beside)
                 _sync(beside)
                 beside.replace(target)
-            except BaseException:
-                beside.unlink(missing_ok=True)
-                raise
     return target
 
 
