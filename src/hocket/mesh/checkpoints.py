@@ -140,14 +140,12 @@ def _agreed(backend: contract.Backend) -> Iterator[list[Any]]:
         A list: what a process has put there in the block, and after the block what all have.
     """
     found: list[Any] = []
-    error: BaseException | None = None
     try:
         yield found
-    except Exception as raised:  # noqa: BLE001 (the other processes wait to hear of it)
-        error = raised
-    told = backend.gather_objects((None if error is None else texts.describe(error), found))
-    if error is not None:
-        raise error
+    except BaseException as error:
+        backend.gather_objects((texts.describe(error), []))
+        raise
+    told = backend.gather_objects((None, found))
     failed = next((number for number, (text, _) in enumerate(told) if text is not None), None)
     if failed is not None:
         raise RuntimeError(f"The checkpoint was not saved, since process {failed} could not: {told[failed][0]}")

@@ -90,12 +90,19 @@ class RankStates(Generic[S]):
         state = self._states[session] = self._build(session, strategy, name)
         try:
             yield
-        except BaseException as error:
+        except BaseException:
             self._states.pop(session, None)
-            try:
+            with contextlib.ExitStack() as stack:
+                stack.push(lambda _, second, __: _note(error, second))
                 state.close()
-            except Exception as second:  # noqa: BLE001 (the first error is the one to raise)
-                error.add_note(f"The strategy could not be closed then: {texts.describe(second)}")
             raise
         self._states.pop(session, None)
         state.close()
+
+
+def _note(error: BaseException, second: BaseException | None) -> bool:
+    """Have an error tell of another one, which it caused; return whether that is enough said of it."""
+    if not isinstance(second, Exception):
+        return False
+    error.add_note(f"The strategy could not be closed then: {texts.describe(second)}")
+    return True
