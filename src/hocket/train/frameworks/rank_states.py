@@ -9,6 +9,7 @@ A trainer's rank has its state before the training function runs (`RankStates.us
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, Protocol, TypeVar, final
@@ -90,17 +91,17 @@ class RankStates(Generic[S]):
         state = self._states[session] = self._build(session, strategy, name)
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._states.pop(session, None)
             with contextlib.ExitStack() as stack:
-                stack.push(lambda _, second, __: _note(error, second))
+                stack.push(functools.partial(_note, error))
                 state.close()
             raise
         self._states.pop(session, None)
         state.close()
 
 
-def _note(error: BaseException, second: BaseException | None) -> bool:
+def _note(error: BaseException, _: object, second: BaseException | None, __: object) -> bool:
     """Have an error tell of another one, which it caused; return whether that is enough said of it."""
     if not isinstance(second, Exception):
         return False
