@@ -3,8 +3,8 @@
 - ``<save>-<n>.safetensors``: the parts that device ``n`` has and no device before it. A part that several devices have
   is written once.
 - ``manifest.json``: for each value its shape, its dtype and where each part lies; each file's digest. It is replaced
-  last and at once, so whoever reads finds this checkpoint or the one before, and files that it does not name are what
-  an interrupted save has left; the next one removes them.
+  last, by a rename, so a reader finds this checkpoint or the one before. Files that it does not name are what an
+  interrupted save has left; the next save removes them.
 
 A value is put together of the parts that a device needs, and no others are read. `export` writes one ordinary file of
 safetensors instead.

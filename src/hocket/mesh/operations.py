@@ -39,7 +39,8 @@ def create_mesh(
         devices: What the devices are called. Default: as many of the type as the mesh has places.
         device_type: Which devices, if none are named. On a processor they are virtual: in a program in which nothing
             has used JAX yet there are then as many as the mesh has places.
-        framework: Which one computes: ``"jax"``. Default: one that is imported.
+        framework: Which one computes: ``"jax"``, or ``"torch"``, whose devices are the ranks of a process group.
+            Default: one that is imported.
 
     Raises:
         ValueError: There are fewer devices, or a size is wrong.

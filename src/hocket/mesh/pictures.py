@@ -76,7 +76,7 @@ def _lay_out(layout: layouts.Layout, shape: tuple[int, ...]) -> _Grid:
     cut = [dim for dim in range(layout.rank) if layout.num_shards(dim) > 1]
     down, across = cut[:1], cut[1:]
     if len(cut) < 2:
-        down, across = ([0], [max(1, *cut, 1)]) if layout.rank > 1 else ([*range(layout.rank)], [])
+        down, across = ([0], [max([1, *cut])]) if layout.rank > 1 else ([*range(layout.rank)], [])
     names = [(_name_part(place, down), _name_part(place, across)) for place in places]
     cells: dict[tuple[str, str], list[int]] = {}
     for number, name in enumerate(names):

@@ -97,9 +97,11 @@ class ServerNodes:
         book = memory.MemoryRef("", "", 0)  # that nobody has
         asked = [handle.list_specs.remote(book) for handle in self._actors]
         try:
-            api.get(asked)
+            api.get(asked, timeout=_ASK_SECONDS)
         except exceptions.ActorError:
             return True
+        except exceptions.GetTimeoutError:  # it is stopped, or busy: it lives
+            return False
         return False
 
     def close(self) -> None:
@@ -111,6 +113,9 @@ class ServerNodes:
 
 
 _BOOK_SECONDS: Final = 600.0
+
+_ASK_SECONDS: Final = 10.0
+"""How long an owner may take to answer: milliseconds, unless it is stopped. A guess."""
 
 
 def _pin(node: str) -> dict[str, object]:

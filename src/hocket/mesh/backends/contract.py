@@ -6,7 +6,7 @@ import abc
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy.typing as npt
 
@@ -14,6 +14,10 @@ from hocket.mesh import layouts, meshes, tensors
 
 MODULES = {"jax": "hocket.mesh.backends.jax", "torch": "hocket.mesh.backends.torch"}
 """By the name of a framework: the module whose ``BACKEND`` it is."""
+
+
+StepOfValues: TypeAlias = Callable[..., tuple[Any, list[tensors.DTensor]]]
+"""A function of a list of values, arguments and keyword arguments; returns something, and as many values."""
 
 
 class Backend(abc.ABC):
@@ -99,19 +103,13 @@ class Backend(abc.ABC):
         """Return a scalar function of values, and its gradient by each of them."""
 
     @abc.abstractmethod
-    def compile(
-        self,
-        function: Callable[..., tuple[Any, list[tensors.DTensor]]],
-        outcome: Sequence[layouts.Layout],
-        *,
-        donate: bool,
-    ) -> Callable[..., tuple[Any, list[tensors.DTensor]]]:
-        """Compile a function of a list of values, arguments and keyword arguments.
+    def compile(self, function: StepOfValues, outcome: Sequence[layouts.Layout], *, donate: bool) -> StepOfValues:
+        """Compile a step.
 
         Args:
-            function: Returns something, and as many values as it was given.
-            outcome: The layouts of the latter.
-            donate: Whether the memory of the values may be used for those.
+            function: The step.
+            outcome: The layouts of the values that it returns.
+            donate: Whether the memory of the values that it takes may be used for those.
         """
 
     @abc.abstractmethod

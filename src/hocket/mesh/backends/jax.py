@@ -379,12 +379,8 @@ class JaxBackend(contract.Backend):
         return found, list(slopes)
 
     def compile(
-        self,
-        function: Callable[..., tuple[Any, list[tensors.DTensor]]],
-        outcome: Sequence[layouts.Layout],
-        *,
-        donate: bool,
-    ) -> Callable[..., tuple[Any, list[tensors.DTensor]]]:
+        self, function: contract.StepOfValues, outcome: Sequence[layouts.Layout], *, donate: bool
+    ) -> contract.StepOfValues:
         def constrain(values: list[tensors.DTensor], args: Any, kwargs: Any) -> tuple[Any, list[tensors.DTensor]]:
             result, made = function(values, args, kwargs)
             return result, [self._constrain(_open(one), layout) for one, layout in zip(made, outcome, strict=True)]

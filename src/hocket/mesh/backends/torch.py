@@ -169,18 +169,23 @@ def get_device_mesh(mesh: meshes.Mesh) -> device_mesh.DeviceMesh:
     Raises:
         RuntimeError: There is no process group.
     """
-    group = dist.group.WORLD
-    if group is None:
-        raise RuntimeError(
-            "A mesh on PyTorch needs a process group. Make it in a training function of TorchTrainer, or after "
-            "torch.distributed.init_process_group()."
-        )
+    group = _get_world()
     known = _device_meshes.get(mesh)
     if known is None or known[0]() is not group:
         ranks = [int(name.removeprefix(_PLACES.format(""))) for name in mesh.devices]
         made = device_mesh.DeviceMesh("cpu", torch.tensor(ranks).reshape(mesh.shape()), mesh_dim_names=mesh.dim_names)
         known = _device_meshes[mesh] = (weakref.ref(group), made)
     return known[1]
+
+
+def _get_world() -> Any:
+    group = dist.group.WORLD
+    if group is None:
+        raise RuntimeError(
+            "A mesh on PyTorch needs a process group. Make it in a training function of TorchTrainer, or after "
+            "torch.distributed.init_process_group(); or write create_mesh(..., framework='jax')."
+        )
+    return group
 
 
 def _get_number(mesh: meshes.Mesh) -> int:
@@ -304,11 +309,7 @@ class TorchBackend(contract.Backend):
     def list_devices(self, device_type: str, count: int | None) -> list[str]:
         if device_type.lower() != "cpu":
             raise ValueError(f"device_type must be 'CPU' with PyTorch so far, but received {device_type!r}.")
-        if not dist.is_initialized():
-            raise RuntimeError(
-                "A mesh on PyTorch needs a process group. Make it in a training function of TorchTrainer, or after "
-                "torch.distributed.init_process_group()."
-            )
+        _get_world()
         return [_PLACES.format(rank) for rank in range(dist.get_world_size())]
 
     def check_mesh(self, mesh: meshes.Mesh) -> None:
@@ -387,17 +388,13 @@ class TorchBackend(contract.Backend):
         slopes = torch.autograd.grad(native, leaves)
         wrapped = [wrap(slope, value.layout.mesh) for slope, value in zip(slopes, values, strict=True)]
         value = wrap(native.detach(), values[0].layout.mesh)
-        if isinstance(value, TorchTensor):  # every rank shall read the scalar
+        if isinstance(value, TorchTensor):  # so that every rank can read the scalar
             value = self.relayout(value, value.layout.with_partial(()))
         return value, wrapped
 
     def compile(
-        self,
-        function: Callable[..., tuple[Any, list[tensors.DTensor]]],
-        outcome: Sequence[layouts.Layout],
-        *,
-        donate: bool,
-    ) -> Callable[..., tuple[Any, list[tensors.DTensor]]]:
+        self, function: contract.StepOfValues, outcome: Sequence[layouts.Layout], *, donate: bool
+    ) -> contract.StepOfValues:
         return function  # torch computes as it goes
 
     def register_variable(self, kind: type[Any]) -> None:

@@ -137,7 +137,8 @@ class AttemptMonitor:
             try:
                 self._read_return(rank)
             except errors.WorkerGroupError:
-                self._intake.take(rank, _list_reports(batch), has_ended=False)
+                with contextlib.suppress(Exception):  # its reports do not fit: its own error is the one
+                    self._intake.take(rank, _list_reports(batch), has_ended=False)
                 raise
         else:
             self._ask_reports(rank)
@@ -198,6 +199,7 @@ class AttemptMonitor:
         if not (has_died and failures.is_death(failed[rank]) and may_restart):
             raise error
         self._loop.forget(rank)
+        self._ended.discard(rank)
         self._restarts[rank] += 1
         _log.warning(
             "%s\n\nIts process is started again, for the %d. time.", texts.escape(str(error)), self._restarts[rank]

@@ -2,8 +2,8 @@
 
 Waits in a collective end by themselves (`hocket.collective`). These do not: a rank that is stopped, waits for a lock,
 or just takes long, is alive. So the driver says whom the others wait for and where that one is, and gives up in the
-end. The same goes for a framework whose own collectives wait for ranks that have ended, and for ranks of the driver's
-machine whose processes are stopped: whoever waits for them need not say so.
+end. The same goes for a framework whose own collectives wait for ranks that have ended, and for stopped processes of
+ranks on the driver's machine, also where no other rank waits for them.
 """
 
 from __future__ import annotations

@@ -146,4 +146,4 @@ def _from_plain(array: Array, dtype: str) -> object:
     kind = jnp.dtype(dtype)
     typed = array if array.dtype == kind else array.view(kind)
     made = jnp.asarray(typed)
-    return made if made.dtype == kind else typed  # JAX has 64 bits only if it is told: they stay numpy's
+    return made if made.dtype == kind else typed  # without jax_enable_x64 JAX has no 64 bits: such leaves stay numpy's
