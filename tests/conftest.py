@@ -160,7 +160,9 @@ def shared_ray() -> Iterator[SharedRay]:
 
 
 @contextlib.contextmanager
-def open_session(engine: str, shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
+def open_session(
+    engine: str, shared_ray: SharedRay, num_cpus: int = SESSION_CPUS
+) -> Iterator[hocket.SessionContext]:
     """Open a session and check that it leaves nothing behind.
 
     On a shared Ray that is not so: Ray keeps processes, threads and descriptors.
@@ -170,7 +172,7 @@ def open_session(engine: str, shared_ray: SharedRay) -> Iterator[hocket.SessionC
             yield context
         return
     before = Leftovers.look()
-    with hocket.init(num_cpus=SESSION_CPUS, engine=engine) as context:
+    with hocket.init(num_cpus=num_cpus, engine=engine) as context:
         yield context
     assert before.list_new() == []
 
@@ -183,11 +185,18 @@ def session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
 
 
 @pytest.fixture(scope="module")
-def shared_session(shared_ray: SharedRay) -> Iterator[hocket.SessionContext]:
-    """One session on two CPUs for all tests of a module, that leaves nothing behind: to start one takes longer than
-    most tests, and its workers have imported already what the tests before needed.
+def session_cpus() -> int:
+    """How many CPUs the module's shared session has, and so how many workers stay when they have nothing to do. Tests
+    of more ranks than these would start processes, and import a framework, each time: a folder overrides it."""
+    return SESSION_CPUS
+
+
+@pytest.fixture(scope="module")
+def shared_session(shared_ray: SharedRay, session_cpus: int) -> Iterator[hocket.SessionContext]:
+    """One session for all tests of a module, on two CPUs if nothing else is said, that leaves nothing behind: to start
+    one takes longer than most tests, and its workers have imported already what the tests before needed.
     """
-    with open_session(ENGINE, shared_ray) as context:
+    with open_session(ENGINE, shared_ray, session_cpus) as context:
         yield context
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from tests.collective.conftest import MOST_RANKS
 from tests.collective.test_host_group import Folder
 
 import hocket
@@ -92,7 +93,7 @@ def shared_session(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     """One session for all tests of a class: its workers import a framework once."""
     before = Leftovers.look()
     request.cls.folder = tmp_path_factory.mktemp("groups")
-    with hocket.init(num_cpus=2):
+    with hocket.init(num_cpus=MOST_RANKS):
         yield
     assert before.list_new() == []
 
@@ -112,7 +113,7 @@ class InProcesses(CollectiveContract):
 @pytest.mark.about_local("memory that the processes of one machine share")
 class TestWorldOnOneMachine(InProcesses):
     def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
-        task, path = hocket.remote(num_cpus=0.25, max_retries=0)(run_in_world), self.make_folder()
+        task, path = hocket.remote(max_retries=0)(run_in_world), self.make_folder()
         return collect([task.remote(function, args, path, rank, [[*range(size)]], None) for rank in range(size)])
 
 
@@ -128,7 +129,7 @@ class TestWorldOnTwoMachines(InProcesses):
         return [host for host in ([*range(0, size, 2)], [*range(1, size, 2)]) if host]
 
     def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
-        task, path = hocket.remote(num_cpus=0.25, max_retries=0)(run_in_world), self.make_folder()
+        task, path = hocket.remote(max_retries=0)(run_in_world), self.make_folder()
         hosts = self.list_hosts(size)
         exchange = collective_world.start_actor(len(hosts)) if hosts[1:] else None
         return collect([task.remote(function, args, path, rank, hosts, exchange) for rank in range(size)])
@@ -191,7 +192,7 @@ class TestTorchOnHocket(InProcesses):
     }
 
     def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
-        task, path = hocket.remote(num_cpus=0.25, max_retries=0)(run_in_torch), self.make_folder()
+        task, path = hocket.remote(max_retries=0)(run_in_torch), self.make_folder()
         return collect([task.remote(function, args, path, rank, size, self.backend) for rank in range(size)])
 
 

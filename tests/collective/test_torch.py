@@ -42,7 +42,7 @@ def run_rank(body: Body, path: str, rank: int, size: int, timeout_s: float) -> A
 
 def run(body: Body, size: int, folder: Path, timeout_s: float = 60.0) -> list[Any]:
     """Run a body in so many ranks; return what they return."""
-    rank_task = hocket.remote(num_cpus=0.25, max_retries=0)(run_rank)
+    rank_task = hocket.remote(max_retries=0)(run_rank)
     path = str(folder / f"store-{size}-{os.urandom(4).hex()}")
     found: list[Any] = hocket.get([rank_task.remote(body, path, rank, size, timeout_s) for rank in range(size)])
     return found

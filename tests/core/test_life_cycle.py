@@ -326,8 +326,8 @@ def test_threads_that_use_a_session_hear_of_its_end() -> None:
         begun.release()
         try:
             while True:
-                hocket.get(refs if number % 2 else hocket.put(number))
-                hocket.core.session.get_open_engine()
+                engine = hocket.core.session.get_open_engine()  # hocket.put() would open the next session
+                hocket.get(refs if number % 2 else engine.put(number))
         except BaseException as error:  # noqa: BLE001 (the test looks at it)
             errors.append(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +56,17 @@ def without() -> Any:
 
 class Call:
     def __call__(self) -> Any:
+        return self.build()
+
+    def build(self) -> Any:
         return torch.optim.SGD
+
+    def rest(self) -> None:
+        pass
+
+
+def call(given: Any) -> Any:
+    return given()
 
 
 @pytest.mark.parametrize(
@@ -68,12 +79,17 @@ class Call:
         in_inner_function,
         by_closure(),
         hosting.add_strategy(by_class, AllReduce(), framework.FRAMEWORK.use_strategy),
+        Call(),
+        Call().rest,
+        functools.partial(by_class, 1),
+        functools.partial(call, Call()),
+        hosting.add_strategy(functools.partial(call, given=by_class), None, framework.FRAMEWORK.use_strategy),
     ],
 )
 def test_what_names_an_optimizer(function: Callable[..., Any]) -> None:
     assert mentions.finds(function, "torch.optim")
 
 
-@pytest.mark.parametrize("function", [without, before_its_cell_is_filled(), Call(), print])
+@pytest.mark.parametrize("function", [without, before_its_cell_is_filled(), functools.partial(call, torch.ones(3)), print, int, None])
 def test_what_names_none_that_can_be_seen(function: Callable[..., Any]) -> None:
     assert not mentions.finds(function, "torch.optim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ def finds(function: Callable[..., object], module: str) -> bool:
     """Tell whether a function, or one of the same module that it names, names a module or something from it.
 
     Args:
-        function: Where to begin. What has no code of its own, such as an object that can be called, names nothing.
+        function: Where to begin: a function, a method, an object that can be called, or a `functools.partial`, which
+            stands for its function and its arguments. Of an object the functions of its class are read.
         module: Its full name; what is attached to `torch` as ``optim`` is ``"torch.optim"``.
 
     Example:
@@ -27,16 +29,31 @@ def finds(function: Callable[..., object], module: str) -> bool:
         >>> mentions.finds(step, "torch.optim"), mentions.finds(step, "torch.fft")
         (True, False)
     """
-    row: list[Any] = [inspect.unwrap(function)]
-    for found in row:  # it grows
-        if not isinstance(found, types.FunctionType) or len(row) > FUNCTIONS_READ:
-            continue
+    row = [found for found in _open(function) if isinstance(found, types.FunctionType)]
+    for number, found in enumerate(row):  # it grows
+        if number == FUNCTIONS_READ:
+            break
         names = {name for code in _walk(found.__code__) for name in code.co_names}
         values = [*map(found.__globals__.get, names), *_open_cells(found)]
         if module.rpartition(".")[2] in names or any(_is_from(value, module) for value in values):
             return True
-        row += [value for value in values if _is_from(value, found.__module__) and not any(value is one for one in row)]
+        called = (value for value in values if isinstance(value, types.FunctionType))
+        row += [value for value in called if _is_from(value, found.__module__) and not any(value is one for one in row)]
     return False
+
+
+def _open(given: object) -> Iterator[object]:
+    """Give the functions that an object stands for."""
+    found = inspect.unwrap(given) if callable(given) else given
+    if isinstance(found, functools.partial):
+        for part in (found.func, *found.args, *found.keywords.values()):
+            yield from _open(part)
+    elif isinstance(found, types.FunctionType):
+        yield found
+    elif isinstance(found, types.MethodType):
+        yield from (found.__func__, *vars(type(found.__self__)).values())
+    else:
+        yield from vars(type(found)).values()
 
 
 def _is_from(value: object, module: str) -> bool:
