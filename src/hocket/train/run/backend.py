@@ -129,9 +129,9 @@ class BackendConfig:
         """Return what the ranks will import when they run a training function, and can be imported before their
         processes fork.
 
-        It is then loaded once on a machine, not once in each rank. Default: nothing.
+        It is then loaded once on a machine, not once in each rank. Default: what ranks import of Hocket.
         """
-        return ()
+        return ("hocket.train",)
 
     def list_roles(self, scaling: configs.ScalingConfig) -> Sequence[roles.Role]:
         """Return what each rank is, if they are not alike, those that report first: as many as the group then has.
