@@ -159,6 +159,10 @@ def disturb():
         if {local}:
             raise
         caught += 1  # the alarm found the constructor at work, in this process
+    except hocket.exceptions.TaskError as error:
+        if "Stop" not in type(error.cause).__name__:
+            raise
+        caught += 1  # an alarm of `alarm` found the task after it in its worker
 
 until = time.monotonic() + {seconds}
 sessions = 0

@@ -29,6 +29,10 @@ from hocket.mesh.relayouts import Kind
 
 _PLACES: Final = "rank:{}"
 
+_all_gather: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter: Final[Callable[..., Any]] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+"""torch 2.13 has given them other names, and warns of the old ones."""
+
 
 @final
 class TorchTensor(tensors.DTensor):
@@ -225,7 +229,7 @@ def _spread(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -
 def _gather(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
     size = layout.mesh.dim_size(step.axis)
     found = local.new_empty((size * local.shape[0] if local.ndim else size, *local.shape[1:]))
-    dist.all_gather_into_tensor(found, local.contiguous(), group=_get_group(step, layout))
+    _all_gather(found, local.contiguous(), group=_get_group(step, layout))
     return found if step.dim == 0 else torch.cat(found.chunk(size, 0), step.dim)
 
 
@@ -245,7 +249,7 @@ def _sum(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> t
 def _sum_parts(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
     parts = local.chunk(layout.mesh.dim_size(step.axis), step.dim)
     found = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
-    dist.reduce_scatter_tensor(
+    _reduce_scatter(
         found, torch.stack(parts).flatten(0, 1) if local.ndim else torch.stack(parts), group=_get_group(step, layout)
     )
     return found
