@@ -160,9 +160,7 @@ def shared_ray() -> Iterator[SharedRay]:
 
 
 @contextlib.contextmanager
-def open_session(
-    engine: str, shared_ray: SharedRay, num_cpus: int = SESSION_CPUS
-) -> Iterator[hocket.SessionContext]:
+def open_session(engine: str, shared_ray: SharedRay, num_cpus: int = SESSION_CPUS) -> Iterator[hocket.SessionContext]:
     """Open a session and check that it leaves nothing behind.
 
     On a shared Ray that is not so: Ray keeps processes, threads and descriptors.

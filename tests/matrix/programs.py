@@ -57,8 +57,8 @@ def train_torch(config: dict[str, Any]) -> dict[str, Any]:
     from hocket.train import torch as adapter
 
     rows, labels = make_data()
-    whole = data.TensorDataset(torch.from_numpy(rows), torch.from_numpy(labels))
-    loader = adapter.prepare_data_loader(data.DataLoader(whole, batch_size=BATCH, shuffle=True))
+    examples = data.TensorDataset(torch.from_numpy(rows), torch.from_numpy(labels))
+    loader = adapter.prepare_data_loader(data.DataLoader(examples, batch_size=BATCH, shuffle=True))
     model = adapter.prepare_model(torch.nn.Linear(FEATURES, CLASSES))
     inner: Any = getattr(model, "module", model)
     optimizer = adapter.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.5))
@@ -78,11 +78,12 @@ def train_torch(config: dict[str, Any]) -> dict[str, Any]:
         train.collective.barrier()  # on servers the others may still push
         adapter.synchronize()
         with tempfile.TemporaryDirectory() as folder:
-            weights = {"kernel": inner.weight.detach().numpy().T, "bias": inner.bias.detach().numpy()}
+            whole = [value.full_tensor() if hasattr(value, "full_tensor") else value for value in inner.parameters()]
+            weights = {"kernel": whole[0].detach().numpy().T, "bias": whole[1].detach().numpy()}
             np.savez(Path(folder, "weights.npz"), **weights)
             train.report({"epoch": epoch}, train.Checkpoint(folder))
     accuracy = adapter.GlobalMean()
-    held = adapter.prepare_data_loader(data.DataLoader(whole, batch_size=BATCH), name="held")
+    held = adapter.prepare_data_loader(data.DataLoader(examples, batch_size=BATCH), name="held")
     for batch, targets in held:
         accuracy.add(model(batch).argmax(1) == targets, held.weights)
     return {"accuracy": accuracy.compute(), "kernel": weights["kernel"].copy(), "bias": weights["bias"].copy()}

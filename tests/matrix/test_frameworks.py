@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hocket import train
-from hocket.train.strategies import AllReduce, LocalSGD, ParameterServer
+from hocket.train.strategies import AllReduce, LocalSGD, ParameterServer, Sharded
 from tests import conftest
 from tests.matrix import programs
 
@@ -31,9 +31,14 @@ FRAMEWORKS = {
     "numpy (a framework of the tests)": ("", "NumpyTrainer", programs.train_numpy, {}),
 }
 
-STRATEGIES = {"AllReduce": AllReduce(), "LocalSGD": LocalSGD(3), "ParameterServer": ParameterServer(2)}
+STRATEGIES = {
+    "AllReduce": AllReduce(),
+    "LocalSGD": LocalSGD(3),
+    "ParameterServer": ParameterServer(2),
+    "Sharded": Sharded(mesh={"data": 2}, shard_along=["data"]),
+}
 
-REASONS = {
+REASONS: dict[tuple[str, str | None, str | None], str] = {
     (
         "TensorFlow with tf-keras",
         "LocalSGD",
@@ -52,6 +57,11 @@ REASONS = {
         None,
         "exact evaluation",
     ): "MultiWorkerMirroredStrategy evaluates in its own way; use Keras 3",
+    **{
+        (framework, "Sharded", None): "It cuts PyTorch's modules so far"
+        for framework in FRAMEWORKS
+        if framework != "PyTorch"
+    },
 }
 """What a framework does not do, and why: by framework, strategy and feature. None stands for all."""
 

@@ -25,6 +25,11 @@ pytestmark = [
 MESHES = [{"x": 1}, {"x": 2}, {"x": 4}, {"x": 2, "y": 2}]
 
 
+@pytest.fixture(scope="module")
+def session_cpus() -> int:
+    return 4
+
+
 def run_program(program: Callable[..., Any], dims: dict[str, int], path: Path, *args: Any) -> list[Any]:
     size = 1
     for count in dims.values():

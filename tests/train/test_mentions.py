@@ -90,6 +90,8 @@ def test_what_names_an_optimizer(function: Callable[..., Any]) -> None:
     assert mentions.finds(function, "torch.optim")
 
 
-@pytest.mark.parametrize("function", [without, before_its_cell_is_filled(), functools.partial(call, torch.ones(3)), print, int, None])
+@pytest.mark.parametrize(
+    "function", [without, before_its_cell_is_filled(), functools.partial(call, torch.ones(3)), print, int, None]
+)
 def test_what_names_none_that_can_be_seen(function: Callable[..., Any]) -> None:
     assert not mentions.finds(function, "torch.optim")

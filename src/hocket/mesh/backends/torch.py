@@ -104,6 +104,18 @@ def wrap(value: Any, mesh: meshes.Mesh) -> Any:
     return TorchTensor(value, read_placements(value.placements, value.ndim, mesh))
 
 
+def adopt(native: torch_tensor.DTensor) -> TorchTensor:
+    """Return torch's ``DTensor``, on whatever mesh, as ours."""
+    device_mesh = native.device_mesh
+    names = device_mesh.mesh_dim_names or [f"dim_{number}" for number in range(device_mesh.ndim)]
+    places = [_PLACES.format(rank) for rank in device_mesh.mesh.flatten().tolist()]
+    dims = list(zip(names, device_mesh.mesh.shape, strict=True))
+    mesh = meshes.Mesh(dims, devices=places, framework="torch")
+    _device_meshes.setdefault(mesh, (weakref.ref(_get_world()), device_mesh))
+    found: TorchTensor = wrap(native.detach(), mesh)
+    return found
+
+
 def _find_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return tensors.find_dtype(str(dtype).removeprefix("torch."))
 
@@ -420,7 +432,7 @@ def _take_apart(tree: Any, path: str, named: list[tuple[str, Any]]) -> Callable[
         several = [_take_apart(value, f"{prefix}{number}", named) for number, value in enumerate(tree)]
         kind = type(tree)
         return lambda values: kind([build(values) for build in several])
-    named.append((path, tree))
+    named.append((path, adopt(tree) if isinstance(tree, torch_tensor.DTensor) else tree))
     return next
 
 

@@ -88,6 +88,7 @@ class RankStates(Generic[S]):
         """Have the calling rank use a strategy, for the duration of a block."""
         name = f"{self._framework}'s trainer"
         session = worker_session.get_session(name)
+        session.batch_part = strategy.locate_batch(session.info.rank, session.info.world_size)
         state = self._states[session] = self._build(session, strategy, name)
         try:
             yield

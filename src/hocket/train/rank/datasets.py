@@ -194,7 +194,7 @@ def get_dataset_shard(dataset_name: str | None = None) -> shard.DataIterator:
 
 def _open(session: worker_session.WorkerSession, name: str, supply: Supply) -> shard.DataIterator:
     info = session.info
-    rank, world_size = (info.rank, info.world_size) if supply.is_split else (0, 1)
+    rank, world_size = session.batch_part if supply.is_split else (0, 1)
     known = f"dataset {name}"  # loaders may have the same name
     return shard.DataIterator(
         supply.source,

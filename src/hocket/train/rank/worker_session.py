@@ -61,6 +61,8 @@ class WorkerSession:
         checkpoint_cache: cache.CheckpointCache | None = None,
     ) -> None:
         self.info = info
+        self.batch_part = info.rank, info.world_size
+        """Which part of each step's rows this rank's loaders give, and of how many. A strategy may say so."""
         self._pid = os.getpid()
         self.classic: ClassicSession | None = None
         """What takes reports and checkpoints instead, in a rank of the trainer of 2022."""

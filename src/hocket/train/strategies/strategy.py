@@ -91,6 +91,16 @@ class Strategy:
     hosted_by: ClassVar[str] = ""
     """The module that registers the strategy's host, if it has one. It is imported when a run needs it."""
 
+    def locate_batch(self, rank: int, world_size: int) -> tuple[int, int]:
+        """Return which part of each step's rows a rank computes with, and of how many parts. Default: each has its own.
+
+        Loaders ask it. Ranks of one part get the same rows.
+
+        Raises:
+            ValueError: The strategy is for another number of ranks.
+        """
+        return rank, world_size
+
     def open(self, ranks: Ranks) -> StrategyRuntime | NativeStrategy:
         """Begin in one rank, for one model. Called before its training function computes; no collectives yet.
 

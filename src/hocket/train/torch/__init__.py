@@ -32,4 +32,5 @@ from hocket.train.strategies import Nesterov as Nesterov
 from hocket.train.strategies import ParameterServer as ParameterServer
 from hocket.train.strategies import PowerSGD as PowerSGD
 from hocket.train.strategies import Ranks as Ranks
+from hocket.train.strategies import Sharded as Sharded
 from hocket.train.strategies import Strategy as Strategy

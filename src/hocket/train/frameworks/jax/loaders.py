@@ -74,13 +74,12 @@ def prepare_arrays(
         [([0.0, 1.0, 2.0, 3.0], [1.0, 1.0, 1.0, 1.0]), ([4.0, 4.0, 4.0, 4.0], [4.0, 0.0, 0.0, 0.0])]
     """
     session = worker_session.get_session("jax.prepare_arrays")
-    info = session.info
     leaves, values, structure = trees.list_leaves(arrays, "prepare_arrays")
     num_rows = _count_rows(leaves)
     if batch_size < 1:
         raise ValueError(f"batch_size must be 1 row or more, but received {batch_size!r}. 32 is usual.")
     cursor = loader_module.build_cursor(
-        "The arrays", num_rows, batch_size, info.rank, info.world_size, seed=seed, shuffle=shuffle, drop_last=drop_last
+        "The arrays", num_rows, batch_size, *session.batch_part, seed=seed, shuffle=shuffle, drop_last=drop_last
     )
     if resume:
         session.follow(cursor, name, "prepare_arrays")

@@ -83,7 +83,7 @@ def prepare_arrays(
         [([0, 1], [0, 2]), ([2, 3], [4, 6]), ([4], [8])]
     """
     session = worker_session.get_session("keras.prepare_arrays")
-    info = session.info
+    part, parts = session.batch_part
     given: tuple[Any, ...] = (x,) if y is None else (x, y)
     if sample_weight is not None:
         if y is None:
@@ -91,13 +91,13 @@ def prepare_arrays(
         given = (x, y, sample_weight)
     arrays = _without_lists(keras.tree.map_structure(_check_array, given))
     num_rows = _count_rows(arrays)
-    if num_rows < info.world_size:
+    if num_rows < parts:
         raise ValueError(
-            f"prepare_arrays() got {num_rows} rows for {info.world_size} ranks, but each needs one or more. Use fewer "
+            f"prepare_arrays() got {num_rows} rows for {parts} ranks, but each needs one or more. Use fewer "
             "ranks, or more data."
         )
     cursor = loader_module.build_cursor(
-        "The arrays", num_rows, batch_size, info.rank, info.world_size, seed=seed, shuffle=shuffle, drop_last=drop_last
+        "The arrays", num_rows, batch_size, part, parts, seed=seed, shuffle=shuffle, drop_last=drop_last
     )
     if resume:
         session.follow(cursor, name, "prepare_arrays")

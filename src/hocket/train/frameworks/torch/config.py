@@ -21,7 +21,9 @@ from torch.distributed import distributed_c10d
 
 from hocket.collective import torch as collective_torch
 from hocket.collective import turns
+from hocket.train import strategies
 from hocket.train.frameworks.torch import devices, mentions, rendezvous
+from hocket.train.frameworks.torch import strategies as torch_strategies
 from hocket.train.rank import rank_placement
 from hocket.train.run import backend, worker_group
 
@@ -58,8 +60,14 @@ class TorchConfig(backend.BackendConfig):
             )
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return torch, and its compiler if the function names an optimizer: the first step of one loads it."""
-        return (_OURS, _COMPILER) if mentions.finds(function, "torch.optim") else (_OURS,)
+        """Return torch, its compiler if the function names an optimizer (the first step of one loads it), and what
+        spreads a model if the strategy is to."""
+        needed = [_OURS]
+        if mentions.finds(function, "torch.optim"):
+            needed.append(_COMPILER)
+        if isinstance(getattr(function, "strategy", None), strategies.Sharded):
+            needed.append(torch_strategies.SHARDED)
+        return needed
 
     @contextlib.contextmanager
     def share_process(self) -> Iterator[Sequence[turns.Local]]:

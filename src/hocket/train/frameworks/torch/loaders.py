@@ -22,8 +22,8 @@ from torch.utils import data
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
 from hocket.data import loader as loader_module
-from hocket.train.frameworks.torch import devices, samplers
-from hocket.train.rank import rank_info, worker_session
+from hocket.train.frameworks.torch import devices, nested, samplers
+from hocket.train.rank import worker_session
 
 
 def prepare_data_loader(
@@ -93,20 +93,20 @@ def prepare_data_loader(
         [[0, 1, 2], [3, 4, 5], [6]]
     """
     session = worker_session.get_session("torch.prepare_data_loader")
-    info = session.info
+    part, parts = session.batch_part
     _check_loader(data_loader)
     device = devices.get_device() if move_to_device else None
     if not add_dist_sampler or isinstance(data_loader.dataset, data.IterableDataset):
-        if add_dist_sampler and info.world_size > 1 and info.rank == 0:
-            _warn_of_stream(data_loader.dataset, info.world_size)
+        if add_dist_sampler and parts > 1 and session.info.rank == 0:
+            _warn_of_stream(data_loader.dataset, parts)
         return PreparedDataLoader(data_loader, device)
     batching = samplers.read_batching(data_loader)
-    plan = samplers.find_plan(data_loader, batching, info.rank, info.world_size)
+    plan = samplers.find_plan(data_loader, batching, part, parts)
     if batching is None or plan is None:
-        if info.world_size > 1:
-            _refuse_sampler(data_loader, batching, info.world_size)
+        if parts > 1:
+            _refuse_sampler(data_loader, batching, parts)
         return PreparedDataLoader(data_loader, device)
-    cursor = _build_cursor(data_loader, batching, plan, info)
+    cursor = _build_cursor(data_loader, batching, plan, session.batch_part)
     if resume:
         session.follow(cursor, name, "prepare_data_loader")
     return PreparedDataLoader(data_loader, device, Rows(cursor, samplers.LedgerSampler(cursor, plan.rows), batching))
@@ -143,7 +143,7 @@ def _refuse_sampler(loader: data.DataLoader[Any], batching: samplers.Batching | 
 
 
 def _build_cursor(
-    loader: data.DataLoader[Any], batching: samplers.Batching, plan: samplers.Plan, info: rank_info.RankInfo
+    loader: data.DataLoader[Any], batching: samplers.Batching, plan: samplers.Plan, batch_part: tuple[int, int]
 ) -> cursor_module.Cursor:
     if not getattr(loader, "in_order", True):  # new in torch 2.6
         raise ValueError(
@@ -154,8 +154,7 @@ def _build_cursor(
         "The DataLoader",
         plan.num_rows,
         batching.batch_size,
-        info.rank,
-        info.world_size,
+        *batch_part,
         seed=plan.seed,
         shuffle=plan.shuffle,
         drop_last=batching.drop_last,
@@ -218,7 +217,10 @@ class PreparedDataLoader(loader_module.WeighedLoader, data.DataLoader[Any]):
         return self._hand_out(lambda: begun)
 
     def _move(self, batch: object) -> Any:
-        return batch if self._device is None else _move(batch, self._device)
+        if self._device is None:
+            return batch
+        device = self._device
+        return nested.map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
     @property
     def weights(self) -> torch.Tensor:
@@ -271,16 +273,3 @@ def _list_options(loader: data.DataLoader[Any], rows: Rows | None) -> dict[str, 
     if isinstance(loader.dataset, data.IterableDataset):
         return options
     return {**options, "sampler": loader.sampler}
-
-
-def _move(batch: object, device: torch.device) -> Any:
-    """Return a batch with every tensor in it on the device."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {key: _move(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_move(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(_move(value, device) for value in batch)
-    return batch

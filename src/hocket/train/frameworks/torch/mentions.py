@@ -7,7 +7,6 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
 
 FUNCTIONS_READ = 50
 """How many functions are looked into at most. A guess: it takes less than a millisecond."""

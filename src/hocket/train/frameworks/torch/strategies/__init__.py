@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -17,9 +18,19 @@ from hocket.train.frameworks.torch.strategies import all_reduce, local_sgd, on_a
 from hocket.train.frameworks.torch.strategies.strategy import Exchange as Exchange
 from hocket.train.strategies import ps_client
 
+SHARDED: Final = "hocket.train.frameworks.torch.strategies.sharded"
+"""The module of `Sharded`, which takes a second and a half to import, because of torch's: few runs need it."""
+
+
+def _open_sharded(settings: strategies.Sharded, ranks: strategies.Ranks) -> Exchange:
+    found: Exchange = importlib.import_module(SHARDED).Exchange(settings, ranks)
+    return found
+
+
 OVERRIDES: Final[Mapping[type[strategies.Strategy], Callable[[Any, strategies.Ranks], Exchange]]] = {
     strategies.AllReduce: all_reduce.Exchange,
     strategies.LocalSGD: local_sgd.Exchange,
+    strategies.Sharded: _open_sharded,
     ps_client.OpenParameterServer: parameter_server.Exchange,
 }
 """Which strategies PyTorch has a way of its own for: DistributedDataParallel's hooks, meetings on the tensors' device,

@@ -1,0 +1,288 @@
+"""`hocket.train.strategies.Sharded` in PyTorch: parameters cut over a mesh of the ranks.
+
+A parameter becomes torch's ``DTensor`` on the whole mesh: what a rank keeps of it, of its gradient and of what the
+optimizer keeps for it is its part. Around the forward pass of the layer that has it, it is replaced by what the layer
+computes with: along the batch's axes it is whole, put together by the plan of `hocket.mesh.relayouts`; its gradient
+goes the same way back, where ranks' terms are added up. If the mesh has other axes, the layer computes with a
+``DTensor`` on these, and torch propagates how results are spread. So with batch axes alone layers see plain tensors.
+
+What was put together is given up after the layer, and put together again where the backward pass needs it, as in
+Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel" (2023).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, final
+
+import torch
+from torch import nn
+from torch.distributed import tensor as torch_tensor
+from torch.distributed.tensor import experimental
+from torch.optim import optimizer as torch_optimizer
+
+from hocket import mesh as meshes
+from hocket.mesh.backends import torch as backend
+from hocket.train import strategies
+from hocket.train.frameworks.torch import nested
+from hocket.train.frameworks.torch.strategies import averaging, strategy
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """How a parameter is kept, and what layers compute with."""
+
+    stored: meshes.Layout
+    used: meshes.Layout
+    """Whole along the batch's axes."""
+    batch_dims: tuple[str, ...]
+    parts: int
+    """How many parts the batch has."""
+
+    @property
+    def is_gathered(self) -> bool:
+        return self.stored != self.used
+
+    def gather(self, local: torch.Tensor) -> torch.Tensor:
+        return backend.run_plan(local, self.stored, self.used)
+
+    def reduce(self, slope: torch.Tensor) -> torch.Tensor:
+        """Return what this rank keeps of the mean gradient over the whole batch."""
+        total = backend.run_plan(slope.contiguous(), self.used.with_partial(self.batch_dims), self.stored)
+        return total.div_(self.parts) if self.batch_dims else total
+
+
+class _Use(torch.autograd.Function):
+    """What a layer computes with, of what the rank keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor, part: _Part) -> torch.Tensor:
+        ctx.part = part
+        found = part.gather(local)
+        return found.view_as(found) if found is local else found
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.part.reduce(slopes[0]), None
+
+
+_use: Final[Callable[[torch.Tensor, _Part], torch.Tensor]] = _Use.apply
+
+
+@final
+class Exchange(strategy.Exchange):
+    """Layers are changed once; autograd does the rest."""
+
+    def __init__(self, settings: strategies.Sharded, ranks: strategies.Ranks) -> None:
+        self._settings = settings
+        self._ranks = ranks
+        self._closing = contextlib.ExitStack()
+
+    def adapt_model(
+        self, model: nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
+    ) -> nn.Module:
+        strategy.require_whole("Sharded", "parts of the model in each rank", parallel_strategy, options)
+        if self._ranks.world_size == 1:
+            return model
+        if device.type != "cpu":
+            raise ValueError(f"Sharded computes on CPUs so far, but the rank's device is {device}. Use AllReduce().")
+        if any(isinstance(parameter, torch_tensor.DTensor) for parameter in model.parameters()):
+            raise ValueError(
+                "prepare_model() received a model whose parameters are spread already. Prepare it once, as it is built."
+            )
+        averaging.copy_from_first([*model.parameters(), *model.buffers()])
+        mesh = meshes.create_mesh(self._settings.mesh, framework="torch")
+        inner = [name for name in mesh.dim_names if name not in self._settings.batch_dims]
+        inner_mesh = backend.get_device_mesh(mesh)[tuple(inner)] if inner else None
+        parts = dict(self._plan(model, mesh))
+        spread = {parameter: _spread(parameter, part) for parameter, part in parts.items()}
+        for module in model.modules():
+            own = {name: value for name, value in module._parameters.items() if value is not None}
+            if own:
+                hooks = _LayerHooks({name: parts[value] for name, value in own.items()}, inner_mesh)
+                module.register_forward_pre_hook(hooks.begin)
+                module.register_forward_hook(hooks.end, always_call=True)
+                register: Callable[..., Any] = module.register_load_state_dict_pre_hook
+                register(hooks.spread_loaded)
+                module._parameters.update({name: spread[value] for name, value in own.items()})
+        for parameter in parts:
+            parameter.data = parameter.new_empty(0)  # what still refers to it keeps no memory
+        self._refuse_steps_of(set(parts))
+        if inner:
+            _take_plain_tensors(model, inner_mesh)
+            self._closing.enter_context(experimental.implicit_replication())
+        return model
+
+    def _plan(self, model: nn.Module, mesh: meshes.Mesh) -> Iterator[tuple[nn.Parameter, _Part]]:
+        """Give how each parameter is kept."""
+        rules = meshes.LayoutMap(mesh, self._settings.layout)
+        batch_dims = tuple(name for name in mesh.dim_names if name in self._settings.batch_dims)
+        names = [name for name, _ in model.named_parameters()]
+        for rule in rules:
+            if not any(rules.matches(rule, name) for name in names):
+                raise ValueError(
+                    f"The rule {rule!r} of Sharded(layout=...) matches no parameter, so what it is for would be "
+                    f"replicated. The model has {', '.join(names[:8])}{' ...' if names[8:] else ''}."
+                )
+        parts = self._settings.locate_batch(0, mesh.size)[1]
+        for name, parameter in model.named_parameters():
+            stored = _shard_along(rules.find(name, parameter.shape), parameter.shape, self._settings.shard_along)
+            backend.list_placements(stored)  # it refuses an order that torch does not know
+            kept = [[axis for axis in axes if axis not in batch_dims] or meshes.UNSHARDED for axes in stored.axes]
+            yield parameter, _Part(stored, meshes.Layout(kept, mesh), batch_dims, parts)
+
+    def _refuse_steps_of(self, replaced: set[nn.Parameter]) -> None:
+        """Have a step of an optimizer fail that was made before the model was spread: it would train nothing."""
+        seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+        def check(stepped: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+            if stepped in seen:
+                return
+            if any(parameter in replaced for group in stepped.param_groups for parameter in group["params"]):
+                raise RuntimeError(
+                    f"This {type(stepped).__name__} has the parameters that the model had before prepare_model() "
+                    "spread them, so it would train nothing. Make the optimizer after model = prepare_model(model)."
+                )
+            seen.add(stepped)
+
+        self._closing.callback(torch_optimizer.register_optimizer_step_pre_hook(check).remove)
+
+    def close(self) -> None:
+        self._closing.close()
+
+
+def _shard_along(layout: meshes.Layout, shape: Sequence[int], names: Sequence[str]) -> meshes.Layout:
+    """Return a layout that cuts a tensor along axes as well, each in the first dim that is whole and can be cut."""
+    for name in names:
+        if any(name in axes for axes in layout.axes):
+            continue
+        size = layout.mesh.dim_size(name)
+        dim = next((dim for dim, axes in enumerate(layout.axes) if not axes and shape[dim] % size == 0), None)
+        if dim is not None and shape[dim]:
+            specs: list[Any] = [list(axes) or meshes.UNSHARDED for axes in layout.axes]
+            specs[dim] = name
+            layout = meshes.Layout(specs, layout.mesh)
+    return layout
+
+
+class _LayerHooks:
+    """Puts what a layer computes with in the place of its own parameters, while it computes.
+
+    Args:
+        parts: How its parameters are kept, by name.
+        inner: The mesh of the axes along which it computes with parts; None if there are none.
+    """
+
+    def __init__(self, parts: Mapping[str, _Part], inner: Any) -> None:
+        self._parts = parts
+        self._inner = inner
+        self._begun: list[tuple[dict[str, Any], contextlib.ExitStack]] = []  # a layer may call itself
+
+    def begin(self, module: nn.Module, args: object) -> None:
+        """Called before the layer computes."""
+        kept = {name: module._parameters[name] for name in self._parts}
+        context = contextlib.ExitStack()
+        self._begun.append((kept, context))
+        found: dict[int, tuple[_Part, Any]] = {}
+        for name, part in self._parts.items():
+            parameter: Any = kept[name]
+            value: Any = _use(parameter.to_local(), part)
+            if self._inner is not None:
+                value = self._wrap(value, part)
+            elif part.is_gathered:
+                found[value.untyped_storage().data_ptr()] = part, parameter
+            module._parameters[name] = value
+        if found:
+            context.enter_context(_gather_again(found))
+        _refresh(module)
+
+    def spread_loaded(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
+        """Called before the layer loads its parameters, which may be whole, the same in all ranks."""
+        for name, part in self._parts.items():
+            mine, value = module._parameters[name], state_dict.get(prefix + name)
+            if not isinstance(value, torch.Tensor) or isinstance(value, torch_tensor.DTensor):
+                continue
+            if mine is not None and value.shape == mine.shape:  # else torch refuses it
+                state_dict[prefix + name] = _cut(value, part)
+
+    def _wrap(self, value: torch.Tensor, part: _Part) -> torch.Tensor:
+        names = self._inner.mesh_dim_names
+        placements: list[Any] = [torch_tensor.Replicate()] * len(names)
+        for dim, axes in enumerate(part.used.axes):
+            for name in axes:
+                placements[names.index(name)] = torch_tensor.Shard(dim)
+        return torch_tensor.DTensor.from_local(value, self._inner, placements, run_check=False)
+
+    def end(self, module: nn.Module, args: object, result: object) -> None:
+        """Called after it, also if it has raised."""
+        if not self._begun:
+            return
+        kept, context = self._begun.pop()
+        module._parameters.update(kept)
+        context.close()
+        _refresh(module)
+
+
+def _take_plain_tensors(model: nn.Module, inner: Any) -> None:
+    """Have a model take plain tensors, of which each rank along the inner axes has the same, and return such."""
+    replicas = [torch_tensor.Replicate()] * inner.ndim
+
+    def take(tensor: torch.Tensor) -> torch.Tensor:
+        return torch_tensor.DTensor.from_local(tensor, inner, replicas, run_check=False)
+
+    def give(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, torch_tensor.DTensor):
+            return tensor
+        found: torch.Tensor = tensor.redistribute(placements=replicas).to_local(grad_placements=replicas)
+        return found
+
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: (nested.map_tensors(args, take), nested.map_tensors(kwargs, take)), with_kwargs=True
+    )
+    model.register_forward_hook(lambda _, args, result: nested.map_tensors(result, give))
+
+
+def _spread(parameter: nn.Parameter, part: _Part) -> nn.Parameter:
+    """Return a parameter as a DTensor."""
+    return nn.Parameter(_cut(parameter.detach().clone(), part), requires_grad=parameter.requires_grad)
+
+
+def _cut(value: torch.Tensor, part: _Part) -> torch_tensor.DTensor:
+    """Return what every rank has whole as a DTensor."""
+    whole = meshes.Layout.replicated(part.stored.mesh, value.ndim)
+    local = backend.run_plan(value.contiguous(), whole, part.stored)
+    placements = backend.list_placements(part.stored)
+    return torch_tensor.DTensor.from_local(
+        local, backend.get_device_mesh(part.stored.mesh), placements, run_check=False
+    )
+
+
+def _gather_again(found: Mapping[int, tuple[_Part, Any]]) -> contextlib.AbstractContextManager[None]:
+    """Keep nothing of gathered parameters for the backward pass, which gathers them again.
+
+    Args:
+        found: How they are kept, and the parameters, by where what was gathered lies.
+    """
+
+    def pack(tensor: torch.Tensor) -> Any:
+        known = None if isinstance(tensor, torch_tensor.DTensor) else found.get(tensor.untyped_storage().data_ptr())
+        return tensor if known is None else (known, tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    @torch.no_grad()
+    def unpack(packed: Any) -> torch.Tensor:
+        if isinstance(packed, torch.Tensor):
+            return packed
+        (part, parameter), *place = packed
+        found: torch.Tensor = part.gather(parameter.detach().to_local()).as_strided(*place)
+        return found
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
+def _refresh(module: nn.Module) -> None:
+    """Have a recurrent layer look at its parameters again, which it keeps in a list of its own."""
+    if isinstance(module, nn.RNNBase):
+        module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]

@@ -1,0 +1,119 @@
+"""Parameters and batches cut over a mesh of the ranks: data parallel, fully sharded, tensor parallel, and products.
+
+What a mesh and a layout are: `hocket.mesh`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from hocket.train.strategies import strategy
+
+_UNSHARDED = "unsharded"  # as `hocket.mesh.UNSHARDED`, which takes as long to import as half of hocket.train
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sharded(strategy.Strategy):
+    """The ranks are a mesh. Along its batch axes each has other rows, along the others the same; a layout says which
+    parameters are cut, and along which axes.
+
+    A parameter that is cut along a batch axis is put together where a layer needs it, and its gradient is added up to
+    the part that each rank keeps: fully sharded training (FSDP, ZeRO's third stage). Along another axis the layers
+    themselves compute with parts: tensor parallel training. What is not cut is replicated. The training function does
+    not change, and all of these train the same weights, up to the order of sums.
+
+    With PyTorch; for the other frameworks it is not built yet.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: A size is below 1, or an axis is named that the mesh does not have.
+
+    Example:
+        >>> from hocket.train.strategies import Sharded
+        >>> Sharded(mesh={"data": 2}, shard_along=["data"])  # fully sharded on two ranks
+        Sharded(mesh={'data': 2}, layout={}, batch_dims=('data',), shard_along=('data',))
+        >>> megatron = {r".*up\\.weight": ["model", "unsharded"], r".*down\\.weight": ["unsharded", "model"]}
+        >>> Sharded(mesh={"data": 2, "model": 2}, layout=megatron).locate_batch(3, 4)
+        (1, 2)
+    """
+
+    mesh: Mapping[str, int]
+    """Names and sizes of the axes, major first: as many places as ranks. Rank 1 is rank 0's neighbour along the
+    last."""
+    layout: Mapping[str, Sequence[str | Sequence[str]]] = field(default_factory=dict)
+    """By regular expressions that match whole names of parameters (``"0.weight"``): for each dim the axis that cuts it,
+    several axes, or ``"unsharded"``. As in `hocket.mesh.LayoutMap`; what matches none is replicated."""
+    batch_dims: Sequence[str] = ("data",)
+    """The axes that cut the batch: ranks along them have other rows. Of these the mesh may lack some. Ranks along the
+    other axes get the same rows from `prepare_data_loader` and `get_dataset_shard`."""
+    shard_along: Sequence[str] = ()
+    """Axes that cut each parameter as well, in the first dim that nothing else cuts and that they divide; what has no
+    such dim stays whole. Default: none."""
+
+    def __post_init__(self) -> None:
+        sizes: Mapping[Any, object] = dict(self.mesh)
+        for name, size in sizes.items():
+            if not isinstance(name, str) or not isinstance(size, int) or isinstance(size, bool):
+                raise TypeError(
+                    f"mesh must be a dict of names and sizes, but received {self.mesh!r}. Write mesh={{'data': 2}}."
+                )
+            if size < 1:
+                raise ValueError(f"An axis of a mesh has 1 place or more, but {name!r} has {size} in {self.mesh!r}.")
+        if not sizes:
+            raise ValueError("A mesh needs an axis, but received none. Write mesh={'data': 2}.")
+        for option in ("batch_dims", "shard_along"):
+            given = getattr(self, option)
+            object.__setattr__(self, option, (given,) if isinstance(given, str) else tuple(given))
+        for name in (*self.shard_along, *self._list_named()):
+            if name not in self.mesh:
+                raise ValueError(
+                    f"The mesh has the axes {list(self.mesh)}, but {name!r} is named. Write one of them, or "
+                    f"{_UNSHARDED!r} for a dim that stays whole."
+                )
+
+    def _list_named(self) -> Iterator[str]:
+        """Give the axes that the layout names."""
+        for specs in self.layout.values():
+            if isinstance(specs, str):
+                raise TypeError(f"A layout has one axis for each dim, but received {specs!r}. Write [{specs!r}].")
+            for spec in specs:
+                names = spec.split(",") if isinstance(spec, str) else spec
+                yield from (name.strip() for name in names if name.strip() != _UNSHARDED)
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the mesh is for."""
+        return math.prod(self.mesh.values())
+
+    def locate_batch(self, rank: int, world_size: int) -> tuple[int, int]:
+        """Return which part of each step's rows a rank has, and of how many.
+
+        Raises:
+            ValueError: There are more ranks than places, or fewer.
+        """
+        if self.world_size != world_size:
+            raise ValueError(
+                f"The mesh {dict(self.mesh)!r} has {self.world_size} places, but there are {world_size} ranks. Write "
+                f"ScalingConfig(num_workers={self.world_size}), or another mesh."
+            )
+        part, count, stride = 0, 1, self.world_size
+        for name, size in self.mesh.items():
+            stride //= size
+            if name in self.batch_dims:
+                part, count = part * size + rank // stride % size, count * size
+        return part, count
+
+    def open(self, ranks: strategy.Ranks) -> strategy.StrategyRuntime:
+        """Refuse: it changes layers, and each framework does that in its own way.
+
+        Raises:
+            TypeError: Always, where a framework has no way of its own.
+        """
+        raise TypeError(
+            f"{self!r} trains PyTorch's modules so far. Use TorchTrainer, or AllReduce() here; hocket.mesh spreads "
+            "JAX's arrays by hand."
+        )

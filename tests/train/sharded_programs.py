@@ -1,0 +1,162 @@
+"""Training functions whose model is cut over a mesh of the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hocket import mesh, train
+from hocket.train.torch import prepare_data_loader, prepare_model
+
+WIDTH, HEADS, WORDS, LENGTH, ROWS = 16, 4, 32, 6, 32
+
+TENSOR_PARALLEL: dict[str, list[str]] = {
+    r".*\b[qkv]\.weight": ["model", mesh.UNSHARDED],
+    r".*\b[qkv]\.bias": ["model"],
+    r".*\bo\.weight": [mesh.UNSHARDED, "model"],
+    r".*up\.weight": ["model", mesh.UNSHARDED],
+    r".*up\.bias": ["model"],
+    r".*down\.weight": [mesh.UNSHARDED, "model"],
+}
+"""Heads and the hidden layer are cut, as in Megatron."""
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, width = x.shape
+        normed = self.before(x)
+        query, key, value = (
+            layer(normed).view(rows, length, HEADS, width // HEADS).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        )
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        scores = (query @ key.transpose(-1, -2) / (width // HEADS) ** 0.5).masked_fill(later, float("-inf"))
+        x = x + self.o((scores.softmax(-1) @ value).transpose(1, 2).reshape(rows, length, width))
+        found: torch.Tensor = x + self.down(functional.gelu(self.up(self.after(x))))
+        return found
+
+
+class Transformer(nn.Module):
+    """Embedding and output are one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.Sequential(Block(), Block())
+        self.out = nn.Linear(WIDTH, WORDS, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.out(self.blocks(self.words(x)))
+        return found
+
+
+def make_rows() -> torch.utils.data.TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    words = torch.randint(0, WORDS, (ROWS, LENGTH + 1), generator=generator)
+    return torch.utils.data.TensorDataset(words[:, :-1], words[:, 1:])
+
+
+def read_whole(model: nn.Module) -> dict[str, Any]:
+    """Return a model's parameters as numpy arrays. All ranks call it."""
+    return {
+        name: np.array((value.full_tensor() if hasattr(value, "full_tensor") else value).detach())
+        for name, value in model.state_dict().items()
+    }
+
+
+def train_transformer(config: dict[str, Any]) -> dict[str, Any]:
+    """Train on batches of 8 rows; return the weights, how much of them a rank keeps, and which rows it saw."""
+    torch.set_num_threads(1)
+    torch.manual_seed(train.get_context().get_world_rank())  # all start from rank 0's weights
+    model = prepare_model(Transformer())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loader = prepare_data_loader(torch.utils.data.DataLoader(make_rows(), batch_size=config["batch_size"]))
+    for _ in range(2):
+        for words, following in loader:
+            loss = functional.cross_entropy(model(words).flatten(0, 1), following.flatten()) * loader.loss_scale
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    total = sum(value.numel() for value in model.parameters())
+    kept = sum((value.to_local() if hasattr(value, "to_local") else value).numel() for value in model.parameters())
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    return {
+        "weights": read_whole(model),
+        "kept": kept / total,
+        "norm": float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm),
+    }
+
+
+def train_recurrent(config: dict[str, Any]) -> dict[str, Any]:
+    """Train what keeps its parameters in a list of its own, with batches of two parts a step."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = prepare_model(nn.LSTM(4, 8, batch_first=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = torch.linspace(-1, 1, 8 * 3 * 4).reshape(8, 3, 4)
+    part, parts = config["parts"][train.get_context().get_world_rank()]
+    mine = rows.chunk(parts)[part]
+    for _ in range(3):
+        optimizer.zero_grad()
+        for half in mine.chunk(2):
+            output, (hidden, _) = model(half)
+            ((output**2).mean() + hidden.mean()).div(2).backward()
+        optimizer.step()
+    return read_whole(model)
+
+
+def save_and_load(config: dict[str, Any]) -> float:
+    """Save a spread model, change it, and load it again, in parts and whole; return the greatest difference."""
+    torch.manual_seed(0)
+    model = prepare_model(Transformer())
+    before = read_whole(model)
+    folder = mesh.save(model, config["folder"])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    model.load_state_dict({name: value.native for name, value in mesh.load(folder, like=model).items()})
+    first = read_whole(model)
+    model.load_state_dict({name: torch.from_numpy(value + 1) for name, value in before.items()})  # whole ones
+    second = read_whole(model)
+    pairs = [(first[name], value) for name, value in before.items()]
+    pairs += [(second[name], value + 1) for name, value in before.items()]
+    return max(float(abs(found - expected).max()) for found, expected in pairs)
+
+
+def step_with_old_parameters(config: dict[str, Any]) -> None:
+    model = Transformer()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    words, _ = make_rows()[:4]
+    prepare_model(model)(words).sum().backward()
+    optimizer.step()
+
+
+def prepare_only(config: dict[str, Any]) -> None:
+    prepare_model(Transformer(), **config)
+
+
+def prepare_twice(config: dict[str, Any]) -> None:
+    prepare_model(prepare_model(Transformer()))
+
+
+def raise_in_a_layer(config: dict[str, Any]) -> list[str]:
+    """Return which kinds of parameters the model has after a forward pass that has failed."""
+    model = prepare_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(8, 8)))
+    try:
+        model(torch.ones(2, 4))
+    except RuntimeError:
+        return sorted(
+            {type(parameter).__name__ for parameter in model.parameters()} | {str(len([*model.parameters()]))}
+        )
+    return []

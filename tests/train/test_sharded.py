@@ -1,0 +1,154 @@
+"""`Sharded`: data parallel, fully sharded, tensor parallel and their products train what one process does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket import train
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install 'hocket[torch]'")
+
+from hocket.train.jax import JaxTrainer
+from hocket.train.strategies import Sharded
+from hocket.train.torch import TorchTrainer
+from tests.train import sharded_programs as programs
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_session"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def session_cpus() -> int:
+    return 4
+
+
+def fit(function: Any, path: Path, strategy: Sharded | None, num_workers: int = 2, **config: Any) -> Any:
+    return (
+        TorchTrainer(
+            function,
+            train_loop_config=config,
+            strategy=strategy,
+            scaling_config=train.ScalingConfig(num_workers=num_workers),
+            run_config=train.RunConfig(storage_path=str(path)),
+        )
+        .fit()
+        .return_value
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, shared_session: object) -> dict[str, Any]:
+    """What one process makes of it."""
+    path = tmp_path_factory.mktemp("alone")
+    found: dict[str, Any] = fit(programs.train_transformer, path, None, num_workers=1, batch_size=8)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kept"),
+    [
+        (Sharded(mesh={"data": 2}), 1.0),
+        (Sharded(mesh={"data": 2}, shard_along="data"), 0.5),
+        (Sharded(mesh={"model": 2}, layout=programs.TENSOR_PARALLEL), 0.55),
+        (Sharded(mesh={"data": 2, "model": 2}, layout=programs.TENSOR_PARALLEL), 0.55),
+        (Sharded(mesh={"model": 2, "data": 2}, layout=programs.TENSOR_PARALLEL, shard_along=["data"]), 0.28),
+        (Sharded(mesh={"data": 4}, shard_along=["data"]), 0.25),
+    ],
+    ids=["data", "fully", "tensor", "both", "both fully", "fully on four"],
+)
+def test_a_transformer_trains_as_in_one_process(
+    strategy: Sharded, kept: float, alone: dict[str, Any], tmp_path: Path
+) -> None:
+    parts = strategy.locate_batch(0, strategy.world_size)[1]
+    found = fit(programs.train_transformer, tmp_path, strategy, strategy.world_size, batch_size=8 // parts)
+    for name, value in alone["weights"].items():
+        np.testing.assert_allclose(found["weights"][name], value, rtol=0, atol=1e-5, err_msg=name)
+    assert found["kept"] == pytest.approx(kept, abs=0.01)
+    assert found["norm"] == pytest.approx(alone["norm"], rel=1e-4), "clip_grad_norm_ sees the whole gradient"
+
+
+def test_a_recurrent_layer_and_gradients_of_two_batches(tmp_path: Path) -> None:
+    expected = fit(programs.train_recurrent, tmp_path / "one", None, num_workers=1, parts=[(0, 1)])
+    strategy = Sharded(mesh={"data": 2}, shard_along="data")
+    found = fit(programs.train_recurrent, tmp_path, strategy, parts=[(0, 2), (1, 2)])
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Sharded(mesh={"data": 2}, shard_along="data"),
+        Sharded(mesh={"data": 2, "model": 2}, layout=programs.TENSOR_PARALLEL, shard_along="data"),
+    ],
+)
+def test_a_model_is_saved_in_parts_and_loaded(strategy: Sharded, tmp_path: Path) -> None:
+    folder = str(tmp_path / "model")
+    assert fit(programs.save_and_load, tmp_path, strategy, strategy.world_size, folder=folder) == 0
+
+
+def test_one_rank_changes_nothing(alone: dict[str, Any], tmp_path: Path) -> None:
+    found = fit(programs.train_transformer, tmp_path, Sharded(mesh={"data": 1}), num_workers=1, batch_size=8)
+    for name, value in alone["weights"].items():
+        np.testing.assert_array_equal(found["weights"][name], value)
+
+
+def test_a_layer_that_raises_has_its_parameters_back(tmp_path: Path) -> None:
+    assert fit(programs.raise_in_a_layer, tmp_path, Sharded(mesh={"data": 2}, shard_along="data")) == ["4", "DTensor"]
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"mesh": {}}, ValueError, "A mesh needs an axis"),
+        ({"mesh": {"data": 0}}, ValueError, "'data' has 0"),
+        ({"mesh": {"data": "2"}}, TypeError, "a dict of names and sizes"),
+        ({"mesh": {"data": 2}, "shard_along": "model"}, ValueError, "'model' is named"),
+        ({"mesh": {"data": 2}, "layout": {".*": ["modle"]}}, ValueError, "'modle' is named"),
+        ({"mesh": {"data": 2}, "layout": {".*": "data"}}, TypeError, "Write ['data']"),
+    ],
+)
+def test_descriptions_that_mean_nothing(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=re.escape(text)):
+        Sharded(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("function", "strategy", "config", "text"),
+    [
+        (programs.prepare_only, Sharded(mesh={"data": 3}), {}, "has 3 places, but there are 2 ranks"),
+        (programs.prepare_only, Sharded(mesh={"data": 2}, layout={"kernel": ["data"]}), {}, "matches no parameter"),
+        (
+            programs.prepare_only,
+            Sharded(mesh={"data": 2}, layout={"words.weight": ["data"]}),
+            {},
+            "The layout of the parameter 'words.weight' does not fit it",
+        ),
+        (programs.prepare_only, Sharded(mesh={"data": 2}), {"parallel_strategy": "fsdp"}, "Sharded keeps parts"),
+        (programs.prepare_twice, Sharded(mesh={"data": 2}), {}, "spread already"),
+        (programs.step_with_old_parameters, Sharded(mesh={"data": 2}), {}, "Make the optimizer after"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    function: Any, strategy: Sharded, config: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(train.WorkerGroupError, match=re.escape(text)):
+        fit(function, tmp_path, strategy, **config)
+
+
+def test_other_frameworks_say_so(tmp_path: Path) -> None:
+    trainer = JaxTrainer(
+        lambda: None,
+        strategy=Sharded(mesh={"data": 2}),
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(storage_path=str(tmp_path)),
+    )
+    with pytest.raises(train.WorkerGroupError, match="trains PyTorch's modules so far"):
+        trainer.fit()
