@@ -91,6 +91,24 @@ def test_the_example_of_meshes_learns_the_same_on_each(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_transformer_learns_the_same_with_each_layout(tmp_path):
+    program = ROOT / "examples" / "mesh_transformer.py"
+    command = [sys.executable, str(program), "--steps", "30", "--folder", str(tmp_path), "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = [line.replace(",", "").split() for line in done.stdout.splitlines()]
+    assert [words[0] for words in told] == ["one:", "data:", "fsdp:", "tensor:", "2x2:"]
+    for words in told:
+        first, last = float(words[2]), float(words[4].rstrip(";"))
+        assert last < first - 1
+        assert float(words[words.index("most") + 1]) <= 1e-5, words
+    held = [int(words[words.index("has") + 1]) for words in told]
+    assert held[0] == held[1] == 4 * held[2] > held[4] > held[3] > held[2]
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
 def test_the_example_of_datasets_runs(tmp_path):
     program = ROOT / "examples" / "train_on_dataset.py"
     command = [sys.executable, str(program), "--num-epochs", "12", "--storage-path", str(tmp_path)]

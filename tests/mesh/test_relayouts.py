@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -63,6 +64,48 @@ def test_relayout_there_and_back_is_the_identity(layouts: list[Layout]) -> None:
     back, _ = simulated.run(plan_relayout(b, a, SHAPE, ITEMSIZE), b, there)
     for one, other in zip(parts, back, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@st.composite
+def draw_layouts_of_any_mesh(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Layout]]:
+    """A shape of up to three dims, and three layouts of it on a mesh of up to three axes, also of odd sizes."""
+    sizes = draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3))
+    mesh = Mesh(dict(zip("xyz", sizes, strict=False)))
+    shape = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 4, 6, 12]), max_size=3)))
+    found = []
+    for _ in range(3):
+        axes: list[list[str]] = [[] for _ in shape]
+        partial: list[str] = []
+        for name in draw(st.permutations(mesh.dim_names)):
+            places = [
+                dim for dim, length in enumerate(shape) if not length // _count(axes[dim], mesh) % mesh.dim_size(name)
+            ]
+            place = draw(st.sampled_from([*places, None, "partial"]))
+            if isinstance(place, int):
+                axes[place].append(name)
+            elif place is not None:
+                partial.append(name)
+        found.append(Layout(axes, mesh, partial=partial))
+    return shape, found
+
+
+def _count(axes: list[str], mesh: Mesh) -> int:
+    return math.prod([mesh.dim_size(name) for name in axes])
+
+
+@settings(max_examples=300, deadline=None)
+@given(draw_layouts_of_any_mesh())
+def test_on_any_mesh_values_are_kept_and_costs_are_distances(drawn: tuple[tuple[int, ...], list[Layout]]) -> None:
+    shape, (a, b, c) = drawn
+    value = np.arange(float(math.prod(shape))).reshape(shape)
+    parts = simulated.scatter(value, a)
+    for source, target in ((a, b), (b, a)):
+        plan = plan_relayout(source, target, shape, ITEMSIZE)
+        parts, layout = simulated.run(plan, source, parts)
+        assert layout == target
+        np.testing.assert_array_equal(simulated.gather(parts, target), value)
+    direct, there, on = (plan_relayout(*ends, shape, ITEMSIZE).num_bytes for ends in ((a, c), (a, b), (b, c)))
+    assert direct <= there + on
 
 
 MESH = Mesh({"x": 2, "y": 4})

@@ -3,7 +3,8 @@
 `meshes` and `layouts` describe, `relayouts` computes what it takes to go from one layout to another: none of them needs
 a framework. `tensors` says what a spread value is, `operations` makes and asks them, `variables` can be assigned to and
 `datasets` bring batches. `trees` spreads all values of a model, by a map of `layout_maps`; `checkpoints` keeps them and
-`pictures` shows which device holds what. What frameworks do is in `backends`, behind its contract.
+`pictures` shows which device holds what. What frameworks do is in `backends`, behind its contract. `tensorflow`, which
+is imported by those who use it, sets up TensorFlow's own meshes.
 """
 
 from hocket.mesh.checkpoints import CheckpointDamagedError as CheckpointDamagedError

@@ -1,0 +1,203 @@
+"""A transformer on a mesh of 4 virtual devices, whose layout alone says which parallelism it has.
+
+As in Mesh TensorFlow (N. Shazeer et al., "Mesh-TensorFlow: Deep Learning for Supercomputers", 2018) each dim of each
+parameter has a name, and a layout says which of these names the axes of the mesh cut. The model and its training are
+written once, and learn the same with each layout: the characters of Python's own manual, which Python brings along.
+
+    python examples/mesh_transformer.py
+    python examples/mesh_transformer.py --layout tensor
+
+    layout   cuts                                            which is
+    one      nothing                                         a single device
+    data     the batch                                       data parallel
+    fsdp     the batch, and parameters along the same axis   fully sharded data parallel
+    tensor   attention's heads, the hidden layer             tensor parallel
+    2x2      the batch, and heads and hidden layer           both
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from pydoc_data import topics
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+from mesh_digits import Adam
+from rich.progress import Progress
+
+from hocket import mesh
+from hocket.mesh import UNSHARDED, DVariable, Layout, LayoutMap, Mesh
+
+BATCH_SIZE, BLOCKS = 32, 2
+SIZES = {"characters": 96, "places": 64, "width": 64, "heads": 4, "size": 16, "hidden": 256}
+"""Of the dims of parameters, by name."""
+
+BLOCK = {
+    "scale_1": ("width",),
+    "query": ("width", "heads", "size"),
+    "key": ("width", "heads", "size"),
+    "value": ("width", "heads", "size"),
+    "out": ("heads", "size", "width"),
+    "scale_2": ("width",),
+    "up": ("width", "hidden"),
+    "down": ("hidden", "width"),
+}
+DIMS = {
+    "embedding": ("characters", "width"),
+    "positions": ("places", "width"),
+    **{f"block_{number}/{name}": dims for number in range(BLOCKS) for name, dims in BLOCK.items()},
+    "scale": ("width",),
+    "scores": ("width", "characters"),
+}
+"""The parameters, and the names of their dims."""
+
+MODEL_PARALLEL = {"heads": "model", "hidden": "model"}
+"""M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019:
+what one layer cuts by columns the next cuts by rows, so each half of a block takes one sum."""
+
+LAYOUTS: dict[str, tuple[dict[str, int], dict[str, str]]] = {
+    "one": ({"data": 1}, {}),
+    "data": ({"data": 4}, {"batch": "data"}),
+    "fsdp": ({"data": 4}, {"batch": "data", "width": "data"}),
+    "tensor": ({"model": 4}, MODEL_PARALLEL),
+    "2x2": ({"data": 2, "model": 2}, {"batch": "data", **MODEL_PARALLEL}),
+}
+"""The axes of the mesh, and which of them cuts which dim."""
+
+
+class Transformer:
+    """A decoder that predicts the next character at each place.
+
+    The names of values end in their dims: b rows of the batch, p and q places, w width, h heads, s size of a head,
+    f hidden, c characters.
+    """
+
+    def __init__(self, grid: Mesh, cuts: Mapping[str, str]) -> None:
+        self.rules = LayoutMap(grid, {name: [cuts.get(dim, UNSHARDED) for dim in dims] for name, dims in DIMS.items()})
+        self.rows = Layout([cuts.get("batch", UNSHARDED), UNSHARDED], grid)
+        self.activations = Layout([*self.rows.axes, ()], grid)
+        spread = mesh.distribute(self.draw_weights(), self.rules)
+        self.weights = {name: DVariable(value, name=name) for name, value in spread.items()}
+
+    @staticmethod
+    def draw_weights() -> dict[str, Any]:
+        """Scales are 1; all else is random, and the smaller the more terms it sums up."""
+        rng = np.random.default_rng(22)
+        drawn = {}
+        for name, dims in DIMS.items():
+            shape = tuple([SIZES[dim] for dim in dims])
+            terms = math.prod(shape[:-1]) if dims[-1] == "width" else SIZES["width"]
+            drawn[name] = np.ones(shape) if len(dims) == 1 else rng.normal(0, terms**-0.5, shape)
+        return {name: values.astype("float32") for name, values in drawn.items()}
+
+    def compute_loss(self, rows: Any) -> Any:
+        """The cross entropy of each character, given those before it."""
+        w = {name: one.native for name, one in self.weights.items()}
+        text_bp, next_bp = rows.native[:, :-1], rows.native[:, 1:]
+        x_bpw = self.spread(w["embedding"][text_bp] + w["positions"])
+        for number in range(BLOCKS):
+            block = {name: w[f"block_{number}/{name}"] for name in BLOCK}
+            x_bpw = self.spread(x_bpw + attend(normalize(x_bpw, block["scale_1"]), block))
+            hidden_bpf = jax.nn.gelu(normalize(x_bpw, block["scale_2"]) @ block["up"])
+            x_bpw = self.spread(x_bpw + hidden_bpf @ block["down"])
+        scores_bpc = jax.nn.log_softmax(normalize(x_bpw, w["scale"]) @ w["scores"])
+        return -jnp.take_along_axis(scores_bpc, next_bp[..., None], axis=2).mean()
+
+    def spread(self, x_bpw: Any) -> Any:
+        """Have a value between blocks cut as the batch is: parameters come to it, and not the other way round."""
+        return mesh.copy_to_mesh(x_bpw, self.activations).native
+
+
+def attend(x_bpw: Any, block: Mapping[str, Any]) -> Any:
+    """Look at the places before each, with several heads."""
+    query_bphs, key_bphs, value_bphs = (
+        jnp.einsum("bpw,whs->bphs", x_bpw, block[name]) for name in ("query", "key", "value")
+    )
+    scores_bhpq = jnp.einsum("bphs,bqhs->bhpq", query_bphs, key_bphs) / SIZES["size"] ** 0.5
+    is_past_pq = np.tri(SIZES["places"], dtype=bool)
+    shares_bhpq = jax.nn.softmax(jnp.where(is_past_pq, scores_bhpq, -jnp.inf))
+    return jnp.einsum("bhpq,bqhs,hsw->bpw", shares_bhpq, value_bphs, block["out"])
+
+
+def normalize(x_bpw: Any, scale_w: Any) -> Any:
+    """B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", 2019."""
+    return scale_w * x_bpw / ((x_bpw**2).mean(-1, keepdims=True) + 1e-6) ** 0.5
+
+
+def load_text() -> Any:
+    """The manual's topics: numbers from 0 to 95, one for each character of ASCII that can be printed, and for an end of
+    line; other characters are question marks."""
+    text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
+    codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype("int32")
+    return np.where(codes < 32, 95, codes - 32)
+
+
+def train(layout: str, steps: int, progress: Progress) -> tuple[Transformer, list[float]]:
+    """Return the model, and the loss of each step."""
+    axes, cuts = LAYOUTS[layout]
+    model = Transformer(mesh.create_mesh(axes), cuts)
+    weights = list(model.weights.values())
+    optimizer = Adam(weights)
+
+    @mesh.function(variables=[*weights, *optimizer.variables], donate=True)
+    def take_step(rows: Any) -> Any:
+        loss, gradients = mesh.value_and_gradients(model.compute_loss, weights, rows)
+        optimizer.apply_gradients(list(zip(gradients, weights, strict=True)))
+        return loss
+
+    text, rng = load_text(), np.random.default_rng(22)
+    windows = np.arange(SIZES["places"] + 1)
+    losses = []
+    task = progress.add_task(layout, total=steps)
+    for _ in range(steps):
+        starts = rng.integers(len(text) - len(windows), size=(BATCH_SIZE, 1))
+        losses.append(float(take_step(mesh.copy_to_mesh(text[starts + windows], model.rows))))
+        progress.update(task, advance=1, description=f"{layout}: loss {losses[-1]:.3f}")
+    return model, losses
+
+
+def draw(curves: Mapping[str, list[float]], path: Path) -> None:
+    """Draw the losses, each line thinner than the one below it, since they lie upon each other."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for number, (layout, losses) in enumerate(curves.items()):
+        axes.plot(losses, label=layout, linewidth=1 + 2 * (len(curves) - 1 - number))
+    axes.set_xlabel("step")
+    axes.set_title("cross entropy of the next character")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Train with each layout, compare the weights, and draw the losses."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layout", nargs="+", choices=LAYOUTS, default=list(LAYOUTS), help="default: all, compared")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--folder", type=Path, default=Path("mesh_transformer"), help="for the picture")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    arguments = parser.parse_args()
+    mesh.create_mesh({"all": 4})  # the first mesh decides how many virtual devices there are
+    curves: dict[str, list[float]] = {}
+    first: dict[str, Any] = {}
+    for layout in arguments.layout:
+        with Progress(disable=arguments.quiet or not sys.stdout.isatty(), transient=True) as progress:
+            model, curves[layout] = train(layout, arguments.steps, progress)
+        whole = {name: one.gather() for name, one in model.weights.items()}
+        first = first or whole
+        apart = max(float(abs(whole[name] - first[name]).max()) for name in whole)
+        told = mesh.explain(whole, model.rules, batch_dims=[name for axes in model.rows.axes for name in axes])
+        print(
+            f"{layout}: loss {curves[layout][0]:.3f} to {curves[layout][-1]:.3f}; a device has {told.local_bytes:,} B "
+            f"of parameters; weights at most {apart:.1e} from those of {arguments.layout[0]}"
+        )
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    draw(curves, arguments.folder / "curves.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""TensorFlow's own DTensor, set up: its meshes, in one process and over several, and its layouts and ours.
+
+TensorFlow computes with meshes and layouts of its own, ``tf.experimental.dtensor``. What it asks for is done here, at
+the right moment: devices of a processor are virtual, and made once, before TensorFlow is used; several processes are
+joined by environment variables, which follow from TF_CONFIG. A `hocket.train.tensorflow.TensorflowTrainer` sets that.
+
+TensorFlow's processes talk to each other over gRPC, on ports that it opens on all interfaces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from hocket.mesh import layouts, meshes
+
+try:
+    from tensorflow.experimental import dtensor
+except ImportError as error:
+    raise ImportError(
+        "hocket.mesh.tensorflow needs TensorFlow, which cannot be imported. Run pip install 'hocket[tensorflow]'."
+    ) from error
+
+_JOBS: Final = "DTENSOR_JOBS"
+"""The environment variable with the addresses of all processes; without it DTensor is of this process."""
+
+
+def create_mesh(
+    mesh_dims: Mapping[str, int] | Sequence[tuple[str, int]], mesh_name: str = "", *, device_type: str = "CPU"
+) -> Any:
+    """Make a mesh of TensorFlow's.
+
+    In a process that has TF_CONFIG, as the ranks of a TensorflowTrainer have, the mesh is one over all workers, each
+    with an equal part of the devices: all of them call this with the same arguments. Elsewhere it is of this process.
+    The first mesh decides how many virtual devices a process has; later ones have the first of them.
+
+    Args:
+        mesh_dims: Names and sizes of the axes, major first.
+        mesh_name: To tell two meshes of the same shape apart.
+        device_type: ``"CPU"``, or ``"GPU"``.
+
+    Returns:
+        A ``tf.experimental.dtensor.Mesh``.
+
+    Raises:
+        TypeError: A name is no text, or a size no whole number.
+        ValueError: A size is wrong, the workers do not divide the mesh, there are fewer devices, or this process is an
+            evaluator.
+        RuntimeError: TensorFlow was used before, and cannot join other processes any more.
+
+    Example:
+        >>> from tensorflow.experimental import dtensor
+        >>> from hocket.mesh import tensorflow
+        >>> grid = tensorflow.create_mesh({"data": 1})
+        >>> grid.dim_names, grid.size
+        (['data'], 1)
+    """
+    described = meshes.Mesh(mesh_dims, name=mesh_name)
+    joining = {} if _JOBS in os.environ else parse_workers(os.environ.get("TF_CONFIG", ""))
+    processes = joining[_JOBS].count(",") + 1 if joining else dtensor.num_clients()
+    if described.size % processes:
+        raise ValueError(
+            f"A mesh of {described.describe()} has {described.size} places, which {processes} processes cannot share "
+            f"equally. Use a multiple of {processes}, or another num_workers."
+        )
+    count = described.size // processes
+    _initialize(device_type, count, joining)
+    found = dtensor.num_local_devices(device_type)
+    if found < count:
+        raise ValueError(
+            f"A mesh of {described.describe()} needs {count} devices of the type {device_type!r} in each process, and "
+            f"there are {found}. Virtual devices of a processor are made once: make the largest mesh first, ahead of "
+            "all else that uses TensorFlow."
+        )
+    devices = [f"{device_type.upper()}:{number}" for number in range(count)]
+    create = dtensor.create_mesh if processes == 1 else dtensor.create_distributed_mesh
+    return create(list(described.dims), mesh_name, devices, device_type)
+
+
+def _initialize(device_type: str, count: int, joining: Mapping[str, str]) -> None:
+    """Start TensorFlow with so many virtual devices, unless it has been started before."""
+    os.environ.update(joining)  # DTensor reads them each time it is asked
+    try:
+        dtensor.initialize_accelerator_system(
+            device_type, num_logical_cpu_devices=count if device_type.upper() == "CPU" else None
+        )
+    except ValueError as refusal:
+        if joining:
+            for name in joining:
+                del os.environ[name]
+            raise RuntimeError(
+                "TensorFlow was used in this process before it could join the others that TF_CONFIG names. Call "
+                "create_mesh ahead of all else that uses TensorFlow, and without a tf.distribute strategy."
+            ) from refusal
+
+
+def parse_workers(tf_config: str) -> dict[str, str]:
+    """Return the environment variables that tell DTensor of the workers in TF_CONFIG; none if they are not several.
+
+    Args:
+        tf_config: What TF_CONFIG says; empty if it is not there.
+
+    Raises:
+        ValueError: This process is no worker, or the workers are servers.
+    """
+    told = json.loads(tf_config or "{}")
+    cluster, task = told.get("cluster", {}), told.get("task", {})
+    if "ps" in cluster:
+        raise ValueError(
+            "TF_CONFIG names parameter servers, whose workers have no program of their own to call create_mesh in. Use "
+            "a trainer without strategy='parameter_server'."
+        )
+    kinds = [kind for kind in ("chief", "worker") if kind in cluster]
+    members = [(kind, index, address) for kind in kinds for index, address in enumerate(cluster[kind])]
+    if len(members) < 2:
+        return {}
+    if task["type"] not in kinds:
+        raise ValueError(
+            f"This process is {task['type']!r} in TF_CONFIG, and a mesh spans {' and '.join(kinds)} only. Call "
+            "create_mesh there."
+        )
+    own = next(number for number, one in enumerate(members) if one[:2] == (task["type"], task["index"]))
+    return {
+        _JOBS: ",".join(address for *_, address in members),
+        "DTENSOR_CLIENT_ID": str(own),
+        "DTENSOR_JOB_NAME": "worker",
+    }
+
+
+# --- layouts ----------------------------------------------------------------------------------------------------------
+
+
+def to_tensorflow(layout: layouts.Layout, mesh: Any) -> Any:
+    """Return TensorFlow's word for a layout.
+
+    Args:
+        layout: The layout.
+        mesh: A mesh of TensorFlow's with the axes of the layout's mesh.
+
+    Returns:
+        A ``tf.experimental.dtensor.Layout``.
+
+    Raises:
+        ValueError: The meshes have other axes, or TensorFlow has no such layout: no sums that nobody has taken, and one
+            axis for each dim.
+
+    Example:
+        >>> from hocket.mesh import Layout, Mesh, tensorflow
+        >>> grid = tensorflow.create_mesh({"data": 1})
+        >>> tensorflow.to_tensorflow(Layout(["data"], Mesh({"data": 1})), grid).sharding_specs
+        ['data']
+    """
+    dims = tuple(zip(mesh.dim_names, mesh.shape(), strict=True))
+    if dims != layout.mesh.dims:
+        raise ValueError(
+            f"The layout is of {layout.mesh!r}, and TensorFlow's mesh has the axes {dict(dims)}. Give it a mesh of "
+            f"create_mesh({dict(layout.mesh.dims)})."
+        )
+    if layout.partial:
+        raise ValueError(
+            f"The layout has terms of a sum along {list(layout.partial)}, and TensorFlow has no layout for these. "
+            "Write layout.with_partial(())."
+        )
+    if any(len(axes) > 1 for axes in layout.axes):
+        raise ValueError(
+            f"One mesh axis cuts a dim in TensorFlow, but received {layout.sharding_specs}. Make a mesh with one axis "
+            "in place of these."
+        )
+    return dtensor.Layout(layout.sharding_specs, mesh)
+
+
+def from_tensorflow(layout: Any) -> layouts.Layout:
+    """Return our word for a layout of TensorFlow's. Its mesh is one that only describes.
+
+    Args:
+        layout: A ``tf.experimental.dtensor.Layout``.
+
+    Example:
+        >>> from tensorflow.experimental import dtensor
+        >>> from hocket.mesh import tensorflow
+        >>> theirs = dtensor.Layout.batch_sharded(tensorflow.create_mesh({"data": 1}), "data", rank=2)
+        >>> tensorflow.from_tensorflow(theirs)
+        Layout(['data', 'unsharded'], Mesh({'data': 1}))
+    """
+    mesh = layout.mesh
+    described = meshes.Mesh(list(zip(mesh.dim_names, mesh.shape(), strict=True)), name=mesh.name)
+    return layouts.Layout(layout.sharding_specs, described)
