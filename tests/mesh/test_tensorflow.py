@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ import pytest
 
 import hocket
 from hocket import train
-
-pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'hocket[tensorflow]'")
 from hocket.train.tensorflow import TensorflowTrainer
 from tests.mesh.test_jax import Runner
 
 pytestmark = [
+    # It is not imported here: Keras would be for it alone in this process.
+    pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs pip install 'hocket[tensorflow]'"),
     pytest.mark.slow,
     pytest.mark.timeout(240),
     pytest.mark.about_local("TensorFlow in workers of its own"),

@@ -66,6 +66,10 @@ class RayEngine(objects.ObjectAccess):
                 "it for 30 s, and then fails them with ActorUnavailableError. Under load this is seen with an "
                 "actor that is built, too."
             ),
+            "order_in_event_loops": (
+                "An asynchronous actor may begin a call before one that was sent earlier; if it holds up the event "
+                "loop, it holds up the answer of that one."
+            ),
             "immediate_kill": (
                 "kill() asks Ray to end an actor, and remove_placement_group() those in it: calls that are sent "
                 "right after may still be answered."

@@ -274,6 +274,7 @@ class ProcessActorContract:
         last = tmp_path / "last"
         assert api.get(api.remote(num_cpus=0)(read).remote(tmp_path)) == [0, 1, 2]
 
+    @pytest.mark.needs("order_in_event_loops")
     def test_answer_comes_while_the_next_call_holds_up_the_event_loop(self, tmp_path: Path) -> None:
         class Asynchronous:
             async def first(self) -> int:
