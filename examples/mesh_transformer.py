@@ -33,7 +33,7 @@ from rich.progress import Progress
 from hocket import mesh
 from hocket.mesh import UNSHARDED, DVariable, Layout, LayoutMap, Mesh
 
-BATCH_SIZE, BLOCKS = 32, 2
+BATCH_SIZE = 32
 SIZES = {"characters": 96, "places": 64, "width": 64, "heads": 4, "size": 16, "hidden": 256}
 """Of the dims of parameters, by name."""
 
@@ -47,14 +47,13 @@ BLOCK = {
     "up": ("width", "hidden"),
     "down": ("hidden", "width"),
 }
-DIMS = {
+REST = {
     "embedding": ("characters", "width"),
     "positions": ("places", "width"),
-    **{f"block_{number}/{name}": dims for number in range(BLOCKS) for name, dims in BLOCK.items()},
     "scale": ("width",),
     "scores": ("width", "characters"),
 }
-"""The parameters, and the names of their dims."""
+"""The parameters of a block and those outside of blocks, and the names of their dims."""
 
 MODEL_PARALLEL = {"heads": "model", "hidden": "model"}
 """M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019:
@@ -77,19 +76,21 @@ class Transformer:
     f hidden, c characters.
     """
 
-    def __init__(self, grid: Mesh, cuts: Mapping[str, str]) -> None:
-        self.rules = LayoutMap(grid, {name: [cuts.get(dim, UNSHARDED) for dim in dims] for name, dims in DIMS.items()})
+    def __init__(self, grid: Mesh, cuts: Mapping[str, str], blocks: int) -> None:
+        self.blocks = blocks
+        self.dims = REST | {f"block_{number}/{name}": BLOCK[name] for number in range(blocks) for name in BLOCK}
+        specs = {name: [cuts.get(dim, UNSHARDED) for dim in dims] for name, dims in self.dims.items()}
+        self.rules = LayoutMap(grid, specs)
         self.rows = Layout([cuts.get("batch", UNSHARDED), UNSHARDED], grid)
         self.activations = Layout([*self.rows.axes, ()], grid)
         spread = mesh.distribute(self.draw_weights(), self.rules)
         self.weights = {name: DVariable(value, name=name) for name, value in spread.items()}
 
-    @staticmethod
-    def draw_weights() -> dict[str, Any]:
+    def draw_weights(self) -> dict[str, Any]:
         """Scales are 1; all else is random, and the smaller the more terms it sums up."""
         rng = np.random.default_rng(22)
         drawn = {}
-        for name, dims in DIMS.items():
+        for name, dims in self.dims.items():
             shape = tuple([SIZES[dim] for dim in dims])
             terms = math.prod(shape[:-1]) if dims[-1] == "width" else SIZES["width"]
             drawn[name] = np.ones(shape) if len(dims) == 1 else rng.normal(0, terms**-0.5, shape)
@@ -100,7 +101,7 @@ class Transformer:
         w = {name: one.native for name, one in self.weights.items()}
         text_bp, next_bp = rows.native[:, :-1], rows.native[:, 1:]
         x_bpw = self.spread(w["embedding"][text_bp] + w["positions"])
-        for number in range(BLOCKS):
+        for number in range(self.blocks):
             block = {name: w[f"block_{number}/{name}"] for name in BLOCK}
             x_bpw = self.spread(x_bpw + attend(normalize(x_bpw, block["scale_1"]), block))
             hidden_bpf = jax.nn.gelu(normalize(x_bpw, block["scale_2"]) @ block["up"])
@@ -137,10 +138,10 @@ def load_text() -> Any:
     return np.where(codes < 32, 95, codes - 32)
 
 
-def train(layout: str, steps: int, progress: Progress) -> tuple[Transformer, list[float]]:
+def train(layout: str, blocks: int, steps: int, progress: Progress) -> tuple[Transformer, list[float]]:
     """Return the model, and the loss of each step."""
     axes, cuts = LAYOUTS[layout]
-    model = Transformer(mesh.create_mesh(axes), cuts)
+    model = Transformer(mesh.create_mesh(axes), cuts, blocks)
     weights = list(model.weights.values())
     optimizer = Adam(weights)
 
@@ -177,6 +178,7 @@ def main() -> None:
     """Train with each layout, compare the weights, and draw the losses."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layout", nargs="+", choices=LAYOUTS, default=list(LAYOUTS), help="default: all, compared")
+    parser.add_argument("--blocks", type=int, default=2, help="how deep the transformer is")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--folder", type=Path, default=Path("mesh_transformer"), help="for the picture")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
@@ -186,7 +188,7 @@ def main() -> None:
     first: dict[str, Any] = {}
     for layout in arguments.layout:
         with Progress(disable=arguments.quiet or not sys.stdout.isatty(), transient=True) as progress:
-            model, curves[layout] = train(layout, arguments.steps, progress)
+            model, curves[layout] = train(layout, arguments.blocks, arguments.steps, progress)
         whole = {name: one.gather() for name, one in model.weights.items()}
         first = first or whole
         apart = max(float(abs(whole[name] - first[name]).max()) for name in whole)

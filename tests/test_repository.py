@@ -86,7 +86,7 @@ def test_the_example_of_meshes_learns_the_same_on_each(tmp_path):
         assert same.endswith("on one device: bit for bit the same")
         assert (tmp_path / axes[-1] / "curves.png").read_bytes().startswith(b"\x89PNG")
         told.append([float(word.rstrip(",;")) for line in epochs for word in line.split() if "." in word])
-    assert told[0] == pytest.approx(told[1], abs=2e-3)
+    assert told[0] == pytest.approx(told[1], abs=5e-3)
     assert told[0][-1] > 0.9
 
 
@@ -94,7 +94,7 @@ def test_the_example_of_meshes_learns_the_same_on_each(tmp_path):
 @pytest.mark.timeout(180)
 def test_a_transformer_learns_the_same_with_each_layout(tmp_path):
     program = ROOT / "examples" / "mesh_transformer.py"
-    command = [sys.executable, str(program), "--steps", "30", "--folder", str(tmp_path), "--quiet"]
+    command = [sys.executable, str(program), "--blocks", "1", "--steps", "30", "--folder", str(tmp_path), "--quiet"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     told = [line.replace(",", "").split() for line in done.stdout.splitlines()]

@@ -240,16 +240,20 @@ def handle(number, frame):
     global fired
     fired += 1
     {body}
+    if is_on:  # not earlier: on a busy machine handlers would begin before the ones they interrupt end, ever deeper
+        signal.setitimer(signal.ITIMER_REAL, 0.0004)
 
+is_on = True
 hocket.init(num_cpus=1{engine})  # all of the engine is imported then: Python cannot import a module inside its import
 hocket.shutdown()
 signal.signal(signal.SIGALRM, handle)
 sessions = 0
 while sessions < 40 or fired < 40:
     sessions += 1
-    signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0004)
+    signal.setitimer(signal.ITIMER_REAL, 0.0002)
     hocket.init(num_cpus=1, ignore_reinit_error=True{engine})
     hocket.shutdown()
+is_on = False
 signal.setitimer(signal.ITIMER_REAL, 0)
 hocket.shutdown()
 print("done", sessions < 4000)

@@ -31,7 +31,7 @@ from typing import NoReturn
 from hocket import exceptions
 from hocket.cli.launch import backend, output, rank, report, store
 from hocket.cli.launch import plan as plans
-from hocket.engine import descendants, descriptors
+from hocket.engine import descendants
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks a launch to end; the ranks get the same signal."""
@@ -290,7 +290,7 @@ class LaunchAgent:
         if word is not None and word.time <= self._asked_at and signal_number in self._sent - {signal.SIGKILL}:
             signal_number, exit_code = None, word.code  # it had failed, and was about to end, when our signal came
         assert child.stderr is not None
-        self._take_rest(child.stderr.fd)
+        self._relay.take_rest(child.stderr.fd)
         death = exceptions.Death(
             pid=child.pid,
             signal_number=signal_number,
@@ -330,13 +330,6 @@ class LaunchAgent:
             f"hocket run: rank {ended} ended {NOTICE_SECONDS:.0f} s ago, and rank {living} goes on. If it waits for "
             "one that has ended, Ctrl-C or SIGTERM ends the launch.\n"
         )
-
-    def _take_rest(self, fd: int) -> None:
-        """Read what a dead rank left in its pipe, as much as a pipe holds; what nobody takes waits in our memory."""
-        for _ in range(32):
-            if fd not in self._relay.list_descriptors() or not descriptors.is_readable(fd):
-                return
-            self._relay.handle(fd)
 
     def _end_leftovers(self) -> None:
         """End what the ranks have started and left behind, and pass on the last words."""

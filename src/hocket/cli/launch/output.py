@@ -119,6 +119,13 @@ class Relay:
         elif fd in self._sources:
             self._read(self._sources[fd])
 
+    def take_rest(self, fd: int) -> None:
+        """Read what a dead rank left in its pipe, as much as a pipe holds; what nobody takes waits in our memory."""
+        for _ in range(32):
+            if fd not in self._sources or not descriptors.is_readable(fd):
+                return
+            self.handle(fd)
+
     def say(self, text: str) -> None:
         """Write to stderr, in order with the ranks' output."""
         self._waiting[2] += text.encode(errors="backslashreplace")
