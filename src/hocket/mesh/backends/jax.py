@@ -174,13 +174,8 @@ def adopt(array: jax.Array) -> JaxTensor:
 
 
 def _adopt_global(value: Any) -> Any:
-    is_global = (
-        isinstance(value, jax.Array)
-        and not isinstance(value, jax.core.Tracer)
-        and isinstance(value.sharding, NamedSharding)
-        and value.sharding.mesh.size > 1
-    )
-    return adopt(value) if is_global else value
+    is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    return adopt(value) if is_array and isinstance(value.sharding, NamedSharding) else value
 
 
 jax.tree_util.register_pytree_node(

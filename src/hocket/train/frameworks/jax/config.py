@@ -21,7 +21,9 @@ from typing import Final, NoReturn, final
 
 import jax
 
+from hocket.train import strategies
 from hocket.train.frameworks.jax import processes
+from hocket.train.frameworks.jax import strategies as jax_strategies
 from hocket.train.run import backend, joining, worker_group
 
 _OURS: Final = "hocket.train.jax"
@@ -53,9 +55,12 @@ class JaxConfig(backend.BackendConfig):
         joining.check_timeout(self.timeout_s)
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return jax, and optax if it is installed: most training functions use it, and it takes a tenth of jax's
-        time."""
-        return (_OURS, "optax") if importlib.util.find_spec("optax") else (_OURS,)
+        """Return jax, optax if it is installed (most training functions use it, and it takes a tenth of jax's time),
+        and what spreads arrays if the strategy is to."""
+        needed = [_OURS, "optax"] if importlib.util.find_spec("optax") else [_OURS]
+        if isinstance(getattr(function, "strategy", None), strategies.Sharded):
+            needed.append(jax_strategies.SHARDED)
+        return needed
 
     def list_blind_ranks(self, num_workers: int) -> Sequence[int]:
         """Return all ranks if JAX's processes are joined: gloo does not notice that one has ended."""

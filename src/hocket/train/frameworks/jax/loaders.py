@@ -8,7 +8,8 @@ the ranks, is the mean over the rows of the global batch: they are 1 but in a ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import jax
@@ -17,8 +18,10 @@ import numpy as np
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
 from hocket.data import loader as loader_module
-from hocket.train.frameworks.jax import devices, trees
+from hocket.train.frameworks.jax import devices, framework, trees
 from hocket.train.rank import worker_session
+
+Place = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def prepare_arrays(
@@ -34,7 +37,8 @@ def prepare_arrays(
     """Return a loader of this rank's part of the rows of arrays.
 
     With n ranks, n batches are worked on at once. They are the rank's slices of a *global batch* of n times the size,
-    drawn from `hocket.data.Ledger`. All ranks take the same number of steps, and each row is in one batch of one rank.
+    drawn from `hocket.data.Ledger`. With `Sharded` ranks that share a batch have the same slice, and a batch is a global
+    array, with the rows of all ranks. All ranks take the same number of steps, and each row is in one batch of one rank.
 
     *Going on.* The loader's position goes into each checkpoint that is reported, and after a restart, with any number
     of ranks, the first loop over the loader goes on there: with the rows that were not handed out. A batch counts as
@@ -83,7 +87,9 @@ def prepare_arrays(
     )
     if resume:
         session.follow(cursor, name, "prepare_arrays")
-    return PreparedArrays([np.asarray(value) for value in values], structure, cursor, devices.get_device())
+    exchange = framework.FRAMEWORK.get_state("prepare_arrays")
+    place = functools.partial(exchange.place_batch, device=devices.get_device())
+    return PreparedArrays([np.asarray(value) for value in values], structure, cursor, place)
 
 
 def _count_rows(leaves: list[trees.Leaf]) -> int:
@@ -115,7 +121,7 @@ class PreparedArrays(loader_module.LedgerLoader):
         columns: The arrays.
         structure: What tree they are leaves of.
         cursor: Where the loader is.
-        device: Where batches go.
+        place: Brings a batch's arrays to where steps compute.
 
     Example:
         >>> import tempfile, jax.numpy as jnp, numpy as np
@@ -138,11 +144,11 @@ class PreparedArrays(loader_module.LedgerLoader):
 
     _cursor: cursor_module.Cursor
 
-    def __init__(self, columns: list[Any], structure: Any, cursor: cursor_module.Cursor, device: Any) -> None:
+    def __init__(self, columns: list[Any], structure: Any, cursor: cursor_module.Cursor, place: Place) -> None:
         self._columns = columns
         self._structure = structure
         self._cursor = cursor
-        self._device = device
+        self._place = place
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         loop, parts = self._cursor.begin()
@@ -156,5 +162,5 @@ class PreparedArrays(loader_module.LedgerLoader):
     def _read(self, part: ledger.Slice) -> tuple[Any, Any]:
         rows = part.padded_indices
         weights = part.weights * np.float32(part.width * part.world_size / part.batch_rows)
-        found = jax.device_put([*(column[rows] for column in self._columns), weights], self._device)
+        found = self._place([*(column[rows] for column in self._columns), weights])
         return jax.tree_util.tree_unflatten(self._structure, found[:-1]), found[-1]
