@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import optax
 
 from hocket import mesh, train
 from hocket.train import jax as adapter
+from hocket.train.frameworks.jax.framework import FRAMEWORK
 
 WIDTH, HIDDEN, CLASSES, ROWS, BATCH = 6, 8, 4, 42, 8
 
@@ -33,15 +35,16 @@ def make_rows() -> dict[str, Any]:
 
 
 def make_params(seed: int) -> dict[str, Any]:
-    up, down = jax.random.split(jax.random.key(seed))
+    generator = np.random.default_rng(seed)
+    kernels = [generator.normal(size=shape).astype("float32") for shape in ((WIDTH, HIDDEN), (HIDDEN, CLASSES))]
     return {
-        "up": {"kernel": jax.random.normal(up, (WIDTH, HIDDEN)), "bias": jnp.zeros(HIDDEN)},
-        "down": {"kernel": jax.random.normal(down, (HIDDEN, CLASSES)), "bias": jnp.zeros(CLASSES)},
+        "up": {"kernel": kernels[0], "bias": np.zeros(HIDDEN, "float32")},
+        "down": {"kernel": kernels[1], "bias": np.zeros(CLASSES, "float32")},
     }
 
 
 def compute(params: Any, x: Any) -> Any:
-    hidden = jax.nn.gelu(x @ params["up"]["kernel"] + params["up"]["bias"])
+    hidden = jnp.tanh(x @ params["up"]["kernel"] + params["up"]["bias"])
     return hidden @ params["down"]["kernel"] + params["down"]["bias"]
 
 
@@ -49,8 +52,8 @@ def make_step(optimizer: Any) -> Any:
     @jax.jit
     def step(params: Any, state: Any, batch: Any, weights: Any, key: Any) -> Any:
         def compute_loss(params: Any) -> Any:
-            kept = jax.random.bernoulli(key, 0.9, batch["x"].shape)  # rows of the whole batch with Sharded
-            logits = compute(params, batch["x"] * jnp.where(weights[0] < 0, kept, True))
+            kept = jax.random.bernoulli(key, 0.9, batch["x"].shape)  # with Sharded for the rows of the whole batch
+            logits = compute(params, batch["x"] * kept)
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
             return (losses * weights).mean()
 
@@ -96,8 +99,9 @@ def train_perceptron(config: dict[str, Any]) -> dict[str, Any]:
                 adapter.save_pytree(Path(folder, "model.npz"), whole)
             train.report({"epoch": epoch, "loss": float(loss)}, train.Checkpoint(folder) if rank == 0 else None)
     accuracy = adapter.GlobalMean()
+    judge = jax.jit(lambda params, batch: compute(params, batch["x"]).argmax(1) == batch["y"])
     for batch, weights in adapter.prepare_arrays(make_rows(), BATCH // parts, name="held"):
-        accuracy.add(compute(params, batch["x"]).argmax(1) == batch["y"], weights)
+        accuracy.add(judge(params, batch), weights)
     found = {
         "weights": adapter.gather(params),
         "loss": float(loss),
@@ -107,24 +111,25 @@ def train_perceptron(config: dict[str, Any]) -> dict[str, Any]:
     }
     if "saved" in config:
         mesh.save({"params": params, "state": state}, config["saved"])
-        found["refused"] = refuse(params)
+        found["refused"] = read_as_whole(params)
     return found
 
 
-def refuse(params: Any) -> list[str]:
+def read_as_whole(params: Any) -> list[str]:
     """Return what is said when spread arrays are read as whole ones."""
-    told = []
-    spread = {name: leaf for name, leaf in params["up"].items() if not leaf.is_fully_replicated}
-    for call in (
-        lambda: adapter.save_pytree("never.npz", spread),
-        lambda: adapter.prepare_params({"other": {"kernel": jnp.ones((3, 3))}}) and None,
-        lambda: adapter.average_gradients({"up": {"kernel": params["up"]["kernel"]}})["up"]["kernel"].sharding.spec,
-    ):
-        try:
-            told.append(str(call()))
-        except TypeError as error:
-            told.append(str(error))
-    return told
+    kernel = params["up"]["kernel"]
+    return [
+        read_error(lambda: adapter.save_pytree("never.npz", {"kernel": kernel})),
+        read_error(lambda: FRAMEWORK.to_host(kernel, "list_weights()")),
+    ]
+
+
+def read_error(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
 
 
 def load_elsewhere(config: dict[str, Any]) -> list[Any]:
@@ -140,3 +145,13 @@ def load_elsewhere(config: dict[str, Any]) -> list[Any]:
     batch, weights = next(iter(loader))
     params, state, loss = make_step(optimizer)(params, state, batch, weights, jax.random.key(0))
     return [whole, kept, float(loss)]
+
+
+def call_wrongly(config: dict[str, Any]) -> list[str]:
+    """Return what is said to calls that cannot be, in one process after the other."""
+    params = make_params(0)
+    return [
+        read_error(lambda: adapter.prepare_optimizer(optax.sgd(0.1)).init(params)),
+        read_error(lambda: adapter.prepare_params(params)),
+        read_error(lambda: adapter.prepare_params({"words": {"table": np.zeros((3, 2))}})),
+    ]
