@@ -61,19 +61,19 @@ def connect(mesh: jax.sharding.Mesh) -> None:
     _get_state().client.wait_at_barrier(f"hocket-mesh-{next(_met)}", timeout_in_ms=_WAIT_SECONDS * 1000)
     with _without_noise():
         for number in range(1, len(mesh.axis_names) + 1):
-            for axes in itertools.combinations(mesh.axis_names, number):
-                _sum_along(mesh, axes)
+            for axes in itertools.permutations(mesh.axis_names, number):  # XLA has a group for each order
+                _gather_along(mesh, axes)
 
 
-def _sum_along(mesh: jax.sharding.Mesh, axes: tuple[str, ...]) -> None:
+def _gather_along(mesh: jax.sharding.Mesh, axes: tuple[str, ...]) -> None:
     spec = PartitionSpec(mesh.axis_names)
     ones = jax.make_array_from_callback(
         (mesh.size,), NamedSharding(mesh, spec), lambda index: np.ones(mesh.size, np.float32)[index]
     )
-    summed = jax.shard_map(
-        lambda local: jax.lax.psum(local, axes), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+    gathered = jax.shard_map(
+        lambda local: jax.lax.all_gather(local, axes), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
     )
-    jax.block_until_ready(jax.jit(summed)(ones))
+    jax.block_until_ready(jax.jit(gathered)(ones))
 
 
 def gather_objects(value: object) -> list[Any]:
