@@ -79,7 +79,7 @@ def prepare_arrays(
     """
     session = worker_session.get_session("jax.prepare_arrays")
     leaves, values, structure = trees.list_leaves(arrays, "prepare_arrays")
-    num_rows = _count_rows(leaves)
+    num_rows = _count_rows(leaves, "prepare_arrays")
     if batch_size < 1:
         raise ValueError(f"batch_size must be 1 row or more, but received {batch_size!r}. 32 is usual.")
     cursor = loader_module.build_cursor(
@@ -92,20 +92,60 @@ def prepare_arrays(
     return PreparedArrays([np.asarray(value) for value in values], structure, cursor, place)
 
 
-def _count_rows(leaves: list[trees.Leaf]) -> int:
+def prepare_batch(batch: object) -> Any:
+    """Return a batch of the rank's rows as a step computes with it: for rows that `prepare_arrays` has not given, such
+    as those of `hocket.train.get_dataset_shard`.
+
+    With `Sharded` it becomes a global array with the rows of all ranks, and all ranks must call it, with as many rows
+    each. With the other strategies it comes to the rank's device.
+
+    Args:
+        batch: A pytree of arrays with as many rows each.
+
+    Raises:
+        TypeError: A leaf is no array.
+        ValueError: The arrays, or the ranks, have different numbers of rows.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> from hocket import train
+        >>> from hocket.train.jax import JaxTrainer, prepare_batch
+        >>> JaxTrainer(
+        ...     lambda: prepare_batch({"x": np.ones((4, 2))})["x"].shape,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit().return_value
+        (4, 2)
+    """
+    exchange = framework.FRAMEWORK.get_state("prepare_batch")
+    leaves, values, structure = trees.list_leaves(batch, "prepare_batch")
+    count = _count_rows(leaves, "prepare_batch")
+    if exchange.needs_equal_rows:
+        counts = framework.FRAMEWORK.get_collectives("prepare_batch").all_gather_object(count)
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"prepare_batch() needs as many rows in all ranks, but they have {counts}. Leave the last batch out, "
+                "as iter_batches(drop_last=True) does, or use prepare_arrays(), which fills it up."
+            )
+    placed = exchange.place_batch([np.asarray(value) for value in values], devices.get_device())
+    return jax.tree_util.tree_unflatten(structure, placed)
+
+
+def _count_rows(leaves: list[trees.Leaf], caller: str) -> int:
     if not leaves:
-        raise ValueError("prepare_arrays() was given a pytree without arrays. Pass the data, such as (images, labels).")
+        raise ValueError(f"{caller}() was given a pytree without arrays. Pass the data, such as (images, labels).")
     for leaf in leaves:
         if not leaf.shape:
             raise ValueError(
-                f"prepare_arrays() takes arrays whose first dimension is the rows, but {leaf.name or 'the array'!r} "
+                f"{caller}() takes arrays whose first dimension is the rows, but {leaf.name or 'the array'!r} "
                 "is one number. Keep it out of the tree."
             )
     first = leaves[0]
     other = next((leaf for leaf in leaves if leaf.shape[0] != first.shape[0]), None)
     if other is not None:
         raise ValueError(
-            f"prepare_arrays() takes arrays with as many rows each, but {first.name!r} has {first.shape[0]} and "
+            f"{caller}() takes arrays with as many rows each, but {first.name!r} has {first.shape[0]} and "
             f"{other.name!r} has {other.shape[0]}. Look at how they were made; the first dimension must be the rows."
         )
     return first.shape[0]

@@ -32,6 +32,8 @@ from hocket.train.frameworks.jax.strategies import strategy
 class Exchange(strategy.Exchange):
     """Knows how each parameter is spread."""
 
+    needs_equal_rows = True
+
     def __init__(self, settings: strategies.Sharded, ranks: strategies.Ranks) -> None:
         self._settings = settings
         self._parts = settings.locate_batch(ranks.rank, ranks.world_size)[1]

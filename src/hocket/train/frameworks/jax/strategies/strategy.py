@@ -26,6 +26,9 @@ class Exchange(strategies.NativeStrategy):
     Its methods are called while JAX traces a program, or outside of one, in all ranks in the same order.
     """
 
+    needs_equal_rows: bool = False
+    """Whether a batch must have as many rows in all ranks."""
+
     @abc.abstractmethod
     def average(self, gradients: object, caller: str) -> Any:
         """Return the mean of all ranks' gradients.
