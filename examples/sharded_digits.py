@@ -13,6 +13,7 @@ All of them train the same weights, up to the order of sums. `--layout one` is o
 
 import argparse
 import importlib
+import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,8 @@ def load_digits() -> tuple[Any, Any]:
 def make_kernels() -> list[Any]:
     """The layers' first weights, as inputs by outputs (Glorot's uniform)."""
     generator = np.random.default_rng(22)
-    limits = [(6 / (rows + columns)) ** 0.5 for rows, columns in zip(SIZES[:-1], SIZES[1:], strict=True)]
-    shapes = zip(SIZES[:-1], SIZES[1:], strict=True)
-    return [
-        generator.uniform(-limit, limit, shape).astype("float32") for limit, shape in zip(limits, shapes, strict=True)
-    ]
+    limits = {shape: (6 / sum(shape)) ** 0.5 for shape in itertools.pairwise(SIZES)}
+    return [generator.uniform(-limit, limit, shape).astype("float32") for shape, limit in limits.items()]
 
 
 # --- the training functions -------------------------------------------------------------------------------------------
@@ -94,7 +92,7 @@ def train_jax(config: dict[str, Any]) -> list[Any]:
             x = jax.nn.relu(x) if number < 2 else x
         return x
 
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not type-checked
     def step(params: Any, state: Any, batch: Any, weights: Any) -> Any:
         def compute_loss(params: Any) -> Any:
             losses = optax.softmax_cross_entropy_with_integer_labels(compute(params, batch[0]), batch[1])
@@ -134,7 +132,7 @@ def train_torch(config: dict[str, Any]) -> list[Any]:
     images, labels = map(torch.from_numpy, load_digits())
     rows = data.TensorDataset(images[:TRAINED], labels[:TRAINED])
     loader = adapter.prepare_data_loader(data.DataLoader(rows, batch_size=config["batch_size"], shuffle=True))
-    layers = [nn.Linear(one, other) for one, other in zip(SIZES[:-1], SIZES[1:], strict=True)]
+    layers = [nn.Linear(one, other) for one, other in itertools.pairwise(SIZES)]
     with torch.no_grad():
         for layer, kernel in zip(layers, make_kernels(), strict=True):
             layer.weight.copy_(torch.from_numpy(kernel.T))
@@ -146,13 +144,12 @@ def train_torch(config: dict[str, Any]) -> list[Any]:
         for batch, targets in loader:
             each = nn.functional.cross_entropy(model(batch), targets, reduction="none")
             optimizer.zero_grad()
-            (each.mean() * loader.loss_scale).backward()
+            loss: Any = each.mean() * loader.loss_scale
+            loss.backward()
             optimizer.step()
             losses.add(each, loader.weights)
         accuracy = adapter.GlobalMean()
-        held = data.DataLoader(
-            data.TensorDataset(images[TRAINED:], labels[TRAINED:]), batch_size=config["batch_size"]
-        )
+        held = data.DataLoader(data.TensorDataset(images[TRAINED:], labels[TRAINED:]), batch_size=config["batch_size"])
         tested = adapter.prepare_data_loader(held, name=f"held {epoch}")
         with torch.no_grad():
             for batch, targets in tested:
@@ -192,14 +189,11 @@ def main() -> None:
     count = 1 if strategy is None else strategy.world_size
     parts = 1 if strategy is None else strategy.locate_batch(0, count)[1]
     adapter = importlib.import_module(f"hocket.train.{arguments.framework}")
-    trainer_type, function = {
-        "torch": (getattr(adapter, "TorchTrainer", None), train_torch),
-        "jax": (getattr(adapter, "JaxTrainer", None), train_jax),
-    }[arguments.framework]
+    trainer: Any = adapter.JaxTrainer if arguments.framework == "jax" else adapter.TorchTrainer
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with hocket.init(num_cpus=count), tempfile.TemporaryDirectory() as storage:
-        result = trainer_type(
-            function,
+        result = trainer(
+            train_jax if arguments.framework == "jax" else train_torch,
             train_loop_config={
                 "batch_size": BATCH_SIZE // parts,
                 "epochs": arguments.epochs,

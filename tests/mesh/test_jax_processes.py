@@ -63,7 +63,10 @@ def do_everything(config: dict[str, Any]) -> dict[str, Any]:
 
     @mesh.function(variables=[weights])
     def take_step(x: Any) -> Any:
-        loss, (slope,) = mesh.value_and_gradients(lambda: ((x @ weights) ** 2).mean(), [weights])
+        def compute_loss() -> Any:
+            return ((x @ weights) ** 2).mean()
+
+        loss, (slope,) = mesh.value_and_gradients(compute_loss, [weights])
         weights.assign_sub(0.001 * slope)
         return loss
 

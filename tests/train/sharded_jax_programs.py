@@ -67,7 +67,7 @@ def make_step(optimizer: Any) -> Any:
 def count_kept(tree: Any) -> float:
     """Return how much of a tree's elements this rank has."""
     arrays = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim]
-    return sum(leaf.addressable_data(0).size for leaf in arrays) / sum(leaf.size for leaf in arrays)
+    return float(sum(leaf.addressable_data(0).size for leaf in arrays) / sum(leaf.size for leaf in arrays))
 
 
 def train_perceptron(config: dict[str, Any]) -> dict[str, Any]:
@@ -81,8 +81,9 @@ def train_perceptron(config: dict[str, Any]) -> dict[str, Any]:
     checkpoint = train.get_checkpoint()
     if checkpoint is not None:
         params, state = adapter.load_pytree(Path(checkpoint.path, "model.npz"), (params, state))
-    step, loss, seen = make_step(optimizer), None, []
-    key = jax.random.key(0)
+    step, key = make_step(optimizer), jax.random.key(0)
+    loss: Any = None
+    seen: list[list[int]] = []
     for epoch in range(loader.epoch, 3):
         for batch, weights in loader:
             note = Path(config.get("folder", ""), "killed")

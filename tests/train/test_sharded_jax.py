@@ -15,9 +15,9 @@ jax = pytest.importorskip("jax", reason="needs JAX: pip install 'hocket[jax]'")
 pytest.importorskip("optax", reason="needs Optax: pip install optax")
 pytest.importorskip("safetensors", reason="needs safetensors: pip install safetensors")
 
-from hocket.train.jax import JaxTrainer
-from hocket.train.strategies import Sharded
-from tests.train import sharded_jax_programs as programs
+from hocket.train.jax import JaxTrainer  # noqa: E402 (JAX may be missing)
+from hocket.train.strategies import Sharded  # noqa: E402 (JAX may be missing)
+from tests.train import sharded_jax_programs as programs  # noqa: E402 (JAX may be missing)
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_session"), pytest.mark.timeout(180)]
 
@@ -97,7 +97,12 @@ def check_bits(found: Any, expected: Any) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("strategy", "kept"),
-    [(Sharded(mesh={"data": 2}), 1.0), (BOTH, 0.53), (ALL, 0.27), (Sharded(mesh={"data": 4}, shard_along="data"), 0.25)],
+    [
+        (Sharded(mesh={"data": 2}), 1.0),
+        (BOTH, 0.53),
+        (ALL, 0.27),
+        (Sharded(mesh={"data": 4}, shard_along="data"), 0.25),
+    ],
     ids=["data", "both", "both fully", "fully on four"],
 )
 def test_other_meshes_train_as_one_process(strategy: Sharded, kept: float, alone: Any, tmp_path: Path) -> None:

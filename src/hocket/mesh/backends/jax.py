@@ -3,8 +3,8 @@
 A relayout is ours: `shard_map` with the steps of the plan, so no more bytes move than the algebra says. Inside of a
 function that JAX traces the layout is not known; there it is a constraint, and XLA finds the way.
 
-Over several processes a mesh has the devices of all of them (`jax_processes`), and all call the same in the same order. A
-process keeps what its devices have; XLA's collectives between processes are gloo's, or NCCL's.
+Over several processes a mesh has the devices of all of them (`jax_processes`), and all call the same in the same order.
+A process keeps what its devices have; XLA's collectives between processes are gloo's, or NCCL's.
 
 Terms of a sum (`Layout.partial`) have no place in a global array whose axes XLA manages. So the array of such a value
 has a dim more for each of these axes, ahead of the others and cut by it: each device has its own term. Operations take

@@ -33,9 +33,7 @@ def plan(
             f"The rule {idle[0]!r} of Sharded(layout=...) matches no parameter, so what it is for would be replicated. "
             f"The model has {', '.join([*shapes][:_NAMED])}{' ...' if len(shapes) > _NAMED else ''}."
         )
-    return {
-        name: shard_along(rules.find(name, shape), shape, settings.shard_along) for name, shape in shapes.items()
-    }
+    return {name: shard_along(rules.find(name, shape), shape, settings.shard_along) for name, shape in shapes.items()}
 
 
 def shard_along(layout: meshes.Layout, shape: Sequence[int], names: Sequence[str]) -> meshes.Layout:

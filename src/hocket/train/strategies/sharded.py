@@ -45,8 +45,9 @@ class Sharded(strategy.Strategy):
     """Names and sizes of the axes, major first: as many places as ranks. Rank 1 is rank 0's neighbour along the
     last."""
     layout: Mapping[str, Sequence[str | Sequence[str]]] = field(default_factory=dict)
-    """By regular expressions that match whole names of parameters (``"0.weight"``, in JAX paths: ``"dense/kernel"``): for each dim the axis that cuts it,
-    several axes, or ``"unsharded"``. As in `hocket.mesh.LayoutMap`; what matches none is replicated."""
+    """By regular expressions that match whole names of parameters (``"0.weight"``; in JAX their paths,
+    ``"dense/kernel"``): for each dim the axis that cuts it, several axes, or ``"unsharded"``. As in
+    `hocket.mesh.LayoutMap`; what matches none is replicated."""
     batch_dims: Sequence[str] = ("data",)
     """The axes that cut the batch: ranks along them have other rows. Of these the mesh may lack some. Ranks along the
     other axes get the same rows from `prepare_data_loader`, `prepare_arrays` and `get_dataset_shard`."""

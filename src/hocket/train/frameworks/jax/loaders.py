@@ -37,8 +37,8 @@ def prepare_arrays(
     """Return a loader of this rank's part of the rows of arrays.
 
     With n ranks, n batches are worked on at once. They are the rank's slices of a *global batch* of n times the size,
-    drawn from `hocket.data.Ledger`. With `Sharded` ranks that share a batch have the same slice, and a batch is a global
-    array, with the rows of all ranks. All ranks take the same number of steps, and each row is in one batch of one rank.
+    drawn from `hocket.data.Ledger`. All ranks take the same number of steps, and each row is in one batch of one rank.
+    With `Sharded` ranks that share a batch have the same slice, and a batch is a global array, with the rows of all.
 
     *Going on.* The loader's position goes into each checkpoint that is reported, and after a restart, with any number
     of ranks, the first loop over the loader goes on there: with the rows that were not handed out. A batch counts as

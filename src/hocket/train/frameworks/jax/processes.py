@@ -1,11 +1,11 @@
 """Joins JAX's processes: one program may then span the devices of all ranks.
 
 ``jax.distributed`` has a coordination service, which the processes ask for each other's devices. If it is gone, each of
-them ends itself at once (SIGABRT, from a thread of XLA's), and nothing can be said about that in Python. JAX has process
-0 run it; so a death of rank 0 would be the death of all, and who died first would be hard to tell. Here the driver runs
-it, which outlives the ranks. A rank that dies is noticed where the others compute with it: gloo raises, within
-milliseconds. What the service itself would do about a silent process it does after `SILENT_SECONDS`, when the driver
-has long dealt with it.
+them ends itself at once (SIGABRT, from a thread of XLA's), and nothing can be said about that in Python. JAX has
+process 0 run it; so a death of rank 0 would be the death of all, and who died first would be hard to tell. Here the
+driver runs it, which outlives the ranks. A rank that dies is noticed where the others compute with it: gloo raises,
+within milliseconds. What the service itself would do about a silent process it does after `SILENT_SECONDS`, when the
+driver has long dealt with it.
 
 On one machine the service listens on an abstract socket of Unix, of a name that cannot be guessed, and gloo on
 loopback. Between machines both listen on the network, and rank 0 runs the service, since a driver may be elsewhere.
