@@ -90,6 +90,37 @@ def test_the_example_of_meshes_learns_the_same_on_each(tmp_path):
     assert told[0][-1] > 0.9
 
 
+def run_sharded_digits(framework, layout, folder):
+    """Return the loss and accuracy of each epoch, how much of the weights a rank had, and the first layer's sum."""
+    program = ROOT / "examples" / "sharded_digits.py"
+    command = [sys.executable, str(program), "--framework", framework, "--layout", layout, "--epochs", "2"]
+    done = subprocess.run([*command, "--folder", str(folder)], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert layout == "one" or (folder / "weights" / "manifest.json").exists()
+    told = [float(word.rstrip(",;")) for word in done.stdout.split() if "." in word]
+    return told[:4], told[4], told[5]
+
+
+@pytest.mark.slow
+def test_the_example_of_sharded_training_learns(tmp_path):
+    curves, kept, _ = run_sharded_digits("jax", "fully", tmp_path)
+    assert curves[3] > 0.9
+    assert kept == 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_sharded_training_learns_the_same_with_each_layout(framework, tmp_path):
+    expected, _, _ = run_sharded_digits(framework, "one", tmp_path)
+    for layout, part in {"data": 1, "fully": 0.5, "tensor": 0.503, "2x2": 0.503}.items():
+        curves, kept, _ = run_sharded_digits(framework, layout, tmp_path)
+        assert curves == pytest.approx(expected, abs=2e-3), layout
+        assert kept == pytest.approx(part, abs=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_transformer_learns_the_same_with_each_layout(tmp_path):

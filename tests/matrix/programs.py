@@ -115,6 +115,7 @@ def train_jax(config: dict[str, Any]) -> dict[str, Any]:
         return optax.apply_updates(params, updates), state
 
     note_start(config, loader.epoch)
+    whole: Any = None
     for epoch in range(loader.epoch, EPOCHS):
         for batch, weights in loader:
             maybe_die(config, epoch)
@@ -122,12 +123,13 @@ def train_jax(config: dict[str, Any]) -> dict[str, Any]:
         train.collective.barrier()  # on servers the others may still push
         params, state = adapter.synchronize(params, state)
         with tempfile.TemporaryDirectory() as folder:
-            adapter.save_pytree(Path(folder, "weights.npz"), params)
+            whole = adapter.gather(params)
+            adapter.save_pytree(Path(folder, "weights.npz"), whole)
             train.report({"epoch": epoch}, train.Checkpoint(folder))
     accuracy = adapter.GlobalMean()
     for batch, weights in adapter.prepare_arrays(data, BATCH, name="held"):
         accuracy.add((batch[0] @ params["kernel"] + params["bias"]).argmax(1) == batch[1], weights > 0)
-    return {"accuracy": accuracy.compute(), **{name: np.asarray(value) for name, value in params.items()}}
+    return {"accuracy": accuracy.compute(), **{name: np.asarray(value) for name, value in whole.items()}}
 
 
 def train_keras(config: dict[str, Any]) -> dict[str, Any]:

@@ -58,9 +58,9 @@ REASONS: dict[tuple[str, str | None, str | None], str] = {
         "exact evaluation",
     ): "MultiWorkerMirroredStrategy evaluates in its own way; use Keras 3",
     **{
-        (framework, "Sharded", None): "It cuts PyTorch's modules so far"
+        (framework, "Sharded", None): "It cuts PyTorch's modules and JAX's arrays"
         for framework in FRAMEWORKS
-        if framework != "PyTorch"
+        if framework not in ("PyTorch", "JAX")
     },
 }
 """What a framework does not do, and why: by framework, strategy and feature. None stands for all."""

@@ -13,7 +13,7 @@ from hocket import train
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'hocket[torch]'")
 
-from hocket.train.jax import JaxTrainer
+from hocket.train import strategies
 from hocket.train.strategies import Sharded
 from hocket.train.torch import TorchTrainer
 from tests.train import sharded_programs as programs
@@ -143,12 +143,6 @@ def test_what_cannot_be_is_refused(
         fit(function, tmp_path, strategy, **config)
 
 
-def test_other_frameworks_say_so(tmp_path: Path) -> None:
-    trainer = JaxTrainer(
-        lambda: None,
-        strategy=Sharded(mesh={"data": 2}),
-        scaling_config=train.ScalingConfig(num_workers=2),
-        run_config=train.RunConfig(storage_path=str(tmp_path)),
-    )
-    with pytest.raises(train.WorkerGroupError, match="trains PyTorch's modules so far"):
-        trainer.fit()
+def test_other_frameworks_say_so() -> None:
+    with pytest.raises(TypeError, match=r"Use TorchTrainer or JaxTrainer, or AllReduce\(\) here"):
+        Sharded(mesh={"data": 2}).open(strategies.Ranks(0, 2))

@@ -24,6 +24,7 @@ from hocket.mesh.operations import barrier as barrier
 from hocket.mesh.operations import call_with_layout as call_with_layout
 from hocket.mesh.operations import check_layout as check_layout
 from hocket.mesh.operations import copy_to_mesh as copy_to_mesh
+from hocket.mesh.operations import create_distributed_mesh as create_distributed_mesh
 from hocket.mesh.operations import create_mesh as create_mesh
 from hocket.mesh.operations import default_mesh as default_mesh
 from hocket.mesh.operations import fetch_layout as fetch_layout

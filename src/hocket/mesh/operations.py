@@ -50,12 +50,56 @@ def create_mesh(
         >>> mesh.create_mesh({"data": 1})
         Mesh({'data': 1})
     """
-    name = framework if framework is not None else contract.choose_framework()
-    backend = contract.get_backend(name)
+    backend = contract.get_backend(framework if framework is not None else contract.choose_framework())
+    return _build_mesh(mesh_dims, mesh_name, backend, backend.list_devices, device_type, devices)
+
+
+def create_distributed_mesh(
+    mesh_dims: Mapping[str, int] | Sequence[tuple[str, int]] | None = None,
+    mesh_name: str = "",
+    device_type: str = "CPU",
+    *,
+    framework: str | None = None,
+) -> meshes.Mesh:
+    """Make a mesh of the devices of several processes; all of them call it, and all that computes on it.
+
+    In a rank of `JaxTrainer` JAX's processes are joined already, if the training function names this one; elsewhere
+    call ``jax.distributed.initialize`` first. With PyTorch it is the mesh of all ranks, as `create_mesh` makes it. The
+    devices of a process are neighbours along the last axis.
+
+    Args:
+        mesh_dims: Names and sizes of the axes, major first. The size of one that stands alone may be -1, for all
+            devices. Default: one axis, ``x``, of all devices.
+        mesh_name: To tell two meshes of the same shape apart.
+        device_type: Which devices. On a processor they are virtual: if nothing has used JAX yet each process then has
+            as many as fall to it.
+        framework: ``"jax"`` or ``"torch"``. Default: one that is imported.
+
+    Raises:
+        RuntimeError: The processes are not joined.
+        ValueError: There are fewer devices, they cannot be taken equally of all processes, or a size is wrong.
+
+    Example:
+        >>> from hocket import mesh
+        >>> mesh.create_distributed_mesh({"data": 1}, framework="jax")  # one process has all of it
+        Mesh({'data': 1})
+    """
+    backend = contract.get_backend(framework if framework is not None else contract.choose_framework())
+    return _build_mesh(mesh_dims, mesh_name, backend, backend.list_all_devices, device_type)
+
+
+def _build_mesh(
+    mesh_dims: Mapping[str, int] | Sequence[tuple[str, int]] | None,
+    mesh_name: str,
+    backend: contract.Backend,
+    find: Callable[[str, int | None], list[str]],
+    device_type: str,
+    devices: Sequence[str] | None = None,
+) -> meshes.Mesh:
     pairs = [("x", -1)] if mesh_dims is None else list(dict(mesh_dims).items())
     wants_all = len(pairs) == 1 and pairs[0][1] == -1
     count = None if wants_all else math.prod([size for _, size in pairs])
-    found = list(devices) if devices is not None else backend.list_devices(device_type, count)
+    found = list(devices) if devices is not None else find(device_type, count)
     if wants_all:
         pairs = [(pairs[0][0], len(found))]
     made = meshes.Mesh(pairs)  # which checks names and sizes
@@ -66,7 +110,7 @@ def create_mesh(
                 f"{device_type!r}. Make it before anything else uses the framework, or make it smaller."
             )
         found = found[: made.size]
-    mesh = meshes.Mesh(pairs, name=mesh_name, devices=found, framework=name)
+    mesh = meshes.Mesh(pairs, name=mesh_name, devices=found, framework=backend.name)
     backend.check_mesh(mesh)
     return mesh
 

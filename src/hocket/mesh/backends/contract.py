@@ -35,6 +35,21 @@ class Backend(abc.ABC):
             count: How many the caller would like. Where devices of a processor are virtual, there are then so many.
         """
 
+    def list_all_devices(self, device_type: str, count: int | None) -> list[str]:
+        """Return what the devices of a type are called, of all processes: those of one after those of another.
+
+        Default: what `list_devices` returns, where that has all.
+
+        Args:
+            device_type: Such as ``"CPU"``.
+            count: How many the caller would like; as many of each process.
+
+        Raises:
+            RuntimeError: The processes are not joined.
+            ValueError: The number does not divide by that of the processes.
+        """
+        return self.list_devices(device_type, count)
+
     @abc.abstractmethod
     def check_mesh(self, mesh: meshes.Mesh) -> None:
         """Raise ValueError if a device of the mesh does not exist."""

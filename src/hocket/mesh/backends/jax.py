@@ -3,6 +3,9 @@
 A relayout is ours: `shard_map` with the steps of the plan, so no more bytes move than the algebra says. Inside of a
 function that JAX traces the layout is not known; there it is a constraint, and XLA finds the way.
 
+Over several processes a mesh has the devices of all of them (`jax_processes`), and all call the same in the same order.
+A process keeps what its devices have; XLA's collectives between processes are gloo's, or NCCL's.
+
 Terms of a sum (`Layout.partial`) have no place in a global array whose axes XLA manages. So the array of such a value
 has a dim more for each of these axes, ahead of the others and cut by it: each device has its own term. Operations take
 the sum first.
@@ -23,6 +26,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from hocket.mesh import layouts, meshes, relayouts, tensors
 from hocket.mesh.backends import contract
+from hocket.mesh.backends import jax_processes as processes
 from hocket.mesh.relayouts import Kind
 
 
@@ -100,13 +104,7 @@ class JaxTensor(tensors.DTensor):
         return self._mesh
 
     def gather(self) -> npt.NDArray[Any]:
-        native = self.native
-        if not native.is_fully_addressable:
-            native = jax.jit(lambda array: array, out_shardings=NamedSharding(get_mesh(self._mesh), PartitionSpec()))(
-                native
-            )
-            native = native.addressable_data(0)
-        return np.asarray(native)
+        return gather(self.native)
 
     # --- as an array --------------------------------------------------------------------------------------------------
 
@@ -117,6 +115,19 @@ class JaxTensor(tensors.DTensor):
         if any(isinstance(arg, (str, bytes, dict)) for arg in args):
             return NotImplemented
         return wrap(function(*map(_open, args)), self._mesh)
+
+
+def gather(array: Any) -> npt.NDArray[Any]:
+    """Return a global array as numpy's; if it is spread over processes, all of them call it."""
+    if not array.is_fully_addressable:
+        if not array.is_fully_replicated:
+            array = jax.jit(_keep, out_shardings=NamedSharding(array.sharding.mesh, PartitionSpec()))(array)
+        array = array.addressable_data(0)
+    return np.asarray(array)
+
+
+def _keep(array: Any) -> Any:
+    return array
 
 
 def _open(value: object) -> Any:
@@ -139,8 +150,32 @@ def wrap(value: Any, mesh: meshes.Mesh) -> Any:
     if not isinstance(value, jax.Array):
         return value
     if not isinstance(value, jax.core.Tracer) and not isinstance(value.sharding, NamedSharding):
-        value = jax.device_put(value, NamedSharding(get_mesh(mesh), PartitionSpec()))
+        value = place(value, NamedSharding(get_mesh(mesh), PartitionSpec()))
     return JaxTensor(value, mesh)
+
+
+def place(value: Any, sharding: NamedSharding) -> jax.Array:
+    """Return what every process has whole as a global array. In a process each device gets its part."""
+    is_whole = not isinstance(value, jax.Array) or value.is_fully_addressable
+    if sharding.is_fully_addressable or not is_whole:
+        return jax.device_put(value, sharding)
+    # JAX's own would have all processes compare what they have first, over the network.
+    array = np.asarray(value)
+    return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+
+
+def adopt(array: jax.Array) -> JaxTensor:
+    """Return a global array of JAX's, on whatever mesh, as a value."""
+    sharding = array.sharding
+    assert isinstance(sharding, NamedSharding)
+    devices = [_name_device(device) for device in sharding.mesh.devices.flat]
+    mesh = meshes.Mesh(list(sharding.mesh.shape.items()), devices=devices, framework="jax")
+    return JaxTensor(array, mesh)
+
+
+def _adopt_global(value: Any) -> Any:
+    is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    return adopt(value) if is_array and isinstance(value.sharding, NamedSharding) else value
 
 
 jax.tree_util.register_pytree_node(
@@ -279,12 +314,26 @@ class JaxBackend(contract.Backend):
         if kind == "cpu" and count is not None:
             _want_cpus(count)
         try:
-            return [_name_device(device) for device in jax.devices(kind)]
+            return [_name_device(device) for device in jax.local_devices(backend=kind)]
         except RuntimeError as error:
             raise ValueError(f"JAX has no devices of the type {device_type!r}: {error}") from error
 
+    def list_all_devices(self, device_type: str, count: int | None) -> list[str]:
+        size = processes.count()
+        each = None if count is None else count // size
+        if count is not None and count % size:
+            raise ValueError(
+                f"A mesh of {count} devices cannot be made of {size} processes, each with as many. Use a multiple of "
+                f"{size}."
+            )
+        self.list_devices(device_type, each)  # so that there are as many, if nothing has used JAX
+        by_process: dict[int, list[str]] = {}
+        for device in jax.devices(device_type.lower()):
+            by_process.setdefault(device.process_index, []).append(_name_device(device))
+        return [name for _, names in sorted(by_process.items()) for name in names[:each]]
+
     def check_mesh(self, mesh: meshes.Mesh) -> None:
-        get_mesh(mesh)
+        processes.connect(get_mesh(mesh))
 
     def list_local(self, mesh: meshes.Mesh) -> list[int]:
         own = jax.process_index()
@@ -292,7 +341,7 @@ class JaxBackend(contract.Backend):
 
     def flatten(self, tree: Any) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], Any]]:
         found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_value)
-        named = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in found]
+        named = [(jax.tree_util.keystr(path, simple=True, separator="/"), _adopt_global(leaf)) for path, leaf in found]
         return named, functools.partial(jax.tree_util.tree_unflatten, structure)
 
     def is_value(self, value: object) -> bool:
@@ -304,7 +353,7 @@ class JaxBackend(contract.Backend):
             return self._constrain(array, layout)
         layout.local_shape_from_global_shape(array.shape)
         whole = layout.with_partial(())
-        placed = JaxTensor(jax.device_put(array, find_sharding(whole)), layout.mesh, layout=whole)
+        placed = JaxTensor(place(array, find_sharding(whole)), layout.mesh, layout=whole)
         return self.relayout(placed, layout) if layout.partial else placed
 
     def pack(self, parts: Sequence[Any], layout: layouts.Layout) -> JaxTensor:
@@ -358,9 +407,7 @@ class JaxBackend(contract.Backend):
         return np.asarray(value)
 
     def gather_objects(self, value: object) -> list[Any]:
-        if jax.process_count() > 1:
-            raise NotImplementedError("Checkpoints of several processes of JAX are not built yet. Use one process.")
-        return [value]
+        return processes.gather_objects(value)
 
     def get_process(self) -> int:
         return int(jax.process_index())

@@ -20,6 +20,8 @@ from hocket.train.frameworks.jax.devices import get_device as get_device
 from hocket.train.frameworks.jax.evaluation import GlobalMean as GlobalMean
 from hocket.train.frameworks.jax.loaders import PreparedArrays as PreparedArrays
 from hocket.train.frameworks.jax.loaders import prepare_arrays as prepare_arrays
+from hocket.train.frameworks.jax.loaders import prepare_batch as prepare_batch
+from hocket.train.frameworks.jax.models import gather as gather
 from hocket.train.frameworks.jax.models import prepare_params as prepare_params
 from hocket.train.frameworks.jax.models import synchronize as synchronize
 from hocket.train.frameworks.jax.optimizers import average_gradients as average_gradients
@@ -32,3 +34,4 @@ from hocket.train.strategies import AllReduce as AllReduce
 from hocket.train.strategies import LocalSGD as LocalSGD
 from hocket.train.strategies import Nesterov as Nesterov
 from hocket.train.strategies import ParameterServer as ParameterServer
+from hocket.train.strategies import Sharded as Sharded

@@ -26,7 +26,7 @@ class Sharded(strategy.Strategy):
     themselves compute with parts: tensor parallel training. What is not cut is replicated. The training function does
     not change, and all of these train the same weights, up to the order of sums.
 
-    With PyTorch; for the other frameworks it is not built yet.
+    With PyTorch and JAX; in other frameworks it is refused.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -45,11 +45,12 @@ class Sharded(strategy.Strategy):
     """Names and sizes of the axes, major first: as many places as ranks. Rank 1 is rank 0's neighbour along the
     last."""
     layout: Mapping[str, Sequence[str | Sequence[str]]] = field(default_factory=dict)
-    """By regular expressions that match whole names of parameters (``"0.weight"``): for each dim the axis that cuts it,
-    several axes, or ``"unsharded"``. As in `hocket.mesh.LayoutMap`; what matches none is replicated."""
+    """By regular expressions that match whole names of parameters (``"0.weight"``; in JAX their paths,
+    ``"dense/kernel"``): for each dim the axis that cuts it, several axes, or ``"unsharded"``. As in
+    `hocket.mesh.LayoutMap`; what matches none is replicated."""
     batch_dims: Sequence[str] = ("data",)
     """The axes that cut the batch: ranks along them have other rows. Of these the mesh may lack some. Ranks along the
-    other axes get the same rows from `prepare_data_loader` and `get_dataset_shard`."""
+    other axes get the same rows from `prepare_data_loader`, `prepare_arrays` and `get_dataset_shard`."""
     shard_along: Sequence[str] = ()
     """Axes that cut each parameter as well, in the first dim that nothing else cuts and that they divide; what has no
     such dim stays whole. Default: none."""
@@ -114,6 +115,5 @@ class Sharded(strategy.Strategy):
             TypeError: Always, where a framework has no way of its own.
         """
         raise TypeError(
-            f"{self!r} trains PyTorch's modules so far. Use TorchTrainer, or AllReduce() here; hocket.mesh spreads "
-            "JAX's arrays by hand."
+            f"{self!r} trains PyTorch's modules and JAX's arrays. Use TorchTrainer or JaxTrainer, or AllReduce() here."
         )

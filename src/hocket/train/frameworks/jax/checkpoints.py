@@ -61,6 +61,8 @@ def save_pytree(path: str | os.PathLike[str], tree: object) -> None:
                 "save_pytree() was called inside jax.jit or another transformation of JAX, where there are no "
                 "numbers yet. Save what the jitted function returns."
             )
+        if trees.is_spread(value):
+            raise trees.build_spread_error("save_pytree()", leaf.name)
         if leaf.name.startswith("."):
             raise ValueError(
                 f"save_pytree() was given an array called {leaf.name!r}, but names that begin with '.' are its own. "
@@ -86,7 +88,7 @@ def load_pytree(path: str | os.PathLike[str], like: object) -> Any:
     Args:
         path: The file.
         like: A tree of the same structure, shapes and dtypes: what ``init`` returned, or what `jax.eval_shape` says
-            that it would.
+            that it would. Where its arrays are spread over ranks, those returned are spread so too.
 
     Raises:
         ValueError: The file is of another tree: the message says which arrays differ. Or it is no such file.
@@ -114,7 +116,16 @@ def load_pytree(path: str | os.PathLike[str], like: object) -> Any:
             f"The checkpoint {os.fspath(path)!r} is of another model, or of another optimizer: {difference}. Build "
             "the model that was saved, or begin anew."
         )
-    return jax.tree_util.tree_unflatten(structure, [loaded[leaf.name or _ROOT] for leaf in wanted])
+    pairs = [(loaded[leaf.name or _ROOT], value) for leaf, (_, value) in zip(wanted, found, strict=True)]
+    return jax.tree_util.tree_unflatten(structure, [_place_like(array, value) for array, value in pairs])
+
+
+def _place_like(array: Any, like: object) -> Any:
+    """Return an array spread over processes as another one is."""
+    if not isinstance(like, jax.Array) or not trees.is_global(like) or trees.is_key(array):
+        return array
+    whole = np.asarray(array)
+    return jax.make_array_from_callback(whole.shape, like.sharding, whole.__getitem__)
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Sets JAX up in the ranks, and joins them: over shared memory (`hocket.train.rank.world`), and on request with
-`jax.distributed`.
+"""Sets JAX up in the ranks, and joins them: over shared memory (`hocket.train.rank.world`), and where it is
+needed as processes of JAX (`processes`).
 
 *Before the processes fork.* ``import jax`` starts no thread, so it is loaded once for all ranks of a machine. JAX's
 threads come with its backend, which a rank makes at its first computation; the settings here must be made before.
@@ -15,19 +15,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, final
 
 import jax
 
-from hocket.core import api
+from hocket.train import strategies
+from hocket.train.frameworks.jax import processes
+from hocket.train.frameworks.jax import strategies as jax_strategies
 from hocket.train.run import backend, joining, worker_group
 
 _OURS: Final = "hocket.train.jax"
-
-_LOOPBACK: Final = "127.0.0.1"
 
 
 @final
@@ -47,17 +46,25 @@ class JaxConfig(backend.BackendConfig):
     timeout_s: float = joining.TIMEOUT_SECONDS
     """Seconds that an average may wait for a rank."""
     distributed: bool = False
-    """Whether to call ``jax.distributed.initialize`` too: ``jax.devices()`` then has the devices of all ranks, and one
-    program may span them, with ``jax.jit`` and shardings. For several GPUs or machines; rank 0 then listens on a port,
-    on loopback if all ranks are on one machine. `average_gradients` needs it not."""
+    """Whether to join JAX's processes too, as ``jax.distributed.initialize`` does: ``jax.devices()`` then has the
+    devices of all ranks, and one program may span them, with ``jax.jit`` and shardings. On CPUs gloo then listens, on
+    loopback if all ranks are on one machine. `average_gradients` needs it not. `JaxTrainer` sets it for `Sharded`, and
+    where the training function names `hocket.mesh.create_distributed_mesh`."""
 
     def __post_init__(self) -> None:
         joining.check_timeout(self.timeout_s)
 
     def list_modules(self, function: Callable[..., object]) -> Sequence[str]:
-        """Return jax, and optax if it is installed: most training functions use it, and it takes a tenth of jax's
-        time."""
-        return (_OURS, "optax") if importlib.util.find_spec("optax") else (_OURS,)
+        """Return jax, optax if it is installed (most training functions use it, and it takes a tenth of jax's time),
+        and what spreads arrays if the strategy is to."""
+        needed = [_OURS, "optax"] if importlib.util.find_spec("optax") else [_OURS]
+        if isinstance(getattr(function, "strategy", None), strategies.Sharded):
+            needed.append(jax_strategies.SHARDED)
+        return needed
+
+    def list_blind_ranks(self, num_workers: int) -> Sequence[int]:
+        """Return all ranks if JAX's processes are joined: gloo does not notice that one has ended."""
+        return range(num_workers) if self.distributed else ()
 
     def share_process(self) -> NoReturn:
         """Refuse: JAX calls back from threads of its own, which cannot take a rank's turn.
@@ -74,52 +81,22 @@ class JaxConfig(backend.BackendConfig):
     def on_start(self, group: worker_group.WorkerGroup) -> None:
         """Join the ranks, and set JAX up in each."""
         num_threads = max(1, int(group.scaling.bundle.get("CPU", 1)))
-        group.execute(_set_up, [(num_threads, group.scaling.use_gpu)] * len(group))
+        group.execute(_set_up, [(num_threads, group.scaling.use_gpu, len(group))] * len(group))
         joining.arrange(group, self.timeout_s)
-        if self.distributed:
-            address = group.call(0, _choose_address, _find_host(group))
-            group.execute(_join, [(address, rank, len(group), self.timeout_s) for rank in range(len(group))])
+        if self.distributed and len(group) > 1:
+            processes.join(group, self.timeout_s)
 
     def on_shutdown(self, group: worker_group.WorkerGroup) -> None:
         """Part them."""
-        if self.distributed:
-            group.execute(_leave, [()] * len(group))
+        if self.distributed and len(group) > 1:
+            processes.leave(group)
         joining.leave(group)
 
 
-def _set_up(num_threads: int, use_gpu: bool) -> None:
+def _set_up(num_threads: int, use_gpu: bool, world_size: int) -> None:
     """Called in each rank, before JAX has a backend."""
+    processes.tell_size(world_size)
     os.environ.setdefault("PJRT_NPROC", str(num_threads))
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if not use_gpu:
         jax.config.update("jax_platforms", "cpu")
-
-
-def _find_host(group: worker_group.WorkerGroup) -> str:
-    """Return where rank 0 listens."""
-    first = group.places[0].node_id
-    if all(place.node_id == first for place in group.places):
-        return _LOOPBACK
-    return next(str(node["NodeManagerAddress"]) for node in api.nodes() if node["NodeID"] == first)
-
-
-def _choose_address(host: str) -> str:
-    """Called in rank 0: find a port. Another process may take it before JAX does; then `fit` fails, and names it."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family) as listener:
-        port = listener.getsockname()[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _join(address: str, rank: int, world_size: int, timeout_s: float) -> None:
-    jax.distributed.initialize(
-        coordinator_address=address,
-        num_processes=world_size,
-        process_id=rank,
-        coordinator_bind_address=address if rank == 0 else None,
-        initialization_timeout=max(1, int(timeout_s)),
-    )
-
-
-def _leave() -> None:
-    jax.distributed.shutdown()

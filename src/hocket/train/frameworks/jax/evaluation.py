@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from hocket.train.frameworks import global_mean
-from hocket.train.frameworks.jax import framework
+from hocket.train.frameworks.jax import framework, trees
 
 
 @final
@@ -30,6 +30,12 @@ class GlobalMean(global_mean.GlobalMean):
     """
 
     _framework = framework.FRAMEWORK
+
+    def add(self, values: object, weights: object = None) -> None:
+        if trees.is_global(values):
+            exchange = framework.FRAMEWORK.get_state("GlobalMean.add")
+            values, weights = exchange.read_rows(values), exchange.read_rows(weights)
+        super().add(values, weights)
 
     def _read_weights(self, weights: object) -> Any:
         return super()._read_weights(np.asarray(weights)) != 0  # a loader's weigh rows

@@ -64,6 +64,8 @@ class JaxFramework(contract.Framework[jax_strategies.Exchange]):
             )
         if not isinstance(values, jax.Array | np.ndarray):
             raise TypeError(f"{caller} takes an array, but received {values!r}. Write jnp.array(values).")
+        if trees.is_spread(values):
+            raise trees.build_spread_error(caller, "")
         array = np.asarray(values)
         return array.astype(np.float32) if array.dtype.kind == "V" else array
 

@@ -8,7 +8,8 @@ the ranks, is the mean over the rows of the global batch: they are 1 but in a ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import jax
@@ -17,8 +18,10 @@ import numpy as np
 from hocket.data import cursor as cursor_module
 from hocket.data import ledger
 from hocket.data import loader as loader_module
-from hocket.train.frameworks.jax import devices, trees
+from hocket.train.frameworks.jax import devices, framework, trees
 from hocket.train.rank import worker_session
+
+Place = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def prepare_arrays(
@@ -35,6 +38,7 @@ def prepare_arrays(
 
     With n ranks, n batches are worked on at once. They are the rank's slices of a *global batch* of n times the size,
     drawn from `hocket.data.Ledger`. All ranks take the same number of steps, and each row is in one batch of one rank.
+    With `Sharded` ranks that share a batch have the same slice, and a batch is a global array, with the rows of all.
 
     *Going on.* The loader's position goes into each checkpoint that is reported, and after a restart, with any number
     of ranks, the first loop over the loader goes on there: with the rows that were not handed out. A batch counts as
@@ -75,7 +79,7 @@ def prepare_arrays(
     """
     session = worker_session.get_session("jax.prepare_arrays")
     leaves, values, structure = trees.list_leaves(arrays, "prepare_arrays")
-    num_rows = _count_rows(leaves)
+    num_rows = _count_rows(leaves, "prepare_arrays")
     if batch_size < 1:
         raise ValueError(f"batch_size must be 1 row or more, but received {batch_size!r}. 32 is usual.")
     cursor = loader_module.build_cursor(
@@ -83,23 +87,65 @@ def prepare_arrays(
     )
     if resume:
         session.follow(cursor, name, "prepare_arrays")
-    return PreparedArrays([np.asarray(value) for value in values], structure, cursor, devices.get_device())
+    exchange = framework.FRAMEWORK.get_state("prepare_arrays")
+    place = functools.partial(exchange.place_batch, device=devices.get_device())
+    return PreparedArrays([np.asarray(value) for value in values], structure, cursor, place)
 
 
-def _count_rows(leaves: list[trees.Leaf]) -> int:
+def prepare_batch(batch: object) -> Any:
+    """Return a batch of the rank's rows as a step computes with it: for rows that `prepare_arrays` has not given, such
+    as those of `hocket.train.get_dataset_shard`.
+
+    With `Sharded` it becomes a global array with the rows of all ranks, and all ranks must call it, with as many rows
+    each. With the other strategies it comes to the rank's device.
+
+    Args:
+        batch: A pytree of arrays with as many rows each.
+
+    Raises:
+        TypeError: A leaf is no array.
+        ValueError: The arrays, or the ranks, have different numbers of rows.
+        RuntimeError: It is called outside a training function.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> from hocket import train
+        >>> from hocket.train.jax import JaxTrainer, prepare_batch
+        >>> JaxTrainer(
+        ...     lambda: prepare_batch({"x": np.ones((4, 2))})["x"].shape,
+        ...     scaling_config=train.ScalingConfig(num_workers=0),
+        ...     run_config=train.RunConfig(storage_path=tempfile.mkdtemp()),
+        ... ).fit().return_value
+        (4, 2)
+    """
+    exchange = framework.FRAMEWORK.get_state("prepare_batch")
+    leaves, values, structure = trees.list_leaves(batch, "prepare_batch")
+    count = _count_rows(leaves, "prepare_batch")
+    if exchange.needs_equal_rows:
+        counts = framework.FRAMEWORK.get_collectives("prepare_batch").all_gather_object(count)
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"prepare_batch() needs as many rows in all ranks, but they have {counts}. Leave the last batch out, "
+                "as iter_batches(drop_last=True) does, or use prepare_arrays(), which fills it up."
+            )
+    placed = exchange.place_batch([np.asarray(value) for value in values], devices.get_device())
+    return jax.tree_util.tree_unflatten(structure, placed)
+
+
+def _count_rows(leaves: list[trees.Leaf], caller: str) -> int:
     if not leaves:
-        raise ValueError("prepare_arrays() was given a pytree without arrays. Pass the data, such as (images, labels).")
+        raise ValueError(f"{caller}() was given a pytree without arrays. Pass the data, such as (images, labels).")
     for leaf in leaves:
         if not leaf.shape:
             raise ValueError(
-                f"prepare_arrays() takes arrays whose first dimension is the rows, but {leaf.name or 'the array'!r} "
+                f"{caller}() takes arrays whose first dimension is the rows, but {leaf.name or 'the array'!r} "
                 "is one number. Keep it out of the tree."
             )
     first = leaves[0]
     other = next((leaf for leaf in leaves if leaf.shape[0] != first.shape[0]), None)
     if other is not None:
         raise ValueError(
-            f"prepare_arrays() takes arrays with as many rows each, but {first.name!r} has {first.shape[0]} and "
+            f"{caller}() takes arrays with as many rows each, but {first.name!r} has {first.shape[0]} and "
             f"{other.name!r} has {other.shape[0]}. Look at how they were made; the first dimension must be the rows."
         )
     return first.shape[0]
@@ -115,7 +161,7 @@ class PreparedArrays(loader_module.LedgerLoader):
         columns: The arrays.
         structure: What tree they are leaves of.
         cursor: Where the loader is.
-        device: Where batches go.
+        place: Brings a batch's arrays to where steps compute.
 
     Example:
         >>> import tempfile, jax.numpy as jnp, numpy as np
@@ -138,11 +184,11 @@ class PreparedArrays(loader_module.LedgerLoader):
 
     _cursor: cursor_module.Cursor
 
-    def __init__(self, columns: list[Any], structure: Any, cursor: cursor_module.Cursor, device: Any) -> None:
+    def __init__(self, columns: list[Any], structure: Any, cursor: cursor_module.Cursor, place: Place) -> None:
         self._columns = columns
         self._structure = structure
         self._cursor = cursor
-        self._device = device
+        self._place = place
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         loop, parts = self._cursor.begin()
@@ -156,5 +202,5 @@ class PreparedArrays(loader_module.LedgerLoader):
     def _read(self, part: ledger.Slice) -> tuple[Any, Any]:
         rows = part.padded_indices
         weights = part.weights * np.float32(part.width * part.world_size / part.batch_rows)
-        found = jax.device_put([*(column[rows] for column in self._columns), weights], self._device)
+        found = self._place([*(column[rows] for column in self._columns), weights])
         return jax.tree_util.tree_unflatten(self._structure, found[:-1]), found[-1]

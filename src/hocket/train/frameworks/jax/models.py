@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,15 +10,17 @@ import jax
 import numpy as np
 
 from hocket.train.frameworks.jax import devices, framework, host_calls, trees
+from hocket.train.frameworks.jax import strategies as jax_strategies
 from hocket.train.rank import world
 
 
 def prepare_params(params: object) -> Any:
-    """Return rank 0's parameters in all ranks, on each rank's device.
+    """Return rank 0's parameters in all ranks, on each rank's device; with `Sharded` each rank's part of them.
 
     For whatever must start equal: parameters, the optimizer's state, running statistics. Called once, outside of
     `jax.jit`. What each rank has made from the same seed, or loaded from the same checkpoint, is equal already; to call
-    it does no harm.
+    it does no harm. With `Sharded` the rules are for the first tree that it is given; in later ones, such as the
+    optimizer's state, values are spread as the parameters that they belong to.
 
     Args:
         params: A pytree of arrays; of the same structure, shapes and dtypes in all ranks. Of the other ranks only these
@@ -42,8 +45,45 @@ def prepare_params(params: object) -> Any:
         ... ).fit().return_value
         {'bias': (2,), 'kernel': (3, 2)}
     """
-    framework.FRAMEWORK.get_state("prepare_params")
-    return broadcast(params, 0, "prepare_params")
+    exchange = framework.FRAMEWORK.get_state("prepare_params")
+    params = jax.tree.map(lambda leaf: leaf.native if _is_of_a_mesh(leaf) else leaf, params, is_leaf=_is_of_a_mesh)
+    leaves, values, structure = trees.list_leaves(broadcast(params, 0, "prepare_params"), "prepare_params")
+    return jax.tree_util.tree_unflatten(structure, exchange.place_params(leaves, values))
+
+
+def _is_of_a_mesh(node: object) -> bool:
+    """Tell whether it is a value of `hocket.mesh`, which need not be imported."""
+    return hasattr(node, "native") and hasattr(node, "layout")
+
+
+def gather(tree: object) -> Any:
+    """Return a tree with whole arrays of numpy in the place of those that are spread over the ranks.
+
+    For checkpoints that numpy reads: ``save_pytree(path, gather(params))``. With `Sharded` all ranks must call it; with
+    the other strategies nothing is spread, and it returns what it is given. To write parts, use `hocket.mesh.save`.
+
+    Args:
+        tree: A pytree of arrays.
+
+    Raises:
+        TypeError: It is called inside `jax.jit`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from hocket.train.jax import gather
+        >>> gather({"bias": jnp.zeros(2)})["bias"].tolist()
+        [0.0, 0.0]
+    """
+    values, structure = jax.tree_util.tree_flatten(tree)
+    if any(isinstance(value, jax.core.Tracer) for value in values):
+        raise TypeError(
+            "gather() was called inside jax.jit or another transformation of JAX, where there are no numbers yet. "
+            "Call it on what the jitted function returns."
+        )
+    if any(map(trees.is_spread, values)):
+        found = importlib.import_module(jax_strategies.SHARDED).gather
+        values = [found(value) for value in values]
+    return jax.tree_util.tree_unflatten(structure, values)
 
 
 def broadcast(params: object, root: int, caller: str) -> Any:
@@ -61,7 +101,8 @@ def broadcast(params: object, root: int, caller: str) -> Any:
             f"{caller}() was called inside jax.jit or another transformation of JAX, but it must be called once, "
             "before the first step. Call it where the parameters are made."
         )
-    found = [_unwrap(value) for value in values]
+    spread = {number: value for number, value in enumerate(values) if trees.is_spread(value)}
+    found = [_unwrap(np.zeros(0) if number in spread else value) for number, value in enumerate(values)]
     ranks = world.get_world(f"jax.{caller}")
     if ranks.size > 1:
         host_calls.wait_for_steps()
@@ -76,7 +117,8 @@ def broadcast(params: object, root: int, caller: str) -> Any:
                 for number, part in zip(members, parts, strict=True):
                     arrays[number] = part.reshape(arrays[number].shape)
         found = [(array, wrap) for array, (_, wrap) in zip(arrays, found, strict=True)]
-    return jax.tree_util.tree_unflatten(structure, [wrap(jax.device_put(array, device)) for array, wrap in found])
+    made = [wrap(jax.device_put(array, device)) for array, wrap in found]
+    return jax.tree_util.tree_unflatten(structure, [spread.get(number, value) for number, value in enumerate(made)])
 
 
 def synchronize(params: object, state: object) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from hocket.train.rank import worker_session
 
 def fold_in_rank(key: object) -> Any:
     """Return a random key of the calling rank's own, made from one that all ranks have: for dropout, noise,
-    augmentation.
+    augmentation. With `Sharded`, where all ranks compute one program, it is the same in all of them.
 
     Args:
         key: What ``jax.random.key(0)`` or ``jax.random.PRNGKey(0)`` returned; equal in all ranks.
@@ -39,9 +39,9 @@ def fold_in_rank(key: object) -> Any:
         ... ).fit().return_value
         True
     """
-    info = worker_session.get_session("jax.fold_in_rank").info
+    rank = _get_rank("fold_in_rank")
     _check_key("fold_in_rank", key)
-    return jax.random.fold_in(key, info.rank)
+    return jax.random.fold_in(key, rank)
 
 
 def split_key(key: object) -> tuple[Any, Any]:
@@ -71,10 +71,10 @@ def split_key(key: object) -> tuple[Any, Any]:
         ... ).fit().return_value
         False
     """
-    info = worker_session.get_session("jax.split_key").info
+    rank = _get_rank("split_key")
     _check_key("split_key", key)
     shared, other = jax.random.split(key)
-    return shared, jax.random.fold_in(other, info.rank)
+    return shared, jax.random.fold_in(other, rank)
 
 
 def enable_reproducibility(seed: int = 0) -> Any:
@@ -100,6 +100,11 @@ def enable_reproducibility(seed: int = 0) -> Any:
         True
     """
     return framework.FRAMEWORK.enable_reproducibility(seed)
+
+
+def _get_rank(caller: str) -> int:
+    rank = framework.FRAMEWORK.get_state(caller).random_rank
+    return worker_session.get_session(f"jax.{caller}").info.rank if rank is None else rank
 
 
 def _check_key(caller: str, key: object) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import final
 
 from hocket import data
 from hocket.train import configs, data_parallel_trainer, strategies, validation
 from hocket.train.frameworks.jax import config, framework
+from hocket.train.frameworks.torch import mentions
 from hocket.train.rank import datasets as datasets_module
 from hocket.train.strategies import hosting
 
@@ -74,10 +76,13 @@ class JaxTrainer(data_parallel_trainer.DataParallelTrainer):
     ) -> None:
         train_loop_per_worker = hosting.add_strategy(train_loop_per_worker, strategy, framework.FRAMEWORK.use_strategy)
         data_parallel_trainer.check_type("jax_config", jax_config, config.JaxConfig)
+        backend_config = jax_config or config.JaxConfig()
+        if isinstance(strategy, strategies.Sharded) or _joins_processes(train_loop_per_worker):
+            backend_config = dataclasses.replace(backend_config, distributed=True)
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
-            backend_config=jax_config or config.JaxConfig(),
+            backend_config=backend_config,
             scaling_config=scaling_config,
             run_config=run_config,
             validation_config=validation_config,
@@ -86,3 +91,8 @@ class JaxTrainer(data_parallel_trainer.DataParallelTrainer):
             metadata=metadata,
             resume_from_checkpoint=resume_from_checkpoint,
         )
+
+
+def _joins_processes(function: object) -> bool:
+    """Tell whether a training function makes a mesh of all ranks' devices."""
+    return callable(function) and mentions.finds(function, "hocket.mesh.create_distributed_mesh")

@@ -98,6 +98,25 @@ def is_key(value: object) -> bool:
     return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
+def is_global(value: object) -> bool:
+    """Tell whether something is an array on devices of other processes, too."""
+    return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and not value.is_fully_addressable
+
+
+def is_spread(value: object) -> bool:
+    """Tell whether something is an array of which this process has a part only."""
+    return is_global(value) and not getattr(value, "is_fully_replicated", False)
+
+
+def build_spread_error(caller: str, name: str) -> TypeError:
+    """Return the error of an array that is spread over the ranks, where a whole one is needed."""
+    return TypeError(
+        f"{caller} needs whole arrays, but {name or 'the array'!r} is spread over the ranks. Call "
+        "hocket.train.jax.gather(tree) in all ranks first, or hocket.mesh.save(tree, folder) in all ranks, which "
+        "writes parts."
+    )
+
+
 def is_inexact(value: Any) -> bool:
     """Tell whether an array has floats, which have a mean."""
     return not is_key(value) and bool(jnp.issubdtype(value.dtype, jnp.inexact))

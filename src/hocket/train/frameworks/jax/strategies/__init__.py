@@ -1,11 +1,13 @@
 """What JAX makes of the strategies of `hocket.train.strategies`.
 
 `strategy` has what an override does; `all_reduce`, `local_sgd` and `parameter_server` are three of them, inside the
-compiled step; `on_arrays` drives any other strategy. `averaging` is what they share.
+compiled step; `sharded` is one program over all ranks; `on_arrays` drives any other strategy. `averaging` is what they
+share.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -16,9 +18,19 @@ from hocket.train.frameworks.jax.strategies.strategy import build_conversion_err
 from hocket.train.rank import world
 from hocket.train.strategies import ps_client
 
+SHARDED: Final = "hocket.train.frameworks.jax.strategies.sharded"
+"""The module of `Sharded`, which needs `hocket.mesh`: few runs do."""
+
+
+def _open_sharded(settings: strategies.Sharded, ranks: strategies.Ranks) -> Exchange:
+    found: Exchange = importlib.import_module(SHARDED).Exchange(settings, ranks)
+    return found
+
+
 OVERRIDES: Final[Mapping[type[strategies.Strategy], Callable[[Any, strategies.Ranks], Exchange]]] = {
     strategies.AllReduce: all_reduce.Exchange,
     strategies.LocalSGD: local_sgd.Exchange,
+    strategies.Sharded: _open_sharded,
     ps_client.OpenParameterServer: parameter_server.Exchange,
 }
 """Which strategies JAX has a way of its own for: a program carries what is remembered between steps, and meets in a

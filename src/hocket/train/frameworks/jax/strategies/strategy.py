@@ -8,10 +8,14 @@ state, which the program carries along, and which is saved with it. What has no 
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any
+
+import jax
 
 from hocket import ps
 from hocket.train import strategies
+from hocket.train.frameworks.jax import trees
 
 
 class Exchange(strategies.NativeStrategy):
@@ -21,6 +25,9 @@ class Exchange(strategies.NativeStrategy):
 
     Its methods are called while JAX traces a program, or outside of one, in all ranks in the same order.
     """
+
+    needs_equal_rows: bool = False
+    """Whether a batch must have as many rows in all ranks."""
 
     @abc.abstractmethod
     def average(self, gradients: object, caller: str) -> Any:
@@ -45,6 +52,35 @@ class Exchange(strategies.NativeStrategy):
             f"prepare_optimizer() received {optimizer!r}, which servers apply, but the strategy has no servers. Use "
             "strategy=ParameterServer(), or an optimizer of optax."
         )
+
+    @property
+    def random_rank(self) -> int | None:
+        """What stands for the rank in random keys of its own, if not its number: where ranks compute one program
+        together, all must have the same. Default: None."""
+        return None
+
+    def place_params(self, leaves: Sequence[trees.Leaf], values: Sequence[Any]) -> list[Any]:
+        """Return values that are equal in all ranks as the rank trains them. All ranks call it. Default: as they are.
+
+        Args:
+            leaves: What they are.
+            values: Arrays, or random keys.
+
+        Raises:
+            ValueError: They cannot be kept so.
+        """
+        return list(values)
+
+    def place_batch(self, arrays: Sequence[Any], device: Any) -> list[Any]:
+        """Return the rank's rows of a batch, given as numpy's, as a step computes with them. Default: on the rank's
+        device."""
+        found: list[Any] = jax.device_put(list(arrays), device)
+        return found
+
+    def read_rows(self, array: Any) -> Any:
+        """Return what a step made of a batch, row by row, as the rank's own rows. All ranks call it. Default: as it
+        is."""
+        return array
 
     def synchronize(self, params: object, state: object) -> tuple[Any, Any]:
         """Return parameters that are equal in all ranks, and the optimizer's state to go on with."""

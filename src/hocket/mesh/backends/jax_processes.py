@@ -1,0 +1,111 @@
+"""Several processes of JAX that compute as one: what `hocket.mesh.backends.jax` needs beside their devices.
+
+Between processes XLA's collectives on CPUs are gloo's. It connects the processes of a group at the group's first
+collective, in 30 seconds at most, and prints a line about it on the standard output. So a mesh connects all groups
+that it can need when it is made, after all processes have come to there, and what gloo prints is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import itertools
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+_PROCESSES: Final = "HOCKET_JAX_PROCESSES"
+"""The environment variable in which a launcher says how many processes there are, joined or not."""
+
+_WAIT_SECONDS: Final = 1800
+"""How long processes wait for each other when they make a mesh; as `JaxConfig.timeout_s`."""
+
+_NOISE: Final = b"Expected number of connected peer ranks is"
+
+_met: Final = itertools.count()
+
+
+def _get_state() -> Any:
+    return importlib.import_module("jax._src.distributed").global_state  # before JAX has a backend none else knows
+
+
+def count() -> int:
+    """Return how many processes are joined, without making JAX's backend.
+
+    Raises:
+        RuntimeError: There are several, and they are not.
+    """
+    joined = int(_get_state().num_processes) if _get_state().client is not None else 1
+    there = int(os.environ.get(_PROCESSES, "1"))
+    if joined < there:
+        raise RuntimeError(
+            f"There are {there} ranks, but their JAX is not joined, so a mesh would have the devices of this one "
+            "only. Write JaxTrainer(..., jax_config=JaxConfig(distributed=True)), or name "
+            "hocket.mesh.create_distributed_mesh in the training function."
+        )
+    return joined
+
+
+def connect(mesh: jax.sharding.Mesh) -> None:
+    """Connect all groups of processes that collectives along axes of a mesh need. All processes of it call it."""
+    devices = list(mesh.devices.flat)
+    if len({device.process_index for device in devices}) == 1:
+        return
+    _get_state().client.wait_at_barrier(f"hocket-mesh-{next(_met)}", timeout_in_ms=_WAIT_SECONDS * 1000)
+    with _without_noise():
+        for number in range(1, len(mesh.axis_names) + 1):
+            for axes in itertools.permutations(mesh.axis_names, number):  # XLA has a group for each order
+                _gather_along(mesh, axes)
+
+
+def _gather_along(mesh: jax.sharding.Mesh, axes: tuple[str, ...]) -> None:
+    spec = PartitionSpec(mesh.axis_names)
+    ones = jax.make_array_from_callback(
+        (mesh.size,), NamedSharding(mesh, spec), lambda index: np.ones(mesh.size, np.float32)[index]
+    )
+    gathered = jax.shard_map(
+        lambda local: jax.lax.all_gather(local, axes), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    jax.block_until_ready(jax.jit(gathered)(ones))
+
+
+def gather_objects(value: object) -> list[Any]:
+    """Return what each process gave, the same in all of them. All processes call it."""
+    if jax.process_count() == 1:
+        return [value]
+    utils = importlib.import_module("jax.experimental.multihost_utils")
+    blob = np.frombuffer(pickle.dumps(value), np.uint8)
+    with _without_noise():
+        sizes = np.asarray(utils.process_allgather(np.array([len(blob)], np.int32))).reshape(-1)
+        width = 1 << int(sizes.max() - 1).bit_length()  # few shapes, because each is compiled
+        blobs = np.asarray(utils.process_allgather(np.pad(blob, (0, width - len(blob)))))
+    return [pickle.loads(one[:size].tobytes()) for one, size in zip(blobs, sizes, strict=True)]
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+    """Leave out gloo's lines of what is printed in a block, also by C; the rest is printed at its end."""
+    sys.stdout.flush()
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)
+    kept = os.dup(1)
+    with contextlib.ExitStack() as stack, open(os.memfd_create("hocket-stdout"), "r+b") as beside:  # noqa: PTH123 (a descriptor)
+        stack.callback(os.close, kept)
+        os.dup2(beside.fileno(), 1)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            libc.fflush(None)
+            os.dup2(kept, 1)
+            beside.seek(0)
+            for line in beside:
+                if _NOISE not in line:
+                    os.write(1, line)

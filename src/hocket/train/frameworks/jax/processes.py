@@ -1,0 +1,141 @@
+"""Joins JAX's processes: one program may then span the devices of all ranks.
+
+``jax.distributed`` has a coordination service, which the processes ask for each other's devices. If it is gone, each of
+them ends itself at once (SIGABRT, from a thread of XLA's), and nothing can be said about that in Python. JAX has
+process 0 run it; so a death of rank 0 would be the death of all, and who died first would be hard to tell. Here the
+driver runs it, which outlives the ranks. A rank that dies is noticed where the others compute with it: gloo raises,
+within milliseconds. What the service itself would do about a silent process it does after `SILENT_SECONDS`, when the
+driver has long dealt with it.
+
+On one machine the service listens on an abstract socket of Unix, of a name that cannot be guessed, and gloo on
+loopback. Between machines both listen on the network, and rank 0 runs the service, since a driver may be elsewhere.
+
+What is called here of JAX's own insides, because it has no other name: its state of joined processes, and the
+collectives of its CPU client.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import socket
+import sys
+from typing import Any, Final
+
+import jax
+import jax.extend.backend as jax_backends
+from jax._src import distributed, xla_bridge
+from jax._src import lib as jax_lib
+
+from hocket.core import api
+from hocket.train.run import worker_group
+
+SILENT_SECONDS: Final = 600
+"""How long a process may be silent before JAX's service ends the others: one that compiles for minutes holds Python's
+lock, but not that of the thread that tells of its life. A guess."""
+
+LOOPBACK: Final = "127.0.0.1"
+
+PROCESSES: Final = "HOCKET_JAX_PROCESSES"
+"""The environment variable that says how many ranks there are, joined or not: `hocket.mesh` reads it."""
+
+
+# --- in the driver ----------------------------------------------------------------------------------------------------
+
+
+def join(group: worker_group.WorkerGroup, timeout_s: float) -> None:
+    """Join the ranks of a group.
+
+    Raises:
+        WorkerGroupError: A rank could not.
+    """
+    size, seconds = len(group), max(1, int(timeout_s))
+    if _is_here(group):
+        address, interface = f"unix-abstract:hocket-jax-{secrets.token_hex(16)}", LOOPBACK
+        service = _serve(address, size, seconds)
+        group.resources.callback(service.shutdown)
+        group.execute(_connect, [(address, rank, size, seconds, interface) for rank in range(size)])
+        return
+    address = group.call(0, _choose_address, _find_host(group))
+    group.execute(_initialize, [(address, rank, size, seconds) for rank in range(size)])
+
+
+def leave(group: worker_group.WorkerGroup) -> None:
+    """Part them."""
+    group.execute(_leave, [()] * len(group))
+
+
+def _is_here(group: worker_group.WorkerGroup) -> bool:
+    """Tell whether all ranks are on the driver's machine."""
+    here = api.get_runtime_context().get_node_id()
+    return sys.platform == "linux" and all(place.node_id == here for place in group.places)
+
+
+def _serve(address: str, size: int, timeout_s: int) -> Any:
+    return _get_library().get_distributed_runtime_service(
+        address, size, heartbeat_timeout=SILENT_SECONDS, shutdown_timeout=timeout_s
+    )
+
+
+def _find_host(group: worker_group.WorkerGroup) -> str:
+    """Return where rank 0 listens."""
+    first = group.places[0].node_id
+    if all(place.node_id == first for place in group.places):
+        return LOOPBACK
+    return next(str(node["NodeManagerAddress"]) for node in api.nodes() if node["NodeID"] == first)
+
+
+# --- in a rank --------------------------------------------------------------------------------------------------------
+
+
+def _get_library() -> Any:
+    return getattr(jax_lib, "_jax", None) or jax_lib.xla_extension  # as it was called before jax 0.6
+
+
+def _connect(address: str, rank: int, size: int, timeout_s: int, interface: str) -> None:
+    """What ``jax.distributed.initialize`` does, but for the service, and for a handler of SIGTERM."""
+    library, state = _get_library(), distributed.global_state
+    client = library.get_distributed_runtime_client(
+        address,
+        rank,
+        init_timeout=timeout_s,
+        shutdown_timeout=timeout_s,
+        heartbeat_timeout=SILENT_SECONDS,
+        shutdown_on_destruction=False,
+        use_compression=False,
+    )
+    client.connect()
+    state.client, state.process_id, state.num_processes, state.coordinator_address = client, rank, size, address
+    collectives = library.make_gloo_tcp_collectives(distributed_client=client, hostname=interface)
+    jax_backends.register_backend_factory(
+        "cpu", functools.partial(xla_bridge.make_cpu_client, collectives), priority=0, fail_quietly=False
+    )
+
+
+def _choose_address(host: str) -> str:
+    """Called in rank 0: find a port. Another process may take it before JAX does; then `fit` fails, and names it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        port = listener.getsockname()[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _initialize(address: str, rank: int, size: int, timeout_s: int) -> None:
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which the rank follows itself
+    jax.distributed.initialize(
+        coordinator_address=address,
+        num_processes=size,
+        process_id=rank,
+        coordinator_bind_address=address if rank == 0 else None,
+        initialization_timeout=timeout_s,
+    )
+
+
+def _leave() -> None:
+    jax.distributed.shutdown()
+
+
+def tell_size(size: int) -> None:
+    """Called in each rank: say how many there are, for those that want to have them joined."""
+    os.environ[PROCESSES] = str(size)

@@ -1,0 +1,131 @@
+"""`hocket.train.strategies.Sharded` in JAX: one program over the devices of all ranks.
+
+Parameters and batches are global arrays, and each rank has its part of them; what a step computes with parts, and which
+collectives that takes, XLA finds. A loss is then the mean over the rows of the whole batch in every rank, and its
+gradient the gradient of that, so an optimizer has nothing to average. What is left to do is to say how values are
+spread: parameters once, and in a compiled step gradients, updates and the optimizer's state, which XLA would else
+spread as it likes.
+
+A value of an optimizer's state belongs to a parameter if it has its shape and if its path ends with the parameter's:
+``0/mu/dense/kernel`` goes with ``dense/kernel``. Others, such as the number of steps, are replicated.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, final
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from hocket import mesh as meshes
+from hocket.mesh.backends import jax as backend
+from hocket.train import strategies
+from hocket.train.frameworks import spreading
+from hocket.train.frameworks.jax import trees
+from hocket.train.frameworks.jax.strategies import strategy
+
+
+@final
+class Exchange(strategy.Exchange):
+    """Knows how each parameter is spread."""
+
+    needs_equal_rows = True
+
+    def __init__(self, settings: strategies.Sharded, ranks: strategies.Ranks) -> None:
+        self._settings = settings
+        self._parts = settings.locate_batch(ranks.rank, ranks.world_size)[1]
+        self._known: dict[tuple[str, tuple[int, ...]], NamedSharding] = {}
+        """By a parameter's name and shape."""
+
+    @functools.cached_property
+    def _mesh(self) -> meshes.Mesh:
+        kind = jax.local_devices()[0].platform.upper()
+        return meshes.create_distributed_mesh(self._settings.mesh, device_type=kind, framework="jax")
+
+    @property
+    def random_rank(self) -> int:
+        return 0
+
+    def place_params(self, leaves: Sequence[trees.Leaf], values: Sequence[Any]) -> list[Any]:
+        shapes = {leaf.name: leaf.shape for leaf in leaves if self._find(leaf.name, leaf.shape) is None}
+        layouts = spreading.plan(self._settings, self._mesh, shapes, is_first=not self._known) if shapes else {}
+        for name, layout in layouts.items():
+            self._known[name, shapes[name]] = backend.find_sharding(layout)
+        return [
+            self._spread(value, self._find(leaf.name, leaf.shape)) for leaf, value in zip(leaves, values, strict=True)
+        ]
+
+    @staticmethod
+    def _spread(value: Any, sharding: NamedSharding | None) -> Any:
+        assert sharding is not None
+        if trees.is_key(value):
+            data = backend.place(jax.random.key_data(value), NamedSharding(sharding.mesh, PartitionSpec()))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
+        return backend.place(value, sharding)
+
+    def place_batch(self, arrays: Sequence[Any], device: Any) -> list[Any]:
+        axes = spreading.list_batch_dims(self._settings)
+        sharding = NamedSharding(backend.get_mesh(self._mesh), PartitionSpec(tuple(axes) or None))
+        return [
+            jax.make_array_from_single_device_arrays(
+                (array.shape[0] * self._parts, *array.shape[1:]), sharding, [jax.device_put(array, device)]
+            )
+            for array in arrays
+        ]
+
+    def average(self, gradients: object, caller: str) -> Any:
+        return self._constrain(gradients)
+
+    def adapt_optimizer(self, optimizer: Any) -> Any:
+        def init(params: Any) -> Any:
+            if not self._known:
+                raise ValueError(
+                    "Sharded must know the parameters before an optimizer does. Write params = prepare_params(params) "
+                    "before optimizer.init(params)."
+                )
+            return jax.jit(lambda params: self._constrain(optimizer.init(params), rest=True))(params)
+
+        def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+            steps, state = optimizer.update(self._constrain(updates), state, params, **extra)
+            return self._constrain(steps), self._constrain(state)
+
+        return optimizer._replace(init=init, update=update)
+
+    def _constrain(self, tree: object, *, rest: bool = False) -> Any:
+        """Say how the values of a tree that belong to parameters are spread; or, with `rest`, those of all."""
+
+        def constrain(path: Any, value: Any) -> Any:
+            if not hasattr(value, "shape") or trees.is_key(value):
+                return value
+            sharding = self._find(trees.name_path(path), tuple(value.shape))
+            if sharding is None and rest:
+                sharding = NamedSharding(backend.get_mesh(self._mesh), PartitionSpec())
+            return value if sharding is None else jax.lax.with_sharding_constraint(value, sharding)
+
+        return jax.tree_util.tree_map_with_path(constrain, tree)
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> NamedSharding | None:
+        """Return how the parameter is spread whose name ends a name."""
+        while True:
+            if (name, shape) in self._known:
+                return self._known[name, shape]
+            if not name:
+                return None
+            name = name.partition("/")[2]
+
+    def read_rows(self, array: Any) -> Any:
+        if not trees.is_global(array) or not array.ndim:
+            return array
+        axes = spreading.list_batch_dims(self._settings)
+        sharding = NamedSharding(backend.get_mesh(self._mesh), PartitionSpec(tuple(axes) or None))
+        if not array.sharding.is_equivalent_to(sharding, array.ndim):
+            array = jax.device_put(array, sharding)
+        return np.asarray(array.addressable_data(0))
+
+
+def gather(value: Any) -> Any:
+    """Return an array that is spread over ranks as numpy's; any other as it is."""
+    return backend.gather(value) if trees.is_spread(value) else value

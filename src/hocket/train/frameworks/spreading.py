@@ -1,0 +1,55 @@
+"""How `hocket.train.strategies.Sharded` keeps parameters: a layout for each, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hocket import mesh as meshes
+from hocket.train import strategies
+
+_NAMED = 8
+"""How many names an error lists."""
+
+
+def plan(
+    settings: strategies.Sharded, mesh: meshes.Mesh, shapes: Mapping[str, Sequence[int]], *, is_first: bool = True
+) -> dict[str, meshes.Layout]:
+    """Return the layout of each parameter.
+
+    Args:
+        settings: The rules, and along which axes all are cut.
+        mesh: The mesh that `settings` describes.
+        shapes: The parameters' shapes, by name.
+        is_first: Whether each rule must match one of them.
+
+    Raises:
+        ValueError: A rule matches none, several match one, or a layout does not fit.
+    """
+    rules = meshes.LayoutMap(mesh, settings.layout)
+    idle = [rule for rule in rules if not any(rules.matches(rule, name) for name in shapes)]
+    if idle and is_first:
+        raise ValueError(
+            f"The rule {idle[0]!r} of Sharded(layout=...) matches no parameter, so what it is for would be replicated. "
+            f"The model has {', '.join([*shapes][:_NAMED])}{' ...' if len(shapes) > _NAMED else ''}."
+        )
+    return {name: shard_along(rules.find(name, shape), shape, settings.shard_along) for name, shape in shapes.items()}
+
+
+def shard_along(layout: meshes.Layout, shape: Sequence[int], names: Sequence[str]) -> meshes.Layout:
+    """Return a layout that cuts a tensor along axes as well, each in the first dim that is whole and can be cut."""
+    for name in names:
+        if any(name in axes for axes in layout.axes):
+            continue
+        size = layout.mesh.dim_size(name)
+        dim = next((dim for dim, axes in enumerate(layout.axes) if not axes and shape[dim] % size == 0), None)
+        if dim is not None and shape[dim]:
+            specs: list[Any] = [list(axes) or meshes.UNSHARDED for axes in layout.axes]
+            specs[dim] = name
+            layout = meshes.Layout(specs, layout.mesh)
+    return layout
+
+
+def list_batch_dims(settings: strategies.Sharded) -> list[str]:
+    """Return the axes that cut the batch, major first."""
+    return [name for name in settings.mesh if name in settings.batch_dims]
