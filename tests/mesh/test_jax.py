@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hocket
-from tests.mesh import jax_programs
+from tests.mesh import jax_programs, jax_step_programs
 
 pytestmark = pytest.mark.about_local("JAX in a worker of its own")
 
@@ -87,6 +87,18 @@ def test_variables_keep_their_layout(run: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("dims", jax_programs.MESHES[1::2], ids=str)
 def test_steps_assign_variables(run: Callable[..., Any], dims: dict[str, int]) -> None:
     run(jax_programs.take_steps, dims)
+
+
+def test_values_have_memory_of_their_own(run: Callable[..., Any]) -> None:
+    run(jax_step_programs.fill_a_buffer_again)
+
+
+def test_products_are_not_transposed(run: Callable[..., Any]) -> None:
+    run(jax_step_programs.count_transpositions)
+
+
+def test_a_loop_may_read_no_result(run: Callable[..., Any]) -> None:
+    assert run(jax_step_programs.read_nothing, 200) == 256.0**2
 
 
 def test_steps_that_fail_leave_variables_as_they_are(run: Callable[..., Any]) -> None:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hocket.mesh import layouts, meshes, relayouts, tensors
-from hocket.mesh.backends import contract
+from hocket.mesh.backends import contract, host_copies, jax_products, jax_queues
 from hocket.mesh.backends import jax_processes as processes
 from hocket.mesh.relayouts import Kind
 
@@ -353,7 +353,8 @@ class JaxBackend(contract.Backend):
             return self._constrain(array, layout)
         layout.local_shape_from_global_shape(array.shape)
         whole = layout.with_partial(())
-        placed = JaxTensor(place(array, find_sharding(whole)), layout.mesh, layout=whole)
+        owned = host_copies.copy_if_host(array)
+        placed = JaxTensor(place(owned, find_sharding(whole)), layout.mesh, layout=whole)
         return self.relayout(placed, layout) if layout.partial else placed
 
     def pack(self, parts: Sequence[Any], layout: layouts.Layout) -> JaxTensor:
@@ -361,7 +362,7 @@ class JaxBackend(contract.Backend):
         devices = [device for device in sharding.mesh.devices.flat if device.process_index == jax.process_index()]
         ones = (1,) * len(layout.partial)
         placed = [
-            jax.device_put(jnp.asarray(part).reshape((*ones, *np.shape(part))), device)
+            jax.device_put(host_copies.copy_if_host(part), device).reshape((*ones, *np.shape(part)))
             for part, device in zip(parts, devices, strict=True)
         ]
         sizes = [layout.mesh.dim_size(name) for name in layout.partial]
@@ -384,7 +385,8 @@ class JaxBackend(contract.Backend):
         if isinstance(value.raw, jax.core.Tracer):
             return self._constrain(value.native, layout)
         run = _compile_plan(value.layout, layout, value.shape, value.dtype.itemsize)
-        return JaxTensor(run(value.raw), layout.mesh, layout.partial, layout)
+        moved = jax_queues.finish(run(value.raw), layout.mesh)
+        return JaxTensor(moved, layout.mesh, layout.partial, layout)
 
     def _constrain(self, array: Any, layout: layouts.Layout) -> JaxTensor:
         if layout.partial:
@@ -432,10 +434,10 @@ class JaxBackend(contract.Backend):
             result, made = function(values, args, kwargs)
             return result, [self._constrain(_open(one), layout) for one, layout in zip(made, outcome, strict=True)]
 
-        compiled = jax.jit(constrain, donate_argnums=(0,) if donate else ())
+        compiled = jax.jit(jax_products.exchange_sides(constrain), donate_argnums=(0,) if donate else ())
 
         def run(values: list[tensors.DTensor], args: Any, kwargs: Any) -> tuple[Any, list[tensors.DTensor]]:
-            result, made = compiled(values, args, kwargs)
+            result, made = jax_queues.finish(compiled(values, args, kwargs), outcome[0].mesh)
             return result, [
                 JaxTensor(_get_raw(one), layout.mesh, layout=layout) for one, layout in zip(made, outcome, strict=True)
             ]
