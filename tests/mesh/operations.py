@@ -147,3 +147,28 @@ def _convolve(stride: int, padding: int) -> Compute:
 
 OPERATIONS = {one.name: one for one in _list_operations()}
 """By their names."""
+
+_REDUCTIONS = ("sum", "mean", "max", "reductions")
+_BEGINNINGS = (
+    "matmul",
+    "elementwise",
+    _REDUCTIONS,
+    ("softmax", "log_softmax"),
+    "embedding",
+    "transpose",
+    "convolution",
+)
+FAMILIES = [[name for name in OPERATIONS if name.startswith(beginning)] for beginning in _BEGINNINGS]
+"""The names of each family."""
+
+SAMPLE = (
+    "matmul",
+    "elementwise, broadcast",
+    "mean over (0,)",
+    "max over (1,)",
+    "softmax over 1",
+    "embedding",
+    "transpose and matmul",
+    "convolution",
+)
+"""One or two of each family, for ordinary tests. All of them: in the long ones."""
