@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,9 @@ import pytest
 from hocket import mesh
 from hocket.mesh import MATCH, UNSHARDED, Layout, plan_relayout
 from hocket.mesh.relayouts import Kind
+from tests.mesh import operations
 
-MESHES = [{"x": 1}, {"x": 2}, {"x": 4}, {"x": 2, "y": 2}, {"x": 2, "y": 4}]
+MESHES = operations.SIZES
 
 _SHAPE = (8, 16)
 
@@ -67,92 +67,11 @@ def pack_all(dims: dict[str, int]) -> None:
 # --- operations -------------------------------------------------------------------------------------------------------
 
 
-def _matmul(a: Any, b: Any) -> Any:
-    return a @ b
-
-
-def _add(a: Any, b: Any) -> Any:
-    return a * 2 + b / 3 - a * b
-
-
-def _reduce(a: Any) -> Any:
-    return a.sum(0) + a.mean() + a.max(1).sum()
-
-
-def _softmax(a: Any) -> Any:
-    import jax
-
-    return jax.nn.softmax(a, axis=-1)
-
-
-def _embed(table: Any) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.take(table, jnp.array([[3, 1], [0, 3]]), axis=0)
-
-
-def _transpose(a: Any) -> Any:
-    return a.T
-
-
-def _convolve(images: Any, kernel: Any) -> Any:
-    import jax
-
-    images, kernel = (one.native if mesh.is_dtensor(one) else one for one in (images, kernel))  # as lax wants them
-    return jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME")
-
-
-OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
-    "matmul": (_matmul, ((8, 16), (16, 8))),
-    "elementwise": (_add, ((8, 16), (8, 16))),
-    "reductions": (_reduce, ((8, 16),)),
-    "softmax": (_softmax, ((8, 16),)),
-    "embedding": (_embed, ((8, 16),)),
-    "transpose": (_transpose, ((8, 16),)),
-    "convolution": (_convolve, ((8, 8, 4, 4), (8, 8, 3, 3))),
-}
-
-
 def compare_operation(dims: dict[str, int], name: str, most: int) -> int:
-    """Compute an operation and its gradients for so many choices of layouts; of arrays of four dims two are cut."""
-    import jax
+    """Compute an operation and its gradients for so many choices of layouts."""
+    from tests.mesh import jax_operations  # which imports JAX
 
-    with jax.enable_x64(True):
-        return _compare_operation(dims, name, most)
-
-
-def _compare_operation(dims: dict[str, int], name: str, most: int) -> int:
-    import jax
-    import jax.numpy as jnp
-
-    function, shapes = OPERATIONS[name]
-    random = np.random.default_rng(0)
-    given = [random.normal(size=shape) for shape in shapes]
-
-    def loss(*args: Any) -> Any:
-        found = function(*args)
-        return (jnp.sin(found.native if mesh.is_dtensor(found) else found)).sum()
-
-    whole = function(*map(jnp.asarray, given))
-    slopes = jax.grad(loss, tuple(range(len(given))))(*map(jnp.asarray, given))
-    layouts = [
-        [Layout([*layout.axes, *[()] * (len(shape) - 2)], layout.mesh) for layout in _list_layouts(dims, 2)]
-        for shape in shapes
-    ]
-    gradients = jax.grad(loss, tuple(range(len(given))))
-    compute = jax.jit(lambda *args: (function(*args), gradients(*args)))
-    chosen = list(itertools.product(*layouts))
-    for some in chosen[:: max(1, len(chosen) // most)]:
-        values = [mesh.copy_to_mesh(array, layout) for array, layout in zip(given, some, strict=True)]
-        found, found_slopes = compute(*values)
-        np.testing.assert_allclose(_read(found), np.asarray(whole), rtol=1e-9, atol=1e-9)
-        for one, other in zip(found_slopes, slopes, strict=True):
-            np.testing.assert_allclose(_read(one), np.asarray(other), rtol=1e-9, atol=1e-9)
-    return len(chosen)
-
-
-def _read(value: Any) -> Any:
-    return value.gather() if mesh.is_dtensor(value) else np.asarray(value)
+    return jax_operations.compare(make_mesh(*dims.items()), name, most)
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------

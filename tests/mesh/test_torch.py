@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import hocket
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'hocket[torch]'")
 
 from tests.collective.test_torch import run  # noqa: E402 (torch may be missing)
-from tests.mesh import torch_programs  # noqa: E402 (the same)
+from tests.mesh import operations, torch_programs  # noqa: E402 (the same)
 
 pytestmark = [
     pytest.mark.slow,
@@ -49,13 +49,21 @@ def load_in_jax(folder: str) -> None:
     saving_programs.load_from_torch(folder)
 
 
-def compare_all(dims: dict[str, int], most: int) -> int:
-    return sum(torch_programs.compare_operation(dims, name, most) for name in torch_programs.OPERATIONS)
+def compare_all(dims: dict[str, int], names: Sequence[str], most: int) -> int:
+    return sum(torch_programs.compare_operation(dims, name, most) for name in names)
 
 
-@pytest.mark.parametrize("dims", MESHES, ids=str)
-def test_operations_and_gradients_are_those_of_one_process(dims: dict[str, int], tmp_path: Path) -> None:
-    assert min(run_program(compare_all, dims, tmp_path, dims, 8)) > 0
+def test_operations_and_gradients_are_those_of_one_process(tmp_path: Path) -> None:
+    dims = {"x": 2, "y": 2}
+    assert min(run_program(compare_all, dims, tmp_path, dims, operations.SAMPLE, 3)) > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(580)
+@pytest.mark.parametrize("names", operations.FAMILIES, ids=lambda names: names[0])
+@pytest.mark.parametrize("dims", operations.SIZES, ids=str)
+def test_operations_for_every_pair_of_layouts(dims: dict[str, int], names: Sequence[str], tmp_path: Path) -> None:
+    assert min(run_program(compare_all, dims, tmp_path, dims, names, 10_000)) > 0
 
 
 @pytest.mark.parametrize("program", ["differentiate_relayouts", "take_steps", "behave_as_arrays"])

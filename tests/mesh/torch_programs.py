@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn import functional
 
 from hocket import mesh
 from hocket.mesh import UNSHARDED, Layout, LayoutMap
+from tests.mesh import operations
 from tests.mesh.simulated import list_layouts
 
 _SHAPE = (8, 16)
@@ -52,38 +53,50 @@ def relayout_all(dims: dict[str, int], stride: int) -> int:
     return len(layouts)
 
 
-def _embed(table: Any) -> Any:
-    return torch.nn.functional.embedding(torch.tensor([[1, 7], [3, 0]]), table)
+class TorchLibrary:
+    """PyTorch's functions, under the names of `operations.Library`."""
 
+    exp = staticmethod(torch.exp)
+    tanh = staticmethod(torch.tanh)
+    softmax = staticmethod(torch.softmax)
+    log_softmax = staticmethod(torch.log_softmax)
+    sum = staticmethod(torch.sum)
+    mean = staticmethod(torch.mean)
+    max = staticmethod(torch.amax)
+    transpose = staticmethod(torch.permute)
 
-OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
-    "matmul": (lambda a, b: a @ b, ((8, 16), (16, 8))),
-    "elementwise": (lambda a, b: torch.tanh(a) * b + a, ((8, 16), (8, 16))),
-    "reductions": (lambda a: a.sum(0) * a.mean(1).sum() + a.amax(0), ((8, 16),)),
-    "softmax": (lambda a: torch.softmax(a, 1), ((8, 16),)),
-    "transpose": (lambda a: a.t() * 2, ((8, 16),)),
-}
+    @staticmethod
+    def embed(rows: Any, table: Any) -> Any:
+        return functional.embedding(torch.from_numpy(rows), table)
+
+    @staticmethod
+    def convolve(images: Any, kernel: Any, stride: int, padding: int) -> Any:
+        function: Any = functional.conv2d if kernel.ndim == 4 else functional.conv1d
+        return function(images, kernel, stride=stride, padding=padding)
 
 
 def compare_operation(dims: dict[str, int], name: str, most: int) -> int:
-    function, shapes = OPERATIONS[name]
-    random = np.random.default_rng(0)
-    given = [torch.from_numpy(random.normal(size=shape)) for shape in shapes]
+    """Compute an operation and its gradients on values of so many choices of layouts, and on natives underneath."""
+    operation = operations.OPERATIONS[name]
+    given = [torch.from_numpy(array) for array in operation.build_inputs()]
     leaves = [one.clone().requires_grad_() for one in given]
-    whole = function(*leaves)
+    whole = operation.compute(TorchLibrary, *leaves)
     slopes = torch.autograd.grad(torch.sin(whole).sum(), leaves)
-    chosen = list(itertools.product(*[_list_layouts(dims, 2) for _ in shapes]))
-    for some in chosen[:: max(1, len(chosen) // most)]:
-        variables = [mesh.DVariable(array, layout) for array, layout in zip(given, some, strict=True)]
+    cases = operation.list_cases(make_mesh(dims), has_orders=False)
+    for number, layouts in enumerate(operations.pick(cases, most)):
+        variables = [mesh.DVariable(array, layout) for array, layout in zip(given, layouts, strict=True)]
+        found = operation.compute(TorchLibrary, *[one.value for one in variables])
+        np.testing.assert_allclose(found.gather(), whole.detach().numpy(), rtol=1e-9, atol=1e-9, err_msg=f"{layouts}")
 
-        def compute(variables: Any = variables) -> Any:
-            return torch.sin(function(*[one.native for one in variables])).sum()
+        def compute(variables: Any = variables, is_native: bool = number % 2 == 0) -> Any:
+            arrays = [one.native if is_native else one for one in variables]
+            return torch.sin(operation.compute(TorchLibrary, *arrays)).sum()
 
-        loss, found = mesh.value_and_gradients(compute, variables)
+        loss, found_slopes = mesh.value_and_gradients(compute, variables)
         np.testing.assert_allclose(loss.gather(), torch.sin(whole).sum().item(), rtol=1e-9)
-        for one, other in zip(found, slopes, strict=True):
-            np.testing.assert_allclose(one.gather(), other.numpy(), rtol=1e-9, atol=1e-9)
-    return len(chosen)
+        for one, other in zip(found_slopes, slopes, strict=True):
+            np.testing.assert_allclose(one.gather(), other.numpy(), rtol=1e-9, atol=1e-9, err_msg=f"{layouts}")
+    return len(cases)
 
 
 def differentiate_relayouts(dims: dict[str, int]) -> None:

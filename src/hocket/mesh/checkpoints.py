@@ -73,7 +73,7 @@ def save(tree: Any, path: StrPath) -> Path:
     """Write the values of a model into a folder, each part once; return its path.
 
     Args:
-        tree: The values, as the framework nests them. Arrays that are on no mesh are saved, too.
+        tree: The values, as the framework nests them, or a module of PyTorch. Arrays on no mesh are saved, too.
         path: A folder that does not exist, is empty, or is such a checkpoint, which is replaced: a reader finds the old
             one or the new one, whenever this process is killed.
 
@@ -209,12 +209,15 @@ def export(tree: Any, path: StrPath) -> Path:
 
 
 def _find_backend(tree: Any) -> contract.Backend:
-    """Return the backend of the first value on a mesh; without one, of a framework that is imported."""
+    """Return the backend of a value; if none is a framework's, of one that is imported."""
     left = [tree]
     while left:
         one = left.pop()
         if isinstance(one, tensors.DTensor):
             return operations.find_backend(one.layout.mesh)
+        framework = contract.find_framework(one)
+        if framework:
+            return contract.get_backend(framework)
         if isinstance(one, Mapping):
             left += one.values()
         elif isinstance(one, (list, tuple)):
@@ -308,7 +311,8 @@ def load(
         path: The folder.
         layout_map: How they are spread. Default: as the values of `like` are, which are DTensors then.
         like: What the values are nested in: a model's values, or what has their shapes, such as
-            ``jax.eval_shape(model.init, ...)``. Default: a dict by names.
+            ``jax.eval_shape(model.init, ...)``; or a module of PyTorch, which gets them, as with `distribute`. Default:
+            a dict by names.
         verify: Whether to compare all files with their digests first, which reads them whole.
 
     Returns:
@@ -342,7 +346,10 @@ def _find_targets(
     named, rebuild = backend.flatten(like)
     _check_same(saved, named)
     if layout_map is not None:
-        return [(name, layout_map.find(name, saved[name].shape)) for name, _ in named], rebuild
+        buffers = backend.list_buffers(like)
+        whole = {name: layouts.Layout.replicated(layout_map.mesh, len(saved[name].shape)) for name in buffers}
+        found = [(name, whole.get(name) or layout_map.find(name, saved[name].shape)) for name, _ in named]
+        return found, rebuild
     plain = next((name for name, leaf in named if not isinstance(leaf, tensors.DTensor)), None)
     if plain is not None:
         raise TypeError(f"The value {plain!r} of like= is no DTensor, so its layout is not known. Give a layout_map.")

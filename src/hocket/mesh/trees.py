@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -20,12 +20,13 @@ def distribute(tree: Any, layout_map: layout_maps.LayoutMap) -> Any:
     """Spread the values of a model as a layout map says.
 
     Args:
-        tree: The values, as the framework nests them: a pytree of JAX, such as Flax's parameters. A value's name is its
-            path: ``"params/Dense_0/kernel"``.
-        layout_map: How; what no rule matches is replicated.
+        tree: The values, as the framework nests them: a pytree of JAX, such as Flax's parameters, whose names are their
+            paths, ``"params/Dense_0/kernel"``; or a module of PyTorch, with its own names, ``"0.weight"``.
+        layout_map: How; what no rule matches is replicated, and so are a module's buffers.
 
     Returns:
-        The same with a DTensor for each value.
+        The same with a DTensor for each value. A module is changed in place and returned: its parameters are torch's
+        DTensors, tied ones still tied. An optimizer is made after that.
 
     Raises:
         TypeError: A leaf is no array.
@@ -40,9 +41,34 @@ def distribute(tree: Any, layout_map: layout_maps.LayoutMap) -> Any:
         ['unsharded', 'model']
     """
     _check_map(layout_map)
-    named, rebuild = operations.find_backend(layout_map.mesh).flatten(tree)
-    check_rules(layout_map, [name for name, _ in named])
-    return rebuild([operations.copy_to_mesh(leaf, layout_map.find(name, np.shape(leaf))) for name, leaf in named])
+    backend = operations.find_backend(layout_map.mesh)
+    named, rebuild = backend.flatten(tree)
+    find = build_finder(layout_map, [name for name, _ in named], backend.list_buffers(tree))
+    found = [find(name, np.shape(leaf)) for name, leaf in named]  # all of them, before anything is spread
+    return rebuild([operations.copy_to_mesh(leaf, layout) for (_, leaf), layout in zip(named, found, strict=True)])
+
+
+def build_finder(
+    layout_map: layout_maps.LayoutMap, names: Sequence[str], buffers: Collection[str]
+) -> Callable[[str, Sequence[int]], layouts.Layout]:
+    """Return what finds the layout of a value of a model, by its name and shape.
+
+    Args:
+        layout_map: The rules. Each is for a parameter.
+        names: Of all values.
+        buffers: The names of those that are no parameters.
+
+    Raises:
+        ValueError: A rule matches no parameter.
+    """
+    check_rules(layout_map, [name for name in names if name not in buffers])
+
+    def find(name: str, shape: Sequence[int]) -> layouts.Layout:
+        if name in buffers:
+            return layouts.Layout.replicated(layout_map.mesh, len(shape))
+        return layout_map.find(name, shape)
+
+    return find
 
 
 def _check_map(layout_map: object) -> None:
@@ -171,20 +197,31 @@ def explain(tree: Any, layout_map: layout_maps.LayoutMap, *, batch_dims: Sequenc
         Of 576 B each device has 192, and receives 864 in a step.
     """
     _check_map(layout_map)
-    named, _ = contract.get_backend(layout_map.mesh.framework or contract.choose_framework()).flatten(tree)
-    check_rules(layout_map, [name for name, _ in named])
+    backend = contract.get_backend(
+        layout_map.mesh.framework or contract.find_framework(tree) or contract.choose_framework()
+    )
+    named, _ = backend.flatten(tree)
+    find = build_finder(layout_map, [name for name, _ in named], backend.list_buffers(tree))
     axes = (batch_dims,) if isinstance(batch_dims, str) else tuple(batch_dims)
     for axis in axes:
         layout_map.mesh.dim_size(axis)
-    return Explanation(tuple([_explain_one(name, leaf, layout_map, axes) for name, leaf in named]), axes)
+    frozen = backend.list_frozen(tree)
+    return Explanation(tuple([_explain_one(name, leaf, find, axes, frozen) for name, leaf in named]), axes)
 
 
-def _explain_one(name: str, leaf: Any, layout_map: layout_maps.LayoutMap, batch: tuple[str, ...]) -> ParameterRow:
+def _explain_one(
+    name: str,
+    leaf: Any,
+    find: Callable[[str, Sequence[int]], layouts.Layout],
+    batch: tuple[str, ...],
+    frozen: Collection[str],
+) -> ParameterRow:
     value = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
-    shape, itemsize = tuple(value.shape), np.dtype(value.dtype).itemsize
-    layout = layout_map.find(name, shape)
+    shape, itemsize = tuple(value.shape), _count_bytes(value.dtype)
+    layout = find(name, shape)
     used = layouts.Layout([[axis for axis in axes if axis not in batch] for axes in layout.axes], layout.mesh)
     local = layout.local_shape_from_global_shape(shape)
+    slope = relayouts.plan_relayout(used.with_partial(batch), layout, shape, itemsize)
     return ParameterRow(
         name=name,
         layout=layout,
@@ -192,8 +229,14 @@ def _explain_one(name: str, leaf: Any, layout_map: layout_maps.LayoutMap, batch:
         local_shape=local,
         local_bytes=math.prod(local) * itemsize,
         forward=relayouts.plan_relayout(layout, used, shape, itemsize),
-        backward=relayouts.plan_relayout(used.with_partial(batch), layout, shape, itemsize),
+        backward=relayouts.Plan(()) if name in frozen else slope,
     )
+
+
+def _count_bytes(dtype: Any) -> int:
+    """Return how many bytes an element of a type has, of whatever framework."""
+    size = getattr(dtype, "itemsize", None)
+    return size if isinstance(size, int) else np.dtype(dtype).itemsize
 
 
 def _describe_shape(shape: tuple[int, ...]) -> str:

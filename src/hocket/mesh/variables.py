@@ -102,6 +102,13 @@ class DVariable(tensors.DTensor):
     def _compute(self, function: Callable[..., Any], *args: Any) -> Any:
         return self._value._compute(function, *[arg.value if isinstance(arg, DVariable) else arg for arg in args])
 
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], kinds: object, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Have PyTorch's functions take a variable as its value."""
+        return function(*[_read(arg) for arg in args], **{name: _read(arg) for name, arg in (kwargs or {}).items()})
+
     # --- assigning ----------------------------------------------------------------------------------------------------
 
     def assign(self, value: Any) -> DVariable:
@@ -148,6 +155,13 @@ class DVariable(tensors.DTensor):
     def __repr__(self) -> str:
         name = f"name={self._name!r}, " if self._name else ""
         return f"DVariable({name}shape={self.shape}, dtype={self.dtype}, layout={self.layout!r})"
+
+
+def _read(arg: Any) -> Any:
+    """Return the value of a variable, and of those in a list or tuple."""
+    if isinstance(arg, (list, tuple)) and any(isinstance(one, DVariable) for one in arg):
+        return type(arg)([_read(one) for one in arg])
+    return arg.value if isinstance(arg, DVariable) else arg
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------

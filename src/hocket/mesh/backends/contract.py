@@ -70,6 +70,15 @@ class Backend(abc.ABC):
             builds the same from other values, in this order.
         """
 
+    def list_buffers(self, tree: Any) -> frozenset[str]:
+        """Return the names of values that are no parameters: they are replicated, whatever a rule says. Default:
+        none."""
+        return frozenset()
+
+    def list_frozen(self, tree: Any) -> frozenset[str]:
+        """Return the names of values that have no gradient, buffers among them. Default: none."""
+        return frozenset()
+
     @abc.abstractmethod
     def is_value(self, value: object) -> bool:
         """Tell whether it is an array of the framework, or a DTensor of this backend."""
@@ -152,3 +161,9 @@ def get_backend(name: str) -> Backend:
 def choose_framework() -> str:
     """Return which framework a mesh is for if nobody says: one that is imported, else the first that there is."""
     return next((name for name in MODULES if name in sys.modules), next(iter(MODULES)))
+
+
+def find_framework(value: object) -> str:
+    """Return whose a value is, by the classes that it is an instance of; empty if it is nobody's."""
+    roots = [kind.__module__.partition(".")[0] for kind in type(value).__mro__]
+    return next((root for root in roots if root in MODULES), "")

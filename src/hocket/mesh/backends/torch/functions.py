@@ -1,0 +1,225 @@
+"""torch's functions on its ``DTensor``, right for every layout.
+
+torch finds for each operation what its result is spread like. Where it cannot, or gets it wrong (a convolution along a
+dim that is cut), the operation computes here on what each rank has, after relayouts by their plans:
+
+- A convolution keeps what can stay cut: the rows of the batch, and the kernel's output channels.
+- An embedding keeps its table as it is cut. Along axes that cut its rows each rank has the rows that it knows, and
+  zeros, as terms of a sum.
+- Another function that torch has no rule for gets each value whole.
+
+Its gradient goes the same way back, as ranks' terms of a sum where they have seen different rows.
+
+`Functions` is the one place through which all of them go; it holds for a block. There a plain tensor beside a value
+that is spread is one that all ranks have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, final
+
+import torch
+from torch import overrides
+from torch.distributed import tensor as torch_tensor
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+from hocket.mesh import layouts, meshes
+from hocket.mesh.backends.torch import relayouts
+
+_NO_RULE: Final = "Sharding propagation failed"
+"""What torch says if an operation has no rule for how its inputs are spread, beside NotImplementedError."""
+
+
+@final
+class Functions(overrides.TorchFunctionMode):
+    """Has torch's functions compute right on DTensors, for a block."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], kinds: object, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        return _compute(function, tuple(args), kwargs or {})
+
+
+def flatten(tree: Any) -> list[Any]:
+    """Return what is in tuples, lists and dicts."""
+    leaves: list[Any] = pytree.tree_leaves(tree)
+    return leaves
+
+
+def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """Return the same tuples, lists and dicts with something else for each thing in them."""
+    return pytree.tree_map(function, tree)
+
+
+def _compute(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    given = [one for one in flatten((args, kwargs)) if isinstance(one, torch_tensor.DTensor)]
+    name = getattr(function, "__name__", "")
+    if not given or name in {"__get__", "__set__", "backward"}:
+        return function(*args, **kwargs)
+    mesh = relayouts.find_mesh(given[0].device_mesh)
+    args, kwargs = map_leaves((args, kwargs), lambda one: _replicate(one, mesh))
+    found = _OURS[function](function, mesh, *args, **kwargs) if function in _OURS else NotImplemented
+    if found is not NotImplemented:
+        return found
+    try:
+        return function(*args, **kwargs)
+    except RuntimeError as error:  # NotImplementedError among them
+        if not isinstance(error, NotImplementedError) and _NO_RULE not in str(error):
+            raise
+        if name.endswith("_") or kwargs.get("out") is not None:
+            raise  # it writes into what is spread
+        return _compute_whole(function, mesh, args, kwargs, error)
+
+
+def _replicate(one: Any, mesh: meshes.Mesh) -> Any:
+    """Return a plain tensor as a DTensor that each rank has whole."""
+    if isinstance(one, torch.Tensor) and one.ndim and not isinstance(one, torch_tensor.DTensor):
+        return relayouts.build_dtensor(one, layouts.Layout.replicated(mesh, one.ndim))
+    return one
+
+
+# --- by parts ---------------------------------------------------------------------------------------------------------
+
+
+def _convolve(
+    function: Callable[..., Any],
+    mesh: meshes.Mesh,
+    images: Any,
+    kernel: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """A convolution on the batch's rows that a rank has, for the kernel's output channels that it has."""
+    cut = read_layout(kernel, mesh).axes[0] if groups == 1 else ()
+    return _convolve_rows(function, mesh, images, kernel, bias, cut, (stride, padding, dilation, groups))
+
+
+def _convolve_transposed(
+    function: Callable[..., Any], mesh: meshes.Mesh, images: Any, kernel: Any, bias: Any = None, *rest: Any, **more: Any
+) -> Any:
+    """A transposed convolution on the batch's rows that a rank has."""
+    return _convolve_rows(function, mesh, images, kernel, bias, (), rest, **more)
+
+
+def _convolve_rows(
+    function: Callable[..., Any],
+    mesh: meshes.Mesh,
+    images: Any,
+    kernel: Any,
+    bias: Any,
+    channels: tuple[str, ...],
+    rest: Sequence[Any],
+    **more: Any,
+) -> torch_tensor.DTensor:
+    """Convolve.
+
+    Args:
+        function: What does it on plain tensors.
+        mesh: The mesh.
+        images: The batch, or one image.
+        kernel: The weights.
+        bias: Of each output channel; or None.
+        channels: The axes that cut the output channels.
+        rest: The other arguments.
+        **more: The same, by name.
+    """
+    has_batch = images.ndim == kernel.ndim
+    given = read_layout(images, mesh).axes[0] if has_batch else ()
+    rows = tuple([axis for axis in given if axis not in channels])
+    places = [()] * (kernel.ndim - 2)
+    found = function(
+        relayouts.move(images, layouts.Layout([*([rows] if has_batch else []), (), *places], mesh), channels),
+        relayouts.move(kernel, layouts.Layout([channels, (), *places], mesh), rows),
+        None if bias is None else relayouts.move(bias, layouts.Layout([channels], mesh), rows),
+        *rest,
+        **more,
+    )
+    return relayouts.build_dtensor(found, layouts.Layout([*([rows] if has_batch else []), channels, *places], mesh))
+
+
+def _embed(
+    function: Callable[..., Any],
+    mesh: meshes.Mesh,
+    numbers: Any,
+    table: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    """Rows of a table by their numbers: each rank finds those that it has."""
+    whole = len(table)
+    if max_norm is not None or scale_grad_by_freq or sparse or not isinstance(numbers, torch_tensor.DTensor):
+        return NotImplemented
+    layout = read_layout(table, mesh).with_partial(())
+    rows, columns = layout.axes
+    batch = [[axis for axis in axes if axis not in (*rows, *columns)] for axes in read_layout(numbers, mesh).axes]
+    asked = relayouts.move(numbers, layouts.Layout(batch, mesh))
+    held = relayouts.move(table, layout, [axis for axes in batch for axis in axes])
+    if asked.numel() and not 0 <= int(asked.min()) <= int(asked.max()) < whole:
+        raise IndexError(
+            f"embedding() takes numbers of rows from 0 to {whole - 1}, but received {int(asked.min())} to "
+            f"{int(asked.max())}."
+        )
+    first = layout.get_part(0, mesh.locate(relayouts.get_number(mesh))) * len(held)
+    is_here = (asked >= first) & (asked < first + len(held))
+    padding = padding_idx % whole - first if padding_idx is not None else -1
+    found = function(
+        torch.where(is_here, asked - first, 0), held, padding_idx=padding if 0 <= padding < len(held) else None
+    )
+    if rows:
+        found = torch.where(is_here.unsqueeze(-1), found, 0)
+    return relayouts.build_dtensor(found, layouts.Layout([*batch, columns], mesh, partial=rows))
+
+
+def read_layout(value: torch_tensor.DTensor, mesh: meshes.Mesh) -> layouts.Layout:
+    """Return how a DTensor is spread."""
+    settled = relayouts.settle(value)
+    return relayouts.read_placements(settled.placements, settled.ndim, mesh)
+
+
+_OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
+    **dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), _convolve),
+    **dict.fromkeys(
+        (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d), _convolve_transposed
+    ),
+    functional.embedding: _embed,
+}
+"""What computes the functions that torch 2.13 has wrong rules for: a convolution's outcome is cut as the images are,
+without the pixels beside a cut, and a table whose rows two axes cut is refused, or its gradient."""
+
+
+# --- whole ------------------------------------------------------------------------------------------------------------
+
+
+def _compute_whole(
+    function: Callable[..., Any], mesh: meshes.Mesh, args: Any, kwargs: Any, error: BaseException
+) -> Any:
+    """Compute a function that torch has no rule for on whole values, the same in each rank."""
+
+    def move(one: Any) -> Any:
+        if not isinstance(one, torch_tensor.DTensor):
+            return one
+        return relayouts.move(one, layouts.Layout.replicated(mesh, one.ndim))
+
+    args, kwargs = map_leaves((args, kwargs), move)
+    before = torch.get_rng_state()
+    found = function(*args, **kwargs)
+    if not torch.equal(before, torch.get_rng_state()):
+        raise NotImplementedError(
+            f"{getattr(function, '__name__', function)}() draws random numbers, which would be others in each rank, "
+            "and PyTorch has no rule for how its inputs are spread. Draw them beside it, as a value on the mesh."
+        ) from error
+    return map_leaves(found, lambda one: _wrap_whole(one, mesh))
+
+
+def _wrap_whole(one: Any, mesh: meshes.Mesh) -> Any:
+    if not isinstance(one, torch.Tensor):
+        return one
+    return relayouts.build_dtensor(one, layouts.Layout.replicated(mesh, one.ndim))

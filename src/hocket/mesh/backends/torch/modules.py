@@ -1,0 +1,192 @@
+"""Modules of PyTorch on a mesh, in place: parameters become torch's ``DTensor``, tied ones one for all; buffers, too.
+
+A module whose parameters are spread takes values on the mesh, and plain tensors that all ranks have, and returns values
+on the mesh. Hooks around its forward pass see to that, and have torch's functions compute right (`functions`). A
+gradient is laid out as its parameter when the backward pass has come to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.distributed import tensor as torch_tensor
+from torch.optim import optimizer as torch_optimizer
+
+from hocket.mesh import layouts, meshes, tensors
+from hocket.mesh.backends.torch import functions, relayouts, values
+
+_REPLACED: Final = "_hocket_replaced"
+"""The attribute of a parameter that is no longer its module's."""
+
+
+def list_values(module: nn.Module) -> list[tuple[str, Any]]:
+    """Return parameters and the buffers that are saved, each once, with their names."""
+    named = [
+        *module.named_parameters(),
+        *((name, buffer) for name, buffer, is_kept in _list_buffers(module) if is_kept),
+    ]
+    return [(name, values.adopt(value) if isinstance(value, torch_tensor.DTensor) else value) for name, value in named]
+
+
+def list_buffers(module: nn.Module) -> list[str]:
+    """Return the names of the buffers that are saved."""
+    return [name for name, _, is_kept in _list_buffers(module) if is_kept]
+
+
+def list_frozen(module: nn.Module) -> list[str]:
+    """Return the names of the values that have no gradient."""
+    return [name for name, value in module.named_parameters() if not value.requires_grad] + list_buffers(module)
+
+
+def _list_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
+    """Give buffers with their names, and whether they are saved."""
+    for name, buffer in module.named_buffers():
+        path, _, own = name.rpartition(".")
+        yield name, buffer, own not in module.get_submodule(path)._non_persistent_buffers_set
+
+
+def fill(module: nn.Module, given: Sequence[Any]) -> nn.Module:
+    """Put other values into a module, in the order of `list_values`; those on a mesh spread it.
+
+    Returns:
+        The module.
+
+    Raises:
+        TypeError: A value is none of this framework's.
+    """
+    by_old = {
+        id(_find(module, name)): _open(name, value) for (name, _), value in zip(list_values(module), given, strict=True)
+    }
+    mesh = next((value.layout.mesh for value in given if isinstance(value, tensors.DTensor)), None)
+    if mesh is not None:
+        for _, buffer, is_kept in _list_buffers(module):
+            if not is_kept and not isinstance(buffer, torch_tensor.DTensor):
+                by_old[id(buffer)] = relayouts.build_dtensor(
+                    buffer.detach(), layouts.Layout.replicated(mesh, buffer.ndim)
+                )
+    new: dict[int, Any] = {}
+    for part in module.modules():
+        for own in (part._parameters, part._buffers):
+            for name, old in own.items():
+                if old is not None and id(old) in by_old:
+                    own[name] = new.setdefault(id(old), _replace(old, by_old[id(old)]))
+    if mesh is not None:
+        for part in module.modules():
+            _hook(part)
+        _refuse_steps_of_old()
+    return module
+
+
+def _find(module: nn.Module, name: str) -> Any:
+    path, _, own = name.rpartition(".")
+    return getattr(module.get_submodule(path), own)
+
+
+def _open(name: str, value: Any) -> torch.Tensor:
+    if isinstance(value, values.TorchTensor):
+        return value.native.detach()
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    raise TypeError(f"The value {name!r} of a module must be a tensor, but received a {type(value).__name__}.")
+
+
+def _replace(old: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return what takes a parameter's or a buffer's place, and let go of what it held."""
+    if not isinstance(old, nn.Parameter):
+        return value
+    made = nn.Parameter(value, requires_grad=old.requires_grad)
+    if isinstance(made, torch_tensor.DTensor) and made.requires_grad:
+        register: Callable[..., Any] = made.register_hook
+        register(_Alike(made))
+    setattr(old, _REPLACED, True)
+    return made
+
+
+class _Alike:
+    """Lays a gradient out as its parameter is.
+
+    Args:
+        parameter: The parameter.
+    """
+
+    def __init__(self, parameter: torch_tensor.DTensor) -> None:
+        mesh = relayouts.find_mesh(parameter.device_mesh)
+        self._layout = relayouts.read_placements(parameter.placements, parameter.ndim, mesh)
+
+    @torch.no_grad()
+    def __call__(self, slope: torch.Tensor) -> torch.Tensor:
+        if not isinstance(slope, torch_tensor.DTensor):
+            return slope
+        return relayouts.build_dtensor(relayouts.move(slope, self._layout), self._layout)
+
+
+# --- the forward pass -------------------------------------------------------------------------------------------------
+
+
+class _Begun(threading.local):
+    """The modules of this thread that compute now, and what the outermost has entered."""
+
+    def __init__(self) -> None:
+        self.modules: list[tuple[nn.Module, contextlib.ExitStack]] = []
+
+
+_begun: Final = _Begun()
+
+
+def _hook(module: nn.Module) -> None:
+    if _begin not in module._forward_pre_hooks.values():
+        module.register_forward_pre_hook(_begin, with_kwargs=True)
+        module.register_forward_hook(_end, always_call=True)
+
+
+def _begin(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Called before a module computes."""
+    entered = contextlib.ExitStack()
+    if not _begun.modules:
+        entered.enter_context(functions.Functions())
+    _begun.modules.append((module, entered))
+    opened: tuple[Any, Any] = functions.map_leaves(
+        (args, kwargs), lambda one: one.read_value().native if isinstance(one, tensors.DTensor) else one
+    )
+    return opened
+
+
+def _end(module: nn.Module, args: Any, result: Any) -> Any:
+    """Called after it, also if it has raised."""
+    if not _begun.modules or _begun.modules[-1][0] is not module:
+        return result
+    _begun.modules.pop()[1].close()
+    return result if _begun.modules else functions.map_leaves(result, _wrap)
+
+
+def _wrap(one: Any) -> Any:
+    return values.wrap(one, _find_mesh(one)) if isinstance(one, torch_tensor.DTensor) else one
+
+
+def _find_mesh(one: torch_tensor.DTensor) -> meshes.Mesh:
+    return relayouts.find_mesh(one.device_mesh)
+
+
+# --- optimizers -------------------------------------------------------------------------------------------------------
+
+_checks: Final[list[Any]] = []
+"""The handle of the check, once there is one."""
+
+
+def _refuse_steps_of_old() -> None:
+    """Have a step of an optimizer fail that was made before its module was spread: it would train nothing."""
+    if not _checks:
+        _checks.append(torch_optimizer.register_optimizer_step_pre_hook(_check_step))
+
+
+def _check_step(stepped: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    if any(hasattr(parameter, _REPLACED) for group in stepped.param_groups for parameter in group["params"]):
+        raise RuntimeError(
+            f"This {type(stepped).__name__} has parameters that a module had before mesh.distribute() spread them, so "
+            "it would train nothing. Make the optimizer after distribute()."
+        )

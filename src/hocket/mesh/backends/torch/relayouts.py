@@ -1,0 +1,262 @@
+"""Layouts as PyTorch's placements, meshes as its meshes, and relayouts: the steps of a plan on what a rank has.
+
+All ranks call the same in the same order: making a mesh, and relayouts.
+
+torch knows one order of several axes that cut one dim, the mesh's. A layout with another order is refused where a value
+would have it; a plan may pass through one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import device_mesh
+from torch.distributed import tensor as torch_tensor
+
+from hocket.mesh import layouts, meshes, relayouts
+from hocket.mesh.relayouts import Kind
+
+PLACES: Final = "rank:{}"
+"""What the device of a rank is called."""
+
+_all_gather: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter: Final[Callable[..., Any]] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+"""torch 2.13 has given them other names, and warns of the old ones."""
+
+
+# --- layouts and placements -------------------------------------------------------------------------------------------
+
+
+def read_placements(placements: Sequence[Any], rank: int, mesh: meshes.Mesh) -> layouts.Layout:
+    """Return the layout of a tensor of so many dims with these placements of torch."""
+    axes: list[list[str]] = [[] for _ in range(rank)]
+    partial: list[str] = []
+    for name, placement in zip(mesh.dim_names, placements, strict=True):
+        if placement.is_partial():
+            partial.append(name)
+        elif placement.is_shard():
+            axes[placement.dim].append(name)
+    return layouts.Layout(axes, mesh, partial=partial)
+
+
+def list_placements(layout: layouts.Layout) -> list[Any]:
+    """Return torch's placements for a layout.
+
+    Raises:
+        ValueError: Several axes cut one dim in another order than the mesh's.
+    """
+    order = layout.mesh.dim_names
+    for dim, axes in enumerate(layout.axes):
+        if list(axes) != sorted(axes, key=order.index):
+            raise ValueError(
+                f"The axes {','.join(axes)!r} cut dim {dim} in another order than that of the mesh, "
+                f"{','.join(order)!r}, which PyTorch does not know. Name them in the mesh's order."
+            )
+    kinds: dict[type[layouts.Placement], Callable[[Any], Any]] = {
+        layouts.Shard: lambda one: torch_tensor.Shard(one.dim),
+        layouts.Replicate: lambda _: torch_tensor.Replicate(),
+        layouts.Partial: lambda _: torch_tensor.Partial(),
+    }
+    return [kinds[type(one)](one) for one in layout.placements]
+
+
+def settle(native: torch_tensor.DTensor) -> torch_tensor.DTensor:
+    """Return a DTensor whose placements a layout can say: along the other axes it becomes a replica.
+
+    torch's operations leave means and maxima that nobody has taken, and parts of unequal length.
+    """
+    mesh, length = native.device_mesh, [1] * native.ndim
+    placements = list(native.placements)
+    for axis, placement in enumerate(placements):
+        if isinstance(placement, torch_tensor.Shard):
+            length[placement.dim] *= mesh.size(axis)
+            if native.shape[placement.dim] % length[placement.dim] == 0:
+                continue
+        elif placement.is_replicate() or placement.is_partial("sum"):
+            continue
+        placements[axis] = torch_tensor.Replicate()
+    return native if placements == list(native.placements) else native.redistribute(placements=placements)
+
+
+# --- the mesh ---------------------------------------------------------------------------------------------------------
+
+_device_meshes: dict[meshes.Mesh, tuple[weakref.ref[Any], device_mesh.DeviceMesh]] = {}
+"""torch's mesh for each of ours, and the default process group that it was made in."""
+_meshes: dict[device_mesh.DeviceMesh, meshes.Mesh] = {}
+"""Our mesh for each of torch's."""
+
+
+def get_device_mesh(mesh: meshes.Mesh) -> device_mesh.DeviceMesh:
+    """Return torch's mesh of these ranks; the first time all ranks make it together.
+
+    Raises:
+        RuntimeError: There is no process group.
+    """
+    group = get_world()
+    known = _device_meshes.get(mesh)
+    if known is None or known[0]() is not group:
+        ranks = [int(name.removeprefix(PLACES.format(""))) for name in mesh.devices]
+        made = device_mesh.DeviceMesh("cpu", torch.tensor(ranks).reshape(mesh.shape()), mesh_dim_names=mesh.dim_names)
+        known = _device_meshes[mesh] = (weakref.ref(group), made)
+        _meshes[made] = mesh
+    return known[1]
+
+
+def find_mesh(native: device_mesh.DeviceMesh) -> meshes.Mesh:
+    """Return the mesh that torch's stands for."""
+    known = _meshes.get(native)
+    if known is None:
+        names = native.mesh_dim_names or [f"dim_{number}" for number in range(native.ndim)]
+        places = [PLACES.format(rank) for rank in native.mesh.flatten().tolist()]
+        dims = list(zip(names, native.mesh.shape, strict=True))
+        known = _meshes[native] = meshes.Mesh(dims, devices=places, framework="torch")
+        _device_meshes.setdefault(known, (weakref.ref(get_world()), native))
+    return known
+
+
+def get_world() -> Any:
+    group = dist.group.WORLD
+    if group is None:
+        raise RuntimeError(
+            "A mesh on PyTorch needs a process group. Make it in a training function of TorchTrainer, or after "
+            "torch.distributed.init_process_group(); or write create_mesh(..., framework='jax')."
+        )
+    return group
+
+
+def get_number(mesh: meshes.Mesh) -> int:
+    """Return the number of this rank's device."""
+    return mesh.devices.index(PLACES.format(dist.get_rank()))
+
+
+# --- relayout ---------------------------------------------------------------------------------------------------------
+
+
+def run_plan(local: torch.Tensor, source: layouts.Layout, target: layouts.Layout) -> torch.Tensor:
+    """Return what this rank has of a value after a relayout, given what it has before."""
+    shape = source.global_shape_from_local_shape(local.shape)
+    layout = source
+    for step in relayouts.plan_relayout(source, target, shape, local.element_size()).steps:
+        local = _STEPS[step.kind](local, step, layout)
+        layout = step.target
+    return local
+
+
+def _get_group(step: relayouts.Step, layout: layouts.Layout) -> Any:
+    return get_device_mesh(layout.mesh).get_group(step.axis)
+
+
+def _get_place(step: relayouts.Step, layout: layouts.Layout) -> int:
+    return layout.mesh.locate(get_number(layout.mesh))[step.axis]
+
+
+def _split(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
+    return local.chunk(layout.mesh.dim_size(step.axis), step.dim)[_get_place(step, layout)].contiguous()
+
+
+def _spread(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
+    return local if _get_place(step, layout) == 0 else torch.zeros_like(local)
+
+
+def _gather(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
+    size = layout.mesh.dim_size(step.axis)
+    found = local.new_empty((size * local.shape[0] if local.ndim else size, *local.shape[1:]))
+    _all_gather(found, local.contiguous(), group=_get_group(step, layout))
+    return found if step.dim == 0 else torch.cat(found.chunk(size, 0), step.dim)
+
+
+def _exchange(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
+    parts = [part.contiguous() for part in local.chunk(layout.mesh.dim_size(step.axis), step.dim)]
+    found = [torch.empty_like(part) for part in parts]
+    dist.all_to_all(found, parts, group=_get_group(step, layout))
+    return torch.cat(found, step.from_dim)
+
+
+def _sum(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
+    found = local.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(found, group=_get_group(step, layout))
+    return found
+
+
+def _sum_parts(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
+    parts = local.chunk(layout.mesh.dim_size(step.axis), step.dim)
+    found = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
+    _reduce_scatter(
+        found, torch.stack(parts).flatten(0, 1) if local.ndim else torch.stack(parts), group=_get_group(step, layout)
+    )
+    return found
+
+
+def _permute(local: torch.Tensor, step: relayouts.Step, layout: layouts.Layout) -> torch.Tensor:
+    """Send this rank's part to the one that has it in the new order of axes, and take the one that it has there."""
+    mesh = layout.mesh
+    here, places = mesh.locate(get_number(mesh)), mesh.unravel_index()
+    moved = set(layout.axes[step.dim])
+    line = [place for place in places if all(place[name] == here[name] for name in mesh.dim_names if name not in moved)]
+    goes = next(place for place in line if step.target.get_part(step.dim, place) == layout.get_part(step.dim, here))
+    comes = next(place for place in line if layout.get_part(step.dim, place) == step.target.get_part(step.dim, here))
+    if goes == here:
+        return local
+    ranks = get_device_mesh(mesh).mesh
+    found = torch.empty_like(local, memory_format=torch.contiguous_format)
+    sent = dist.isend(local.contiguous(), int(ranks[tuple(goes[name] for name in mesh.dim_names)]))
+    dist.recv(found, int(ranks[tuple(comes[name] for name in mesh.dim_names)]))
+    if sent is not None:
+        sent.wait()
+    return found
+
+
+_STEPS: Final[Mapping[Kind, Callable[[torch.Tensor, relayouts.Step, layouts.Layout], torch.Tensor]]] = {
+    Kind.SPLIT: _split,
+    Kind.SPREAD: _spread,
+    Kind.ALL_GATHER: _gather,
+    Kind.ALL_TO_ALL: _exchange,
+    Kind.ALL_REDUCE: _sum,
+    Kind.REDUCE_SCATTER: _sum_parts,
+    Kind.PERMUTE: _permute,
+}
+
+
+class _Relayout(torch.autograd.Function):
+    """A relayout of what a rank has; its gradient is the relayout back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, local: torch.Tensor, source: layouts.Layout, target: layouts.Layout, slopes: layouts.Layout
+    ) -> torch.Tensor:
+        ctx.pair = slopes, source.with_partial(())  # a term of a sum has the whole sum's slope: of both it is a replica
+        moved = run_plan(local, source, target)
+        return moved.view_as(moved) if moved is local else moved
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        return run_plan(slopes[0].contiguous(), *ctx.pair), None, None, None
+
+
+def move(native: torch_tensor.DTensor, target: layouts.Layout, slope_terms: Sequence[str] = ()) -> torch.Tensor:
+    """Return what this rank has of a DTensor after a relayout. Its gradient comes back by the plan, too.
+
+    Args:
+        native: torch's DTensor, on the mesh of the layout.
+        target: How it is spread then.
+        slope_terms: The axes along which what each rank will compute of its gradient is a term of the sum.
+    """
+    native = settle(native)
+    source = read_placements(native.placements, native.ndim, target.mesh)
+    local = native.to_local(grad_placements=list_placements(source.with_partial(())))
+    apply: Callable[..., torch.Tensor] = _Relayout.apply
+    return apply(local, source, target, target.with_partial(slope_terms))
+
+
+def build_dtensor(local: torch.Tensor, layout: layouts.Layout) -> torch_tensor.DTensor:
+    """Return torch's DTensor of which this rank has a part.
+
+    Raises:
+        ValueError: Several axes cut one dim in another order than the mesh's.
+    """
+    placements = list_placements(layout)
+    return torch_tensor.DTensor.from_local(local, get_device_mesh(layout.mesh), placements, run_check=False)
