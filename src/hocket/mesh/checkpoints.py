@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib
 import json
@@ -309,7 +310,7 @@ def load(
 
     Args:
         path: The folder.
-        layout_map: How they are spread. Default: as the values of `like` are, which are DTensors then.
+        layout_map: How they are spread. Default: as the values of `like` are; those that are no DTensors, replicated.
         like: What the values are nested in: a model's values, or what has their shapes, such as
             ``jax.eval_shape(model.init, ...)``; or a module of PyTorch, which gets them, as with `distribute`. Default:
             a dict by names.
@@ -350,10 +351,13 @@ def _find_targets(
         whole = {name: layouts.Layout.replicated(layout_map.mesh, len(saved[name].shape)) for name in buffers}
         found = [(name, whole.get(name) or layout_map.find(name, saved[name].shape)) for name, _ in named]
         return found, rebuild
-    plain = next((name for name, leaf in named if not isinstance(leaf, tensors.DTensor)), None)
-    if plain is not None:
-        raise TypeError(f"The value {plain!r} of like= is no DTensor, so its layout is not known. Give a layout_map.")
-    return [(name, operations.fetch_layout(leaf)) for name, leaf in named], rebuild
+    mesh = next((leaf.layout.mesh for _, leaf in named if isinstance(leaf, tensors.DTensor)), None)
+    if mesh is None:
+        raise TypeError("No value of like= is a DTensor, so no layout is known. Give a layout_map.")
+    replicated = functools.partial(layouts.Layout.replicated, mesh)
+    return [
+        (name, leaf.layout if isinstance(leaf, tensors.DTensor) else replicated(np.ndim(leaf))) for name, leaf in named
+    ], rebuild
 
 
 def _check_same(saved: Mapping[str, _Saved], named: Sequence[tuple[str, Any]]) -> None:

@@ -53,15 +53,21 @@ def _list_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]
 def fill(module: nn.Module, given: Sequence[Any]) -> nn.Module:
     """Put other values into a module, in the order of `list_values`; those on a mesh spread it.
 
+    A module that is spread in this way already, here or by a strategy of training, keeps its parameters: the values are
+    copied into them.
+
     Returns:
         The module.
 
     Raises:
         TypeError: A value is none of this framework's.
     """
-    by_old = {
-        id(_find(module, name)): _open(name, value) for (name, _), value in zip(list_values(module), given, strict=True)
-    }
+    pairs = [
+        (_find(module, name), _open(name, value)) for (name, _), value in zip(list_values(module), given, strict=True)
+    ]
+    if _copy_into(pairs):
+        return module
+    by_old = {id(old): value for old, value in pairs}
     mesh = next((value.layout.mesh for value in given if isinstance(value, tensors.DTensor)), None)
     if mesh is not None:
         for _, buffer, is_kept in _list_buffers(module):
@@ -80,6 +86,26 @@ def fill(module: nn.Module, given: Sequence[Any]) -> nn.Module:
             _hook(part)
         _refuse_steps_of_old()
     return module
+
+
+@torch.no_grad()
+def _copy_into(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bool:
+    """Copy values into parameters and buffers; do nothing, and return False, if one of them is spread otherwise."""
+    if not any(isinstance(old, torch_tensor.DTensor) for old, _ in pairs) or not all(_fits(*pair) for pair in pairs):
+        return False
+    for old, value in pairs:
+        local = value.to_local() if isinstance(value, torch_tensor.DTensor) else value
+        (old.to_local() if isinstance(old, torch_tensor.DTensor) else old).copy_(local)
+    return True
+
+
+def _fits(old: torch.Tensor, value: torch.Tensor) -> bool:
+    """Tell whether what a rank has of a value can take the place of what it has of another one."""
+    if not isinstance(value, torch_tensor.DTensor):
+        return not isinstance(old, torch_tensor.DTensor)
+    if isinstance(old, torch_tensor.DTensor):
+        return (old.device_mesh, old.placements) == (value.device_mesh, value.placements)
+    return not isinstance(old, nn.Parameter) and all(one.is_replicate() for one in value.placements)
 
 
 def _find(module: nn.Module, name: str) -> Any:
