@@ -103,22 +103,16 @@ def run_sharded_digits(framework, layout, folder):
 
 
 @pytest.mark.slow
-def test_the_example_of_sharded_training_learns(tmp_path):
-    curves, kept, _ = run_sharded_digits("jax", "fully", tmp_path)
-    assert curves[3] > 0.9
-    assert kept == 0.5
-
-
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_sharded_training_learns_the_same_with_each_layout(framework, tmp_path):
+def test_sharded_training_learns_as_one_process(framework, tmp_path):
     expected, _, _ = run_sharded_digits(framework, "one", tmp_path)
-    for layout, part in {"data": 1, "fully": 0.5, "tensor": 0.503, "2x2": 0.503}.items():
+    for layout, part in {"fully": 0.5, "2x2": 0.503}.items():
         curves, kept, _ = run_sharded_digits(framework, layout, tmp_path)
         assert curves == pytest.approx(expected, abs=2e-3), layout
         assert kept == pytest.approx(part, abs=1e-3)
+    assert expected[3] > 0.9
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ import numpy as np
 
 import hocket
 from hocket import train
-from hocket.train.strategies import AllReduce, LocalSGD, Nesterov, ParameterServer, PowerSGD, Strategy
+from hocket.train.strategies import AllReduce, LocalSGD, Nesterov, ParameterServer, PowerSGD, Sharded, Strategy
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -43,6 +43,8 @@ STRATEGIES: dict[str, Strategy] = {
     "ParameterServer(tables)": ParameterServer(2, min_table_rows=5),
 }
 TORCH_ONLY = {"AllReduce(PowerSGD)": AllReduce(compression=PowerSGD(begin_after=3))}
+SHARDED = {"Sharded": Sharded(mesh={"data": 2}, shard_along=["data"])}
+"""Of PyTorch and JAX, in two processes."""
 
 
 def make_data() -> tuple[Any, Any, Any]:
@@ -72,10 +74,10 @@ def train_torch(config: dict[str, Any]) -> dict[str, Any]:
 
     adapter.enable_reproducibility(7)
     rows, ids, labels = make_data()
-    whole = data.TensorDataset(
+    rows_of_all = data.TensorDataset(
         torch.from_numpy(rows), torch.from_numpy(ids.astype("int64")), torch.from_numpy(labels), torch.arange(ROWS)
     )
-    loader = adapter.prepare_data_loader(data.DataLoader(whole, batch_size=BATCH, shuffle=True))
+    loader = adapter.prepare_data_loader(data.DataLoader(rows_of_all, batch_size=BATCH, shuffle=True))
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -102,7 +104,11 @@ def train_torch(config: dict[str, Any]) -> dict[str, Any]:
         train.report({"epoch": epoch, "loss": float(loss.detach()).hex()})
     note(config, seen)
     inner = getattr(model, "module", model)
-    return {name: digest(value.detach().numpy()) for name, value in inner.state_dict().items()}
+    whole = {
+        name: value.full_tensor() if hasattr(value, "full_tensor") else value
+        for name, value in inner.state_dict().items()
+    }
+    return {name: digest(value.detach().numpy()) for name, value in whole.items()}
 
 
 def train_jax(config: dict[str, Any]) -> dict[str, Any]:
@@ -140,12 +146,12 @@ def train_jax(config: dict[str, Any]) -> dict[str, Any]:
     loss: Any = None
     for epoch in range(loader.epoch, EPOCHS):
         for batch, weights in loader:
-            seen.append(np.asarray(batch[3]))
+            seen.append(np.asarray(batch[3].addressable_data(0)))
             params, state, loss = step(params, state, batch, weights)
         params, state = adapter.synchronize(params, state)
         train.report({"epoch": epoch, "loss": float(loss).hex()})
     note(config, seen)
-    return {name: digest(value) for name, value in params.items()}
+    return {name: digest(value) for name, value in adapter.gather(params).items()}
 
 
 def train_keras(config: dict[str, Any]) -> dict[str, Any]:
@@ -220,7 +226,8 @@ def list_cells() -> Iterator[Cell]:
         ("keras-torch", "keras", train_keras, {"backend": "torch"}),
         ("keras-jax", "keras", train_keras, {"backend": "jax"}),
     ):
-        for title, strategy in {**STRATEGIES, **(TORCH_ONLY if name == "torch" else {})}.items():
+        more = {**(TORCH_ONLY if name == "torch" else {}), **(SHARDED if name in ("torch", "jax") else {})}
+        for title, strategy in {**STRATEGIES, **more}.items():
             size = 1 if isinstance(strategy, ParameterServer) else 2
             yield Cell(f"{name} {title}", module, function, strategy, size, config=config)
     on_servers = ParameterServer()

@@ -48,12 +48,22 @@ def compute(params: Any, x: Any) -> Any:
     return hidden @ params["down"]["kernel"] + params["down"]["bias"]
 
 
+@jax.vmap
+def draw_row(key: Any, row: Any) -> Any:
+    return jax.random.bernoulli(jax.random.fold_in(key, row), 0.9, (WIDTH,))
+
+
+def draw(key: Any, rows: Any) -> Any:
+    """Return a mask for dropout that does not depend on where in a batch a row is: at an epoch's end each rank's part is
+    filled up."""
+    return draw_row(jnp.broadcast_to(key, rows.shape), rows)
+
+
 def make_step(optimizer: Any) -> Any:
     @jax.jit
     def step(params: Any, state: Any, batch: Any, weights: Any, key: Any) -> Any:
         def compute_loss(params: Any) -> Any:
-            kept = jax.random.bernoulli(key, 0.9, batch["x"].shape)  # with Sharded for the rows of the whole batch
-            logits = compute(params, batch["x"] * kept)
+            logits = compute(params, batch["x"] * draw(key, batch["row"]))
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
             return (losses * weights).mean()
 
@@ -155,4 +165,17 @@ def call_wrongly(config: dict[str, Any]) -> list[str]:
         read_error(lambda: adapter.prepare_optimizer(optax.sgd(0.1)).init(params)),
         read_error(lambda: adapter.prepare_params(params)),
         read_error(lambda: adapter.prepare_params({"words": {"table": np.zeros((3, 2))}})),
+    ]
+
+
+def prepare_rows(config: dict[str, Any]) -> list[Any]:
+    """Return what becomes of a rank's own rows, and what is said if the ranks have different numbers of them."""
+    rank = train.get_context().get_world_rank()
+    batch = adapter.prepare_batch({"x": np.full((3, 2), rank, "float32"), "y": np.arange(3)})
+    return [
+        batch["y"].shape,
+        adapter.gather(batch)["x"][:, 0].tolist(),
+        float(jax.jit(jnp.mean)(batch["x"])),
+        read_error(lambda: adapter.prepare_batch(np.zeros(3 + rank))),
+        read_error(lambda: adapter.prepare_batch({"x": np.zeros(3), "y": np.zeros(4)})),
     ]

@@ -63,23 +63,24 @@ def check_same(found: Any, expected: Any) -> None:
 
 def test_a_killed_rank_and_what_it_trains_then(alone: Any, tmp_path: Path) -> None:
     """Fully sharded; the second attempt goes on at the step after the checkpoint, with the state in parts."""
-    found = train_in_parts(FULLY, tmp_path, folder=str(tmp_path))
+    found = train_in_parts(FULLY, tmp_path, folder=str(tmp_path), saved=str(tmp_path / "saved"))
     assert (tmp_path / "killed").exists()
     check_same(found, alone)
     assert found["kept"] == (0.5, 0.5), "what is divisible by two is halved, and Adam's averages with it"
+    for text in found["refused"]:
+        assert re.search(r"TypeError: .*spread over the ranks. Call hocket.train.jax.gather", text)
     steps = len(alone["seen"]) // 3
     rows = [set(seen) for seen in found["seen"]]  # rank 0's, of epochs 1 and 2
     assert len(rows) == 2 * steps
     assert all(mine < set(whole) for mine, whole in zip(rows[:-1], alone["seen"][steps:-1], strict=True))
 
 
+@pytest.mark.long
 def test_tensor_parallel_and_on_one_rank_after_it(alone: Any, tmp_path: Path) -> None:
     found = train_in_parts(TENSOR, tmp_path, saved=str(tmp_path / "saved"))
     check_same(found, alone)
     assert found["kept"][0] == found["kept"][1] < 0.6
     assert found["seen"] == alone["seen"], "both ranks have all rows"
-    for text in found["refused"]:
-        assert re.search(r"TypeError: .*spread over the ranks. Call hocket.train.jax.gather", text)
     one = Sharded(mesh={"data": 1})
     whole, kept, loss = fit(
         programs.load_elsewhere, tmp_path, one, saved=str(tmp_path / "saved"), batch_size=8
@@ -119,6 +120,13 @@ def test_what_four_ranks_have_saved_two_load(alone: Any, tmp_path: Path) -> None
     ).return_value
     check_bits(whole, found["weights"])
     assert kept == (0.5, 0.5)
+
+
+def test_rows_of_ones_own(tmp_path: Path) -> None:
+    shape, column, mean, uneven, odd = fit(programs.prepare_rows, tmp_path, Sharded(mesh={"data": 2})).return_value
+    assert (shape, column, mean) == ((6,), [0, 0, 0, 1, 1, 1], 0.5)
+    assert uneven.startswith("ValueError: prepare_batch() needs as many rows in all ranks, but they have [3, 4].")
+    assert odd.startswith("ValueError: prepare_batch() takes arrays with as many rows each")
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

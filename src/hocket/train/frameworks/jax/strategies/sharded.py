@@ -77,15 +77,12 @@ class Exchange(strategy.Exchange):
         ]
 
     def average(self, gradients: object, caller: str) -> Any:
+        self._check_prepared()
         return self._constrain(gradients)
 
     def adapt_optimizer(self, optimizer: Any) -> Any:
         def init(params: Any) -> Any:
-            if not self._known:
-                raise ValueError(
-                    "Sharded must know the parameters before an optimizer does. Write params = prepare_params(params) "
-                    "before optimizer.init(params)."
-                )
+            self._check_prepared()
             return jax.jit(lambda params: self._constrain(optimizer.init(params), rest=True))(params)
 
         def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
@@ -93,6 +90,13 @@ class Exchange(strategy.Exchange):
             return self._constrain(steps), self._constrain(state)
 
         return optimizer._replace(init=init, update=update)
+
+    def _check_prepared(self) -> None:
+        if not self._known:
+            raise ValueError(
+                "Sharded must know the parameters before an optimizer does. Write params = prepare_params(params) "
+                "before optimizer.init(params), or before the first step."
+            )
 
     def _constrain(self, tree: object, *, rest: bool = False) -> Any:
         """Say how the values of a tree that belong to parameters are spread; or, with `rest`, those of all."""
