@@ -1,5 +1,6 @@
 """A network of dense layers on a mesh of 8 virtual devices: steps a second beside TensorFlow's DTensor and beside the
-same step in plain JAX with the same shardings; and what it costs to pack and unpack 100 MB.
+same step in plain JAX with the same shardings; what it costs to pack and unpack 100 MB; and a transformer in PyTorch on
+2 ranks, beside torch's own FSDP2 and tensor parallel layers over gloo.
 
 python benchmarks/mesh.py
 
@@ -12,15 +13,19 @@ import json
 import subprocess
 import sys
 
+import _mesh_torch
 from _harness import OURS, Row, Settings, build_environment, parse_settings, show, take_turns
 
-PLAIN, TENSORFLOW, COPY = "plain jax", "tensorflow", "memcpy"
+PLAIN, TENSORFLOW, COPY, GLOO = "plain jax", "tensorflow", "memcpy", "gloo"
 
 DATA = Row(name="steps, batch=8", unit="steps/s")
 BOTH = Row(name="steps, batch=2 and model=4", unit="steps/s")
 PACK = Row(name="pack 100 MB", unit="ms", more_is_better=False)
 UNPACK = Row(name="unpack 100 MB", unit="ms", more_is_better=False)
-ROWS = (DATA, BOTH, PACK, UNPACK)
+FULLY = Row(name="PyTorch, 2 ranks, fully sharded", unit="steps/s")
+TENSOR = Row(name="PyTorch, 2 ranks, tensor parallel", unit="steps/s")
+JAX_ROWS, TORCH_ROWS = (DATA, BOTH, PACK, UNPACK), (FULLY, TENSOR)
+ROWS = (*JAX_ROWS, *TORCH_ROWS)
 
 COMMON = """
 import json, sys, time
@@ -154,19 +159,30 @@ print(json.dumps([clock(copy)] * 2))
 
 
 def measure(side: str, settings: Settings) -> list[float | None]:
-    program = COMMON + PROGRAMS.get(side, PROGRAMS[OURS])
+    """Return a side's figures, one a row; None where it has none."""
+    found: dict[Row, float] = {}
+    if side != GLOO and any(map(settings.wants, JAX_ROWS)):
+        figures = run(COMMON + PROGRAMS.get(side, PROGRAMS[OURS]), side, settings)
+        found |= dict(zip((PACK, UNPACK) if side == COPY else JAX_ROWS, figures, strict=False))
+    if side not in (PLAIN, TENSORFLOW, COPY) and any(map(settings.wants, TORCH_ROWS)):
+        program = _mesh_torch.COMMON + (_mesh_torch.GLOO if side == GLOO else _mesh_torch.OURS)
+        found |= dict(zip(TORCH_ROWS, run(program, side, settings), strict=True))
+    return [found.get(row) for row in ROWS]
+
+
+def run(program: str, side: str, settings: Settings) -> list[float]:
+    """Run a program in a process of its own, and return the figures that it prints."""
     command = [sys.executable, "-c", program, "5" if settings.quick else "100"]
     environment = {**build_environment(side, settings), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     if done.returncode:
         raise RuntimeError(f"ended with status {done.returncode}: {done.stderr[-500:]}")
-    figures: list[float | None] = json.loads(done.stdout.splitlines()[-1])
-    missing: list[float | None] = [None] * (len(ROWS) - len(figures))
-    return [*missing, *figures] if side == COPY else [*figures, *missing]
+    figures: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def main() -> int:
-    settings = parse_settings(__doc__.splitlines()[0], rounds=5, peers=(PLAIN, TENSORFLOW, COPY))
+    settings = parse_settings(__doc__.splitlines()[0], rounds=5, peers=(PLAIN, TENSORFLOW, COPY, GLOO))
     results = take_turns(ROWS, settings, lambda side: measure(side, settings))
     if results.rows:
         show(results, settings, title="Meshes")

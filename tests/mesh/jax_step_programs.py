@@ -41,9 +41,12 @@ def read_nothing(count: int) -> float:
     grid = make_mesh(("x", 8))
     weights = mesh.DVariable(np.ones((256, 128), "float32"), Layout.replicated(grid, 2))
 
+    def compute_loss(rows: Any) -> Any:
+        return ((rows @ weights) ** 2).mean()
+
     @mesh.function(variables=[weights], donate=True)
     def step(rows: Any) -> Any:
-        loss, (slope,) = mesh.value_and_gradients(lambda: ((rows @ weights) ** 2).mean(), [weights])
+        loss, (slope,) = mesh.value_and_gradients(compute_loss, [weights], rows)
         weights.assign_sub(0.0 * slope)
         return loss
 

@@ -26,18 +26,18 @@ def session_cpus() -> int:
     return 4
 
 
+def run(function: Any, path: Path, strategy: Sharded | None, num_workers: int = 2, **config: Any) -> train.Result:
+    return TorchTrainer(
+        function,
+        train_loop_config=config,
+        strategy=strategy,
+        scaling_config=train.ScalingConfig(num_workers=num_workers),
+        run_config=train.RunConfig(storage_path=str(path)),
+    ).fit()
+
+
 def fit(function: Any, path: Path, strategy: Sharded | None, num_workers: int = 2, **config: Any) -> Any:
-    return (
-        TorchTrainer(
-            function,
-            train_loop_config=config,
-            strategy=strategy,
-            scaling_config=train.ScalingConfig(num_workers=num_workers),
-            run_config=train.RunConfig(storage_path=str(path)),
-        )
-        .fit()
-        .return_value
-    )
+    return run(function, path, strategy, num_workers, **config).return_value
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,34 @@ def test_a_transformer_trains_as_in_one_process(
     strategy: Sharded, kept: float, alone: dict[str, Any], tmp_path: Path
 ) -> None:
     parts = strategy.locate_batch(0, strategy.world_size)[1]
-    found = fit(programs.train_transformer, tmp_path, strategy, strategy.world_size, batch_size=8 // parts)
+    result = run(programs.train_transformer, tmp_path, strategy, strategy.world_size, batch_size=8 // parts)
+    found: Any = result.return_value
     for name, value in alone["weights"].items():
         np.testing.assert_allclose(found["weights"][name], value, rtol=0, atol=1e-5, err_msg=name)
     assert found["kept"] == pytest.approx(kept, abs=0.01)
     assert found["norm"] == pytest.approx(alone["norm"], rel=1e-4), "clip_grad_norm_ sees the whole gradient"
+    check_usage(result.sharding, strategy, sum(value.nbytes for value in alone["weights"].values()))
+
+
+def check_usage(found: train.ShardingUsage | None, strategy: Sharded, everything: int) -> None:
+    """What was counted is what the layouts say, and what a look at them says without a plan."""
+    assert found is not None
+    assert found.measured is not None
+    assert found.measured == found.predicted
+    assert found.steps == 2 * programs.ROWS // 8
+    kept, tied = found.predicted.parameters, programs.WORDS * programs.WIDTH * 4  # it is used in two layers
+    everything -= tied  # it is among the weights twice
+    assert found.optimizer == found.predicted.gradients == kept, "SGD keeps a momentum"
+    whole = found.predicted.gathered + found.predicted.reduced
+    if strategy.mesh == {"data": 2}:
+        assert whole == everything + tied  # an all-reduce, or half of it there and half of it back
+        if not strategy.shard_along:
+            assert found.received == {"all-reduce": whole, "all-gather": 0, "reduce-scatter": 0, "all-to-all": 0}
+    assert (found.gathered_again > 0) == (bool(strategy.shard_along) and "model" not in strategy.mesh)
+    assert found.gathered_again <= found.predicted.gathered
+    assert (found.other > 0) == ("model" in strategy.mesh), "activations"
+    assert sum(found.received.values()) == pytest.approx(whole + found.gathered_again + found.other, abs=4)
+    assert found.peak_memory > 50 << 20
 
 
 def test_a_recurrent_layer_and_gradients_of_two_batches(tmp_path: Path) -> None:
@@ -92,7 +115,9 @@ def test_a_model_is_saved_in_parts_and_loaded(strategy: Sharded, tmp_path: Path)
 
 
 def test_one_rank_changes_nothing(alone: dict[str, Any], tmp_path: Path) -> None:
-    found = fit(programs.train_transformer, tmp_path, Sharded(mesh={"data": 1}), num_workers=1, batch_size=8)
+    result = run(programs.train_transformer, tmp_path, Sharded(mesh={"data": 1}), num_workers=1, batch_size=8)
+    found: Any = result.return_value
+    assert result.sharding is None
     for name, value in alone["weights"].items():
         np.testing.assert_array_equal(found["weights"][name], value)
 

@@ -51,6 +51,8 @@ from hocket.train.rank.context import report as report
 from hocket.train.rank.datasets import TRAIN_DATASET_KEY as TRAIN_DATASET_KEY
 from hocket.train.rank.datasets import DataConfig as DataConfig
 from hocket.train.rank.datasets import get_dataset_shard as get_dataset_shard
+from hocket.train.rank.usage import ShardingBytes as ShardingBytes
+from hocket.train.rank.usage import ShardingUsage as ShardingUsage
 from hocket.train.result import Result as Result
 from hocket.train.run.backend import BackendConfig as BackendConfig
 from hocket.train.user_callback import TrainRunContext as TrainRunContext

@@ -19,6 +19,7 @@ from hocket.train import result as result_module
 from hocket.train.checkpoints import storage
 from hocket.train.progress import display
 from hocket.train.rank import datasets as datasets_module
+from hocket.train.rank import usage
 from hocket.train.run import backend, checkpoint_manager, controller, in_process, report_book, training_run
 from hocket.train.strategies import hosting
 
@@ -166,7 +167,8 @@ class DataParallelTrainer:
             raise
         finally:
             storage.close_storage(run_storage)
-        return result_module.build(manager, book.history, run_storage, returned, statistics)
+        value, sharding = usage.unwrap(returned)
+        return result_module.build(manager, book.history, run_storage, value, statistics, sharding)
 
     @classmethod
     def restore(cls, *_: object, **__: object) -> NoReturn:

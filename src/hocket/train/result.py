@@ -11,6 +11,7 @@ from hocket import addresses
 from hocket.train import configs, refusals
 from hocket.train.checkpoints import checkpoint as checkpoint_module
 from hocket.train.checkpoints import storage
+from hocket.train.rank import usage
 from hocket.train.run import checkpoint_manager
 
 
@@ -39,6 +40,9 @@ class Result:
     statistics: dict[str, Any] = field(default_factory=dict)
     """What the strategy has counted. `ParameterServer`: ``"staleness"``, how many pushes had which; ``"updates"`` of
     each server; and more. Others: nothing."""
+    sharding: usage.ShardingUsage | None = None
+    """What the run moved and kept in rank 0, predicted and measured, if its strategy is `Sharded` in PyTorch with more
+    ranks than one; else None."""
     error: Exception | None = None
     """Always None: `fit` raises. Here for programs written for Ray."""
     _committed: tuple[checkpoint_manager.Committed, ...] = field(default=(), repr=False)
@@ -151,6 +155,7 @@ def build(
     run_storage: storage.Storage,
     returned: object,
     statistics: dict[str, Any] | None = None,
+    sharding: usage.ShardingUsage | None = None,
 ) -> Result:
     """Return the result of a run.
 
@@ -160,6 +165,7 @@ def build(
         run_storage: Where it is kept.
         returned: What the training function returned in rank 0.
         statistics: What the strategy has counted.
+        sharding: What it moved and kept.
     """
     return Result(
         metrics=history[-1] if history else manager.committed[-1].metrics if manager.committed else None,
@@ -169,5 +175,6 @@ def build(
         best_checkpoints=[(record.checkpoint, record.metrics) for record in reversed(manager.sort_by_score())],
         return_value=returned,
         statistics=statistics or {},
+        sharding=sharding,
         _committed=tuple(manager.committed),
     )

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from hocket.collective import arithmetic
 from hocket.collective.arithmetic import ReduceOp
-from hocket.collective.torch import compilation, hosts, sparse, tensors, works
+from hocket.collective.torch import compilation, hosts, sparse, tensors, traffic, works
 
 NAME: Final = "hocket"
 """The backend's name."""
@@ -93,6 +93,7 @@ class ProcessGroup(dist.ProcessGroup):
             if tensor.layout is torch.sparse_coo:
                 sparse.all_reduce(self, tensor, op)
                 continue
+            traffic.count("all-reduce", tensor, 2 * (self._size - 1), self._size)
             inner, is_mean = tensors.split_mean(op, tensor)
             self._all_reduce(tensor, inner)
             if is_mean:
@@ -151,6 +152,7 @@ class ProcessGroup(dist.ProcessGroup):
                 f"reduce_scatter needs parts of the output's size, {output.numel()}, but received "
                 f"{[part.numel() for part in parts]}. Pad them."
             )
+        traffic.count("reduce-scatter", output, self._size - 1)
         op, is_whole_mean = tensors.split_mean(tensors.find_op(opts), output)
         if self._is_apart:
             # gloo's own takes no mean on all versions; adding up everything costs more and is always there
@@ -182,6 +184,8 @@ class ProcessGroup(dist.ProcessGroup):
     def allgather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: object = None
     ) -> dist.Work:
+        for tensor in inputs:
+            traffic.count("all-gather", tensor, self._size - 1)
         if self._is_apart:
             return self._hosts.world.allgather(outputs, inputs)  # type: ignore[no-any-return]
         for targets, tensor in zip(outputs, inputs, strict=True):
@@ -232,6 +236,8 @@ class ProcessGroup(dist.ProcessGroup):
         return works.Done(outputs)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None) -> dist.Work:
+        for output in outputs[: self._rank] + outputs[self._rank + 1 :]:
+            traffic.count("all-to-all", output, 1)
         sizes = {tensor.numel() * tensor.element_size() for tensor in (*outputs, *inputs)}
         if self._is_apart or len(sizes) > 1:
             self._exchange_messages(outputs, inputs)

@@ -1,9 +1,9 @@
 """Copies of the caller's arrays that JAX can take over as they are.
 
-JAX does not copy a numpy array whose memory begins at a multiple of 64 bytes when it puts it onto a processor: the value
-then changes when the program fills its buffer again, as loaders do (measured with jax 0.10, ``may_alias=False`` too).
-Where the memory begins is chance. So what is given is copied here, once, to where JAX takes it over without a second
-copy; replicas then share it.
+JAX does not copy a numpy array whose memory begins at a multiple of 64 bytes when it puts it onto a processor: the
+value then changes when the program fills its buffer again, as loaders do (measured with jax 0.10, ``may_alias=False``
+too). Where the memory begins is chance. So what is given is copied here, once, to where JAX takes it over without a
+second copy; replicas then share it.
 """
 
 from __future__ import annotations

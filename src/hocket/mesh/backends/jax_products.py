@@ -1,10 +1,11 @@
 """Products of matrices that come out in the order in which they are needed.
 
-JAX's gradient of ``x @ weights`` by the weights is ``(slope.T @ x).T``. On one device XLA turns the two around, and there
-is nothing to transpose. On several the terms are summed between the product and the transposition, which then stays: each device
-reads its sum against the order of memory. So a compiled step is rewritten before XLA divides it: ``(a @ b).T`` becomes
-``b.T @ a.T``, which is one `dot_general` with its sides exchanged. The result is the same, up to the order of a sum. Of
-the reference network's step on 8 virtual devices that saves 3 to 5% of the processors' time (measured).
+JAX's gradient of ``x @ weights`` by the weights is ``(slope.T @ x).T``. On one device XLA turns the two around, and
+there is nothing to transpose. On several the terms are summed between the product and the transposition, which then
+stays: each device reads its sum against the order of memory. So a compiled step is rewritten before XLA divides it:
+``(a @ b).T`` becomes ``b.T @ a.T``, which is one `dot_general` with its sides exchanged. The result is the same, up
+to the order of a sum. Of the reference network's step on 8 virtual devices that saves 3 to 5% of the processors' time
+(measured).
 """
 
 from __future__ import annotations

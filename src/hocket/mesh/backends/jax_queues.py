@@ -1,11 +1,11 @@
 """How far a program may run ahead of virtual devices.
 
-JAX queues what devices shall compute and returns at once. On virtual devices of the processor each program takes a thread
-of one pool for each device, and waits in it at each sum until all devices have come. A loop that never reads a result
-queues hundreds; then the devices of different programs hold each other's threads, and XLA ends the process after 40
-seconds ("Termination timeout"; measured on 2 processors with 8 devices, plain JAX too). So there one program is queued at
-a time. That costs the time that Python takes between two, which overlaps with nothing then: a program that reads its loss
-at each step loses nothing.
+JAX queues what devices shall compute and returns at once. On virtual devices of the processor each program takes a
+thread of one pool for each device, and waits in it at each sum until all devices have come. A loop that never reads a
+result queues hundreds; then the devices of different programs hold each other's threads, and XLA ends the process
+after 40 seconds ("Termination timeout"; measured on 2 processors with 8 devices, plain JAX too). So there one program
+is queued at a time. That costs the time that Python takes between two, which overlaps with nothing then: a program
+that reads its loss at each step loses nothing.
 """
 
 from __future__ import annotations

@@ -13,7 +13,15 @@ from hocket.collective import host_group
 from hocket.core import api, session
 from hocket.engine import node
 from hocket.train.checkpoints import cache, checkpoint, file_chunks, storage
-from hocket.train.rank import preemption_signals, questions, rank_info, rank_placement, report_queue, worker_session
+from hocket.train.rank import (
+    preemption_signals,
+    questions,
+    rank_info,
+    rank_placement,
+    report_queue,
+    usage,
+    worker_session,
+)
 
 MAX_CONCURRENCY = 10
 """Calls that run at once in a rank: the training function, the wait for its reports, files sent, a chunk received, an
@@ -84,7 +92,7 @@ class RankActor:
                 host_group.end_all()  # not after an error: that is to be heard of first
         finally:
             self._reports.end()
-        return returned if info.rank == 0 or info.stays else None
+        return usage.wrap(returned, self._session) if info.rank == 0 or info.stays else None
 
     def take_reports(self, answers: Sequence[questions.Answer] = ()) -> tuple[list[report_queue.Item], bool]:
         """Pass answers on; wait for the next items; return them, and whether they were the last."""

@@ -74,6 +74,8 @@ class WorkerSession:
         self._inquiry = inquiry
         self._offers: dict[int, str] = {}
         self._to_delete: dict[int, str] = {}
+        self.notes: dict[str, object] = {}
+        """What goes to the driver with what the training function returns; see `usage`."""
         self.shards: dict[str, Any] = {}
         """This rank's parts of the trainer's datasets, as far as they were asked for."""
         self._trackers: dict[str, Callable[[], Mapping[str, object]]] = {}

@@ -21,7 +21,7 @@ import numpy as np
 from hocket.collective import turns
 from hocket.core import api
 from hocket.train.checkpoints import cache
-from hocket.train.rank import questions, rank_info, rank_placement, reports, worker_session, world
+from hocket.train.rank import questions, rank_info, rank_placement, reports, usage, worker_session, world
 from hocket.train.run import question_resolver, training_run, turn_group, validation_queue
 
 
@@ -86,7 +86,7 @@ class _Ranks:
         """Run the training function as a rank."""
         mine = self._sessions[rank]
         try:
-            returned = mine.run(self._run.function, self._run.args)
+            returned = usage.wrap(mine.run(self._run.function, self._run.args), mine)
         finally:
             mine.abandon()
         with self._lock:

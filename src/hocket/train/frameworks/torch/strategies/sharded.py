@@ -25,10 +25,12 @@ from torch.distributed.tensor import experimental
 from torch.optim import optimizer as torch_optimizer
 
 from hocket import mesh as meshes
+from hocket.mesh import relayouts
 from hocket.mesh.backends import torch as backend
 from hocket.train import strategies
 from hocket.train.frameworks.torch import nested
-from hocket.train.frameworks.torch.strategies import averaging, strategy
+from hocket.train.frameworks.torch.strategies import averaging, sharded_usage, strategy
+from hocket.train.rank import usage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,17 +43,34 @@ class _Part:
     batch_dims: tuple[str, ...]
     parts: int
     """How many parts the batch has."""
+    meter: sharded_usage.Meter
+    """What counts the bytes."""
 
     @property
     def is_gathered(self) -> bool:
         return self.stored != self.used
 
-    def gather(self, local: torch.Tensor) -> torch.Tensor:
-        return backend.run_plan(local, self.stored, self.used)
+    def gather(self, local: torch.Tensor, purpose: str = sharded_usage.GATHERED) -> torch.Tensor:
+        with self.meter.count(purpose):
+            return backend.run_plan(local, self.stored, self.used)
+
+    @property
+    def _summed(self) -> meshes.Layout:
+        """How a gradient is spread before it is added up."""
+        return self.used.with_partial(self.batch_dims)
+
+    def list_plans(self, parameter: torch.Tensor) -> list[relayouts.Plan]:
+        """Return how a parameter is put together where a layer uses it, and how its gradient is added up, if at all."""
+        shape, size = tuple(parameter.shape), parameter.element_size()
+        plans = [relayouts.plan_relayout(self.stored, self.used, shape, size)]
+        if parameter.requires_grad:
+            plans.append(relayouts.plan_relayout(self._summed, self.stored, shape, size))
+        return plans
 
     def reduce(self, slope: torch.Tensor) -> torch.Tensor:
         """Return what this rank keeps of the mean gradient over the whole batch."""
-        total = backend.run_plan(slope.contiguous(), self.used.with_partial(self.batch_dims), self.stored)
+        with self.meter.count(sharded_usage.REDUCED):
+            total = backend.run_plan(slope.contiguous(), self._summed, self.stored)
         return total.div_(self.parts) if self.batch_dims else total
 
 
@@ -80,6 +99,7 @@ class Exchange(strategy.Exchange):
         self._settings = settings
         self._ranks = ranks
         self._closing = contextlib.ExitStack()
+        self._meter: sharded_usage.Meter | None = None
 
     def adapt_model(
         self, model: nn.Module, parallel_strategy: str, options: Mapping[str, Any], device: torch.device
@@ -97,7 +117,10 @@ class Exchange(strategy.Exchange):
         mesh = meshes.create_mesh(self._settings.mesh, framework="torch")
         inner = [name for name in mesh.dim_names if name not in self._settings.batch_dims]
         inner_mesh = backend.get_device_mesh(mesh)[tuple(inner)] if inner else None
-        parts = dict(self._plan(model, mesh))
+        self._meter = meter = sharded_usage.Meter()
+        parts = dict(self._plan(model, mesh, meter))
+        uses = [value for module in model.modules() for value in module._parameters.values() if value is not None]
+        plans = [parts[value].list_plans(value) for value in uses]
         spread = {parameter: _spread(parameter, part) for parameter, part in parts.items()}
         for module in model.modules():
             own = {name: value for name, value in module._parameters.items() if value is not None}
@@ -108,6 +131,8 @@ class Exchange(strategy.Exchange):
                 register: Callable[..., Any] = module.register_load_state_dict_pre_hook
                 register(hooks.spread_loaded)
                 module._parameters.update({name: spread[value] for name, value in own.items()})
+        meter.predict(list(spread.values()), plans)
+        self._closing.enter_context(meter.follow_steps())
         for parameter in parts:
             parameter.data = parameter.new_empty(0)  # what still refers to it keeps no memory
         self._refuse_steps_of(set(parts))
@@ -116,7 +141,9 @@ class Exchange(strategy.Exchange):
             self._closing.enter_context(experimental.implicit_replication())
         return model
 
-    def _plan(self, model: nn.Module, mesh: meshes.Mesh) -> Iterator[tuple[nn.Parameter, _Part]]:
+    def _plan(
+        self, model: nn.Module, mesh: meshes.Mesh, meter: sharded_usage.Meter
+    ) -> Iterator[tuple[nn.Parameter, _Part]]:
         """Give how each parameter is kept."""
         rules = meshes.LayoutMap(mesh, self._settings.layout)
         batch_dims = tuple(name for name in mesh.dim_names if name in self._settings.batch_dims)
@@ -132,7 +159,7 @@ class Exchange(strategy.Exchange):
             stored = _shard_along(rules.find(name, parameter.shape), parameter.shape, self._settings.shard_along)
             backend.list_placements(stored)  # it refuses an order that torch does not know
             kept = [[axis for axis in axes if axis not in batch_dims] or meshes.UNSHARDED for axes in stored.axes]
-            yield parameter, _Part(stored, meshes.Layout(kept, mesh), batch_dims, parts)
+            yield parameter, _Part(stored, meshes.Layout(kept, mesh), batch_dims, parts, meter)
 
     def _refuse_steps_of(self, replaced: set[nn.Parameter]) -> None:
         """Have a step of an optimizer fail that was made before the model was spread: it would train nothing."""
@@ -151,6 +178,8 @@ class Exchange(strategy.Exchange):
         self._closing.callback(torch_optimizer.register_optimizer_step_pre_hook(check).remove)
 
     def close(self) -> None:
+        if self._meter is not None:
+            usage.note(self._meter.tell())
         self._closing.close()
 
 
@@ -276,7 +305,9 @@ def _gather_again(found: Mapping[int, tuple[_Part, Any]]) -> contextlib.Abstract
         if isinstance(packed, torch.Tensor):
             return packed
         (part, parameter), *place = packed
-        found: torch.Tensor = part.gather(parameter.detach().to_local()).as_strided(*place)
+        found: torch.Tensor = part.gather(parameter.detach().to_local(), sharded_usage.GATHERED_AGAIN).as_strided(
+            *place
+        )
         return found
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

@@ -1,0 +1,108 @@
+"""Counts what `sharded` moves and keeps in a rank, beside what the layouts say of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import tensor as torch_tensor
+from torch.optim import optimizer as torch_optimizer
+
+from hocket.collective import torch as collective_torch
+from hocket.collective.torch import traffic
+from hocket.mesh import relayouts
+from hocket.train.rank import usage
+
+GATHERED: Final = "gathered"
+GATHERED_AGAIN: Final = "gathered again"
+REDUCED: Final = "reduced"
+
+
+@final
+class Meter:
+    """What one rank counts, from when its model is spread to the last step of an optimizer that has its parameters."""
+
+    def __init__(self) -> None:
+        self._now = dict.fromkeys((GATHERED, GATHERED_AGAIN, REDUCED), 0)
+        self._start = traffic.read()
+        self._at_last: tuple[dict[str, int], dict[str, int]] = (dict(self._now), dict(self._start))
+        """What was received until the last step: by what for, and by the kind of collective."""
+        self._steps = 0
+        self._kept: dict[int, tuple[int, int]] = {}
+        """Of each optimizer: bytes of gradients, and of what it keeps."""
+        self._parameters: list[torch.nn.Parameter] = []
+        self._predicted = usage.ShardingBytes(parameters=0, gradients=0, gathered=0, reduced=0)
+
+    @contextlib.contextmanager
+    def count(self, purpose: str) -> Iterator[None]:
+        """Count what is received for the duration of a block."""
+        before = traffic.read_total()
+        yield
+        self._now[purpose] += traffic.read_total() - before
+
+    def predict(self, parameters: Sequence[torch.nn.Parameter], plans: Sequence[Sequence[relayouts.Plan]]) -> None:
+        """Note what there is.
+
+        Args:
+            parameters: The model's, as they are kept.
+            plans: For each use of one in a layer, how it is put together, and how its gradient is added up.
+        """
+        self._parameters = list(parameters)
+        self._predicted = usage.ShardingBytes(
+            parameters=_sum_bytes(self._parameters),
+            gradients=_sum_bytes([one for one in self._parameters if one.requires_grad]),
+            gathered=sum(gather.num_bytes for gather, *_ in plans),
+            reduced=sum(reduce.num_bytes for _, *reduced in plans for reduce in reduced),
+        )
+
+    def follow_steps(self) -> contextlib.AbstractContextManager[object]:
+        """Look at each step of an optimizer that has the parameters, until what is returned is left."""
+        mine = set(self._parameters)
+
+        def look(stepped: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+            own = [one for group in stepped.param_groups for one in group["params"] if one in mine]
+            if own:
+                slopes = _sum_bytes([one.grad for one in own])
+                self._kept[id(stepped)] = (
+                    slopes,
+                    _sum_bytes([value for one in own for value in stepped.state.get(one, {}).values()]),
+                )
+                self._steps += 1
+                self._at_last = dict(self._now), traffic.read()
+
+        following = contextlib.ExitStack()
+        following.callback(torch_optimizer.register_optimizer_step_post_hook(look).remove)
+        return following
+
+    def tell(self) -> usage.ShardingUsage:
+        """Return what was counted."""
+        purposes, kinds = self._at_last
+        steps = max(self._steps, 1)
+        received = {kind: (count - self._start[kind]) // steps for kind, count in kinds.items()}
+        is_counted = self._steps > 0 and dist.get_backend() == collective_torch.NAME
+        measured = usage.ShardingBytes(
+            parameters=_sum_bytes(self._parameters),
+            gradients=sum(slopes for slopes, _ in self._kept.values()),
+            gathered=purposes[GATHERED] // steps,
+            reduced=purposes[REDUCED] // steps,
+        )
+        return usage.ShardingUsage(
+            predicted=self._predicted,
+            measured=measured if is_counted else None,
+            steps=self._steps,
+            gathered_again=purposes[GATHERED_AGAIN] // steps,
+            other=sum(received.values()) - sum(purposes.values()) // steps,
+            received=received,
+            optimizer=sum(state for _, state in self._kept.values()),
+            peak_memory=usage.read_peak_memory(),
+        )
+
+
+def _sum_bytes(values: Sequence[Any]) -> int:
+    """Return the bytes that this rank has of tensors; what is none counts nothing."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    locals_ = [value.to_local() if isinstance(value, torch_tensor.DTensor) else value for value in tensors]
+    return sum(value.numel() * value.element_size() for value in locals_)
