@@ -104,7 +104,7 @@ def test_modules(tmp_path: Path) -> None:
 
 def test_relayouts_move_the_bytes_of_their_plans(tmp_path: Path) -> None:
     dims = {"x": 2, "y": 2}
-    assert min(run_program(torch_programs.count_moved_bytes, dims, tmp_path, dims, 5)) > 100
+    assert min(run_program(torch_programs.count_moved_bytes, dims, tmp_path, dims, 5)) > 50
 
 
 @pytest.mark.parametrize("step", range(2))
@@ -118,5 +118,5 @@ def test_a_rank_that_dies_in_a_relayout_is_named(step: int, tmp_path: Path) -> N
         hocket.get(started[1], timeout=50)
     for number in (0, 2, 3):
         text, seconds = hocket.get(started[number], timeout=50)
-        assert re.match(r"Rank 1 \(pid \d+\) died", text)
+        assert re.match(r"Rank 1 \(pid \d+\) (died|has left the group)", text)
         assert seconds < 20

@@ -210,7 +210,6 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     ),
     functional.embedding: _embed,
     functional.batch_norm: _normalize_batch,
-    functional.batch_norm: _normalize_batch,
 }
 """What computes the functions that torch 2.13 has wrong rules for: a convolution's outcome is cut as the images are,
 without the pixels beside a cut; a table whose rows two axes cut is refused, or its gradient; running means are lost."""
