@@ -74,7 +74,9 @@ def compare(grid: mesh.Mesh, name: str, most: int) -> int:
     gradients = jax.grad(loss, tuple(range(len(given))))
     slopes = gradients(*map(jax.numpy.asarray, given))
     compute = jax.jit(lambda *args: (function(*args), gradients(*args)))
-    cases = operation.list_cases(grid, has_orders=True)
+    # XLA (JAX 0.10.2) convolves wrongly, outside of meshes of ours as well, where one axis cuts the images' lines and
+    # the kernel's input channels, and there is another axis. There is nothing of ours between the two.
+    cases = operation.list_cases(grid, has_orders=True, cuts_places=False)
     for layouts in operations.pick(cases, most):
         values = [mesh.copy_to_mesh(array, layout) for array, layout in zip(given, layouts, strict=True)]
         found, found_slopes = compute(*values)

@@ -72,14 +72,17 @@ class Operation:
         random = np.random.default_rng(0)
         return [random.normal(size=shape) for shape in self.shapes]
 
-    def list_cases(self, mesh: Mesh, *, has_orders: bool) -> list[tuple[Layout, ...]]:
+    def list_cases(self, mesh: Mesh, *, has_orders: bool, cuts_places: bool = True) -> list[tuple[Layout, ...]]:
         """Return every choice of layouts for its arrays.
 
         Args:
             mesh: The mesh.
             has_orders: Whether axes that cut one dim together come in every order, or in the mesh's alone.
+            cuts_places: Whether a convolution's images are cut along their lines and columns, too.
         """
         fitting = [_list_fitting(mesh, shape, has_orders=has_orders) for shape in self.shapes]
+        if not cuts_places and self.name.startswith("convolution"):
+            fitting = [[layout for layout in some if not any(layout.axes[2:])] for some in fitting]
         return list(itertools.product(*fitting))
 
 

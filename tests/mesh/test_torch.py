@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import re
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +16,8 @@ import hocket
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'hocket[torch]'")
 
-from tests.collective.test_torch import run  # noqa: E402 (torch may be missing)
-from tests.mesh import operations, torch_programs  # noqa: E402 (the same)
+from tests.collective.test_torch import run_rank  # noqa: E402 (torch may be missing)
+from tests.mesh import module_programs, operations, torch_programs  # noqa: E402 (the same)
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,11 +34,25 @@ def session_cpus() -> int:
     return 4
 
 
-def run_program(program: Callable[..., Any], dims: dict[str, int], path: Path, *args: Any) -> list[Any]:
-    size = 1
-    for count in dims.values():
-        size *= count
-    return run(lambda rank, size: program(*args), size, path)
+def run_program(
+    program: Callable[..., Any], dims: dict[str, int], path: Path, *args: Any, is_new: bool = False
+) -> list[Any]:
+    """Run a program in as many ranks as the mesh has places; return what they return.
+
+    torch's rules for operations keep the meshes that they have seen, and take one of an earlier process group, which is
+    gone, for one with the same names and sizes. So programs with many operations have axes of their own, or run in new
+    processes (`is_new`), which have to import torch.
+    """
+    size = math.prod(dims.values())
+    rank_task = hocket.remote(max_retries=0, **({"max_calls": 1} if is_new else {}))(run_rank)
+    store = str(path / f"store-{uuid.uuid4().hex}")
+    body = functools.partial(_run_without_numbers, program, args)
+    found: list[Any] = hocket.get([rank_task.remote(body, store, rank, size, 60.0) for rank in range(size)])
+    return found
+
+
+def _run_without_numbers(program: Callable[..., Any], args: tuple[Any, ...], rank: int, size: int) -> Any:
+    return program(*args)
 
 
 @pytest.mark.parametrize("dims", MESHES, ids=str)
@@ -54,7 +72,7 @@ def compare_all(dims: dict[str, int], names: Sequence[str], most: int) -> int:
 
 
 def test_operations_and_gradients_are_those_of_one_process(tmp_path: Path) -> None:
-    dims = {"x": 2, "y": 2}
+    dims = {"row": 2, "column": 2}
     assert min(run_program(compare_all, dims, tmp_path, dims, operations.SAMPLE, 3)) > 0
 
 
@@ -63,7 +81,7 @@ def test_operations_and_gradients_are_those_of_one_process(tmp_path: Path) -> No
 @pytest.mark.parametrize("names", operations.FAMILIES, ids=lambda names: names[0])
 @pytest.mark.parametrize("dims", operations.SIZES, ids=str)
 def test_operations_for_every_pair_of_layouts(dims: dict[str, int], names: Sequence[str], tmp_path: Path) -> None:
-    assert min(run_program(compare_all, dims, tmp_path, dims, names, 10_000)) > 0
+    assert min(run_program(compare_all, dims, tmp_path, dims, names, 10_000, is_new=True)) > 0
 
 
 @pytest.mark.parametrize("program", ["differentiate_relayouts", "take_steps", "behave_as_arrays"])
@@ -77,3 +95,28 @@ def test_saved_models(tmp_path: Path) -> None:
     run_program(torch_programs.save_everywhere, {"x": 4}, tmp_path, str(tmp_path), meshes)
     pytest.importorskip("jax", reason="needs JAX: pip install 'hocket[jax]'")
     hocket.get(hocket.remote(load_in_jax).remote(str(tmp_path)), timeout=120)
+
+
+def test_modules(tmp_path: Path) -> None:
+    """In one start: they train as in one process, are spread in place, and saved."""
+    run_program(module_programs.run_all, module_programs.GRID, tmp_path, str(tmp_path))
+
+
+def test_relayouts_move_the_bytes_of_their_plans(tmp_path: Path) -> None:
+    dims = {"x": 2, "y": 2}
+    assert min(run_program(torch_programs.count_moved_bytes, dims, tmp_path, dims, 5)) > 50
+
+
+@pytest.mark.parametrize("step", range(2))
+def test_a_rank_that_dies_in_a_relayout_is_named(step: int, tmp_path: Path) -> None:
+    """Before it begins, and between two of its steps."""
+    dims = {"x": 2, "y": 2}
+    rank_task = hocket.remote(max_retries=0, max_calls=1)(run_rank)
+    body = functools.partial(_run_without_numbers, torch_programs.die_in_a_relayout, (dims, step))
+    started = [rank_task.remote(body, str(tmp_path / "store"), rank, 4, 60.0) for rank in range(4)]
+    with pytest.raises(hocket.exceptions.WorkerCrashedError, match="SIGKILL"):
+        hocket.get(started[1], timeout=50)
+    for number in (0, 2, 3):
+        text, seconds = hocket.get(started[number], timeout=50)
+        assert re.match(r"Rank 1 \(pid \d+\) (died|has left the group)", text)
+        assert seconds < 20

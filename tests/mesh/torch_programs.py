@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,9 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from hocket import mesh
+from hocket.collective import errors
 from hocket.mesh import UNSHARDED, Layout, LayoutMap
+from hocket.mesh.relayouts import Kind, count_least
 from tests.mesh import operations
 from tests.mesh.simulated import list_layouts
 
@@ -175,8 +181,8 @@ def save_everywhere(folder: str, meshes: list[dict[str, int]]) -> None:
         for dims in meshes
     ]
     for number, (saved, loaded) in enumerate(itertools.product(maps, maps)):
-        path = mesh.save(mesh.distribute(model, saved), Path(folder, str(number % 2)))
-        found = mesh.load(path, loaded, like=model)
+        path = mesh.save(mesh.distribute(plain, saved), Path(folder, str(number % 2)))
+        found = mesh.load(path, loaded, like=plain)
         assert list(found) == list(plain)
         for name, value in plain.items():
             assert found[name].layout == loaded.find(name, tuple(value.shape))
@@ -184,8 +190,95 @@ def save_everywhere(folder: str, meshes: list[dict[str, int]]) -> None:
                 found[name].gather().tobytes()
                 == value.view(torch.int16 if value.dtype == torch.bfloat16 else value.dtype).numpy().tobytes()
             )
-    exported = mesh.export(mesh.distribute(model, maps[0]), Path(folder, "whole.safetensors"))
+    exported = mesh.export(mesh.distribute(plain, maps[0]), Path(folder, "whole.safetensors"))
     from safetensors.torch import load_file
 
     for name, value in load_file(exported).items():
         assert torch.equal(value, plain[name])
+
+
+# --- what moves, and what dies ----------------------------------------------------------------------------------------
+
+
+class _Counter:
+    """Counts the bytes that this rank receives from others in the collectives of a block, as the processes' group
+    does them: of each what the cheapest algorithm for it takes."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+
+    def add(self, kind: str, size: int, *, held: int, found: int) -> None:
+        share = {
+            "all_gather": found - held,
+            "reduce_scatter": held - found,
+            "all_reduce": 2 * (held * (size - 1) // size),
+            "all_to_all": held * (size - 1) // size,
+            "recv": found,
+        }
+        self.num_bytes += share[kind]
+
+
+def _count(run: Any) -> int:
+    """Run something with torch's collectives wrapped: they are called as before, and their tensors are measured."""
+    from hocket.mesh.backends.torch import relayouts as adapter
+
+    counter = _Counter()
+    names = {"_all_gather": (adapter, "all_gather"), "_reduce_scatter": (adapter, "reduce_scatter")}
+    names.update({name: (dist, name) for name in ("all_reduce", "all_to_all", "recv")})
+    with pytest.MonkeyPatch.context() as patches:
+        for name, (owner, kind) in names.items():
+            patches.setattr(owner, name, _measure(getattr(owner, name), kind, counter))
+        run()
+    return counter.num_bytes
+
+
+def _measure(function: Any, kind: str, counter: _Counter) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        size = dist.get_world_size(kwargs.get("group"))
+        taken = [sum(one.nbytes for one in arg) if isinstance(arg, list) else getattr(arg, "nbytes", 0) for arg in args]
+        counter.add(kind, size, found=taken[0], held=taken[1] if len(taken) > 1 else taken[0])
+        return function(*args, **kwargs)
+
+    return call
+
+
+def count_moved_bytes(dims: dict[str, int], stride: int) -> int:
+    """The collectives of a relayout, and of its gradient, move what its plan counts; without sums to be taken, and in
+    one step, that is no more than what any algorithm must move."""
+    layouts = _list_layouts(dims, 2, partial=True)
+    compared = 0
+    for source, target in list(itertools.product(layouts, layouts))[::stride]:
+        value = mesh.copy_to_mesh(np.ones(_SHAPE, "float32"), source)
+        plan = mesh.plan_relayout(source, target, _SHAPE, 4)
+        moved = _count(functools.partial(mesh.relayout, value, target))
+        turns = [step for step in plan.steps if step.kind is Kind.PERMUTE]
+        if turns:  # of a permutation some ranks keep what they have
+            assert plan.num_bytes - sum(step.num_bytes for step in turns) <= moved <= plan.num_bytes
+        else:
+            assert moved == plan.num_bytes, (source, target, plan.describe())
+        if len(plan.steps) == 1 and not (source.partial or target.partial):
+            assert moved <= count_least(source, target, _SHAPE, 4)
+        compared += 1
+    return compared
+
+
+def die_in_a_relayout(dims: dict[str, int], step: int) -> tuple[str, float]:
+    """Rank 1 is killed before a step of a relayout of two steps; the others do all of it."""
+    grid = make_mesh(dims)
+    source, target = Layout(["x", "y"], grid), Layout([UNSHARDED, UNSHARDED], grid)
+    middle = mesh.plan_relayout(source, target, _SHAPE, 4).steps[0].target
+    value = mesh.copy_to_mesh(np.ones(_SHAPE, "float32"), source)
+    mesh.barrier(grid)
+
+    def do_it() -> None:
+        mesh.relayout(value, target)
+        mesh.barrier(grid)  # of a rank that needs nothing of the dead one
+
+    if dist.get_rank() == 1:
+        if step == 1:
+            mesh.relayout(value, middle)
+        os.kill(os.getpid(), signal.SIGKILL)
+    before = time.monotonic()
+    with pytest.raises(errors.RankDiedError) as caught:
+        do_it()
+    return str(caught.value), time.monotonic() - before

@@ -35,6 +35,13 @@ class TorchBackend(contract.Backend):
                 f"A mesh on PyTorch has all {size} ranks, but one of {mesh.describe()} has {mesh.size} places. Give it "
                 f"as many as there are ranks."
             )
+        told = self.gather_objects((mesh.dims, mesh.name))
+        other = next((rank for rank, one in enumerate(told) if one != told[0]), None)
+        if other is not None:
+            raise ValueError(
+                f"All ranks make the same mesh, but rank 0 has {told[0][0]} and rank {other} has {told[other][0]}. "
+                "Give create_mesh() the same in each of them."
+            )
         relayouts.get_device_mesh(mesh)
 
     def list_local(self, mesh: meshes.Mesh) -> list[int]:

@@ -178,6 +178,25 @@ def _embed(
     return relayouts.build_dtensor(found, layouts.Layout([*batch, columns], mesh, partial=rows))
 
 
+def _normalize_batch(
+    function: Callable[..., Any],
+    mesh: meshes.Mesh,
+    images: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    *rest: Any,
+    **more: Any,
+) -> Any:
+    """Batch normalization that also keeps running means: on the whole batch, so that each rank keeps the same."""
+    if not training or running_mean is None:
+        return NotImplemented
+    args = (images, running_mean, running_var, weight, bias, training, *rest)
+    return _compute_whole(function, mesh, args, more, None)
+
+
 def read_layout(value: torch_tensor.DTensor, mesh: meshes.Mesh) -> layouts.Layout:
     """Return how a DTensor is spread."""
     settled = relayouts.settle(value)
@@ -190,16 +209,17 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
         (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d), _convolve_transposed
     ),
     functional.embedding: _embed,
+    functional.batch_norm: _normalize_batch,
 }
 """What computes the functions that torch 2.13 has wrong rules for: a convolution's outcome is cut as the images are,
-without the pixels beside a cut, and a table whose rows two axes cut is refused, or its gradient."""
+without the pixels beside a cut; a table whose rows two axes cut is refused, or its gradient; running means are lost."""
 
 
 # --- whole ------------------------------------------------------------------------------------------------------------
 
 
 def _compute_whole(
-    function: Callable[..., Any], mesh: meshes.Mesh, args: Any, kwargs: Any, error: BaseException
+    function: Callable[..., Any], mesh: meshes.Mesh, args: Any, kwargs: Any, error: BaseException | None
 ) -> Any:
     """Compute a function that torch has no rule for on whole values, the same in each rank."""
 
