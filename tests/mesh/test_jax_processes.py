@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from pathlib import Path
@@ -85,6 +86,7 @@ def do_everything(config: dict[str, Any]) -> dict[str, Any]:
         "loaded": {name: one.gather() for name, one in loaded.items()},
         "devices": [len(set(grid.devices)), len(set(mine.devices) & set(grid.devices))],
         "own": own.gather(),
+        "leads": importlib.import_module("jax._src.distributed").global_state.service is not None,
         "errors": [odd, read_error(lambda: np.asarray(value)), read_error(lambda: mesh.create_mesh({"x": 4}))],
     }
 
@@ -107,6 +109,7 @@ def test_everything_on_a_mesh_of_two_processes(tmp_path: Path, capfd: pytest.Cap
     assert found["loaded"]["number"] == 3
     assert found["devices"] == [4, 2]
     np.testing.assert_array_equal(found["own"], WHOLE)
+    assert not found["leads"], "the driver does, since JAX ends all processes when the one that leads has died"
     odd, spread, many = found["errors"]
     assert odd.startswith("ValueError: A mesh of 3 devices cannot be made of 2 processes")
     assert "To move all of it here call its gather()" in spread
@@ -126,8 +129,9 @@ def test_a_process_that_dies_in_a_relayout_is_named(tmp_path: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             value = mesh.relayout(mesh.relayout(value, [UNSHARDED, "data"]), ["data", UNSHARDED])
 
-    with pytest.raises(train.WorkerGroupError, match=r"Rank 0 of 2 died: .* killed by signal 9 \(SIGKILL\)"):
+    with pytest.raises(train.WorkerGroupError, match=r"Rank 0 of 2 died: .* killed by signal 9 \(SIGKILL\)") as raised:
         fit(die, tmp_path)
+    assert "SIGABRT" not in str(raised.value)
 
 
 def test_ranks_whose_jax_is_not_joined(tmp_path: Path) -> None:

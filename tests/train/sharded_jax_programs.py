@@ -54,8 +54,8 @@ def draw_row(key: Any, row: Any) -> Any:
 
 
 def draw(key: Any, rows: Any) -> Any:
-    """Return a mask for dropout that does not depend on where in a batch a row is: at an epoch's end each rank's part is
-    filled up."""
+    """Return a mask for dropout that does not depend on where in a batch a row is: the last batch of an epoch is
+    filled up in each rank."""
     return draw_row(jnp.broadcast_to(key, rows.shape), rows)
 
 

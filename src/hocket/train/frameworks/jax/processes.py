@@ -51,9 +51,9 @@ def join(group: worker_group.WorkerGroup, timeout_s: float) -> None:
         WorkerGroupError: A rank could not.
     """
     size, seconds = len(group), max(1, int(timeout_s))
-    if _is_here(group):
-        address, interface = f"unix-abstract:hocket-jax-{secrets.token_hex(16)}", LOOPBACK
-        service = _serve(address, size, seconds)
+    address, interface = f"unix-abstract:hocket-jax-{secrets.token_hex(16)}", LOOPBACK
+    service = _open_service(address, size, seconds) if _is_here(group) else None
+    if service is not None:
         group.resources.callback(service.shutdown)
         group.execute(_connect, [(address, rank, size, seconds, interface) for rank in range(size)])
         return
@@ -72,10 +72,14 @@ def _is_here(group: worker_group.WorkerGroup) -> bool:
     return sys.platform == "linux" and all(place.node_id == here for place in group.places)
 
 
-def _serve(address: str, size: int, timeout_s: int) -> Any:
-    return _get_library().get_distributed_runtime_service(
-        address, size, heartbeat_timeout=SILENT_SECONDS, shutdown_timeout=timeout_s
-    )
+def _open_service(address: str, size: int, timeout_s: int) -> Any:
+    """Return JAX's coordination service; None if this version of JAX opens it in another way."""
+    try:
+        return _get_library().get_distributed_runtime_service(
+            address, size, heartbeat_timeout=SILENT_SECONDS, shutdown_timeout=timeout_s
+        )
+    except (AttributeError, TypeError):
+        return None
 
 
 def _find_host(group: worker_group.WorkerGroup) -> str:
