@@ -52,6 +52,27 @@ def relayout_all(dims: dict[str, int], stride: int) -> int:
     return len(layouts)
 
 
+def relayout_three_axes() -> int:
+    """Go between all orders of three axes that cut one dim."""
+    grid, whole = make_mesh(("a", 2), ("b", 2), ("c", 2)), np.arange(16.0, dtype="float32")
+    specs = [",".join(axes) for count in (1, 2, 3) for axes in itertools.permutations("abc", count)]
+    for source, target in itertools.product(specs, [*specs, UNSHARDED]):
+        moved = mesh.relayout(mesh.copy_to_mesh(whole, Layout([source], grid)), Layout([target], grid))
+        for part, where in zip(mesh.unpack(moved), moved.layout.slices(whole.shape), strict=True):
+            np.testing.assert_array_equal(np.asarray(part), whole[where], f"{source} to {target}")
+    return len(specs)
+
+
+def relayout_nothing() -> None:
+    """Move values without elements."""
+    grid = make_mesh(("x", 2), ("y", 2))
+    empty = mesh.copy_to_mesh(np.zeros((0, 4), "float32"), Layout(["x", UNSHARDED], grid))
+    for specs, local in (([UNSHARDED, "y"], (0, 2)), ([UNSHARDED, UNSHARDED], (0, 4)), (["y", "x"], (0, 2))):
+        moved = mesh.relayout(empty, Layout(specs, grid))
+        assert [part.shape for part in mesh.unpack(moved)] == [local] * 4
+        assert mesh.pack(mesh.unpack(moved), moved.layout).shape == (0, 4)
+
+
 def pack_all(dims: dict[str, int]) -> None:
     whole = np.arange(128.0, dtype="float32").reshape(_SHAPE)
     for layout in _list_layouts(dims, 2, partial=True):
@@ -178,6 +199,7 @@ def refuse_bad_input() -> None:
         (lambda: mesh.copy_to_mesh(np.ones(2), described), ValueError, "only describes: .* create_mesh"),
         (lambda: mesh.copy_to_mesh(np.ones(3), Layout(["x"], small)), ValueError, "is 3 long, and the mesh axis"),
         (lambda: mesh.copy_to_mesh("text", Layout(["x"], small)), TypeError, "takes an array of numbers"),
+        (lambda: mesh.relayout(value > 0, value.layout.with_partial("y")), TypeError, "type bool has no sum"),
         (lambda: mesh.copy_to_mesh(np.ones(2), wrong), TypeError, "layout must be a Layout, but received"),
         (lambda: mesh.relayout(np.ones(2), Layout(["x"], small)), TypeError, r"relayout\(\) takes a DTensor, but"),
         (lambda: mesh.relayout(value, Layout(["x"], small)), ValueError, "1 dims, .* does not fit a tensor of shape"),

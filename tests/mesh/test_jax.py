@@ -35,6 +35,14 @@ def test_relayouts_are_what_the_algebra_says(run: Callable[..., Any], dims: dict
     assert run(jax_programs.relayout_all, dims, 7 if len(dims) > 1 else 1) > 0
 
 
+def test_three_axes_may_cut_a_dim_in_any_order(run: Callable[..., Any]) -> None:
+    assert run(jax_programs.relayout_three_axes) == 15
+
+
+def test_values_without_elements_are_moved(run: Callable[..., Any]) -> None:
+    run(jax_programs.relayout_nothing)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("dims", [dims for dims in jax_programs.MESHES if len(dims) > 1], ids=str)

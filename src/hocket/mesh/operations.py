@@ -166,7 +166,9 @@ def copy_to_mesh(tensor: Any, layout: layouts.Layout) -> tensors.DTensor:
         if tensor.layout.mesh == layout.mesh:
             return backend.relayout(tensor, layout)
         tensor = tensor.gather()
-    return backend.distribute(_check_array("copy_to_mesh", tensor, backend), layout)
+    array = _check_array("copy_to_mesh", tensor, backend)
+    _check_sums(array, layout)
+    return backend.distribute(array, layout)
 
 
 def relayout(tensor: Any, layout: layouts.Layout | Sequence[layouts.Spec]) -> tensors.DTensor:
@@ -183,6 +185,7 @@ def relayout(tensor: Any, layout: layouts.Layout | Sequence[layouts.Spec]) -> te
     value = _check_dtensor("relayout", tensor)
     if not isinstance(layout, layouts.Layout):
         layout = layouts.fill_matches(layout, value.layout)
+    _check_sums(value, layout)
     return find_backend(layout.mesh).relayout(value, layout)
 
 
@@ -214,6 +217,7 @@ def pack(parts: Sequence[Any], layout: layouts.Layout) -> tensors.DTensor:
     if len(found) > 1:
         raise ValueError(f"The parts of one value have one shape and type, but pack() received {sorted(found)}.")
     layout.global_shape_from_local_shape(np.shape(arrays[0]))
+    _check_sums(arrays[0], layout)
     return backend.pack(arrays, layout)
 
 
@@ -298,6 +302,14 @@ def _check_dtensor(caller: str, value: object) -> tensors.DTensor:
             "copy_to_mesh(value, layout)."
         )
     return value.read_value()
+
+
+def _check_sums(value: Any, layout: layouts.Layout) -> None:
+    if layout.partial and str(getattr(value, "dtype", type(value).__name__)).rpartition(".")[2] == "bool":
+        raise TypeError(
+            f"The layout has terms of a sum along {list(layout.partial)}, but a value of type bool has no sum. Convert "
+            "it to int8, or leave `partial` out."
+        )
 
 
 def _check_array(caller: str, value: Any, backend: contract.Backend) -> Any:

@@ -274,9 +274,11 @@ def _permute(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
     """Send each part to the device that has it in the new order of axes."""
     old, new = layout.axes[step.dim], step.target.axes[step.dim]
     mesh = layout.mesh
-    # The part that a device shall have is numbered in the new order, and its holder, in the old one, has that number.
-    pairs = {(_number(place, new, mesh), _number(place, old, mesh)) for place in mesh.unravel_index()}
-    return jax.lax.ppermute(local, old, sorted(pairs))
+    names = tuple(sorted(old, key=mesh.dim_names.index))  # JAX numbers devices in the mesh's order, however they are named
+    places = mesh.unravel_index()
+    holders = {_number(place, old, mesh): _number(place, names, mesh) for place in places}
+    pairs = {(holders[_number(place, new, mesh)], _number(place, names, mesh)) for place in places}
+    return jax.lax.ppermute(local, names, sorted(pairs))
 
 
 def _number(place: dict[str, int], axes: Sequence[str], mesh: meshes.Mesh) -> int:
@@ -373,17 +375,17 @@ class JaxBackend(contract.Backend):
     def unpack(self, value: tensors.DTensor) -> list[Any]:
         assert isinstance(value, JaxTensor)
         by_device = {shard.device: shard.data for shard in value.raw.addressable_shards}
-        skipped = len(value.partial)
-        return [
-            by_device[device].reshape(by_device[device].shape[skipped:])
-            for device in get_mesh(value.mesh).devices.flat
-            if device in by_device
-        ]
+        local = value.layout.local_shape_from_global_shape(value.shape)  # JAX does not cut what has no elements
+        devices = get_mesh(value.mesh).devices.flat
+        return [by_device[device].reshape(local) for device in devices if device in by_device]
 
     def relayout(self, value: tensors.DTensor, layout: layouts.Layout) -> JaxTensor:
         assert isinstance(value, JaxTensor)
         if isinstance(value.raw, jax.core.Tracer):
             return self._constrain(value.native, layout)
+        if not value.size:  # XLA's collectives refuse it
+            empty = np.zeros(layout.local_shape_from_global_shape(value.shape), value.dtype)
+            return self.pack([empty] * len(self.list_local(layout.mesh)), layout)
         run = _compile_plan(value.layout, layout, value.shape, value.dtype.itemsize)
         moved = jax_queues.finish(run(value.raw), layout.mesh)
         return JaxTensor(moved, layout.mesh, layout.partial, layout)
