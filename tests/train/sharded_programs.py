@@ -116,6 +116,43 @@ def train_recurrent(config: dict[str, Any]) -> dict[str, Any]:
     return read_whole(model)
 
 
+class Borrower(nn.Module):
+    """Layers that use parameters of others: attention's output, a list's, an embedding's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, dropout=0.0, batch_first=True)
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.scales = nn.ParameterList([torch.linspace(0.5, 1.5, WIDTH), torch.eye(WIDTH)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(self.words(x))
+        x = x + self.attention(x, x, x)[0] * self.scales[0] @ self.scales[1]
+        assert self.words.weight.shape == (WORDS, WIDTH)
+        return functional.linear(x, self.words.weight)
+
+
+def train_borrower(config: dict[str, Any]) -> dict[str, Any]:
+    """Train it, and evaluate it without gradients, where torch has other ways through attention."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = prepare_model(Borrower())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    part, parts = config["parts"][train.get_context().get_world_rank()]
+    words, following = make_rows()[:8]
+    for _ in range(3):
+        loss = functional.cross_entropy(
+            model(words.chunk(parts)[part]).flatten(0, 1), following.chunk(parts)[part].flatten()
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        return {**read_whole(model), "scores": model(words).numpy()}
+
+
 def save_and_load(config: dict[str, Any]) -> float:
     """Save a spread model, change it, and load it again, in parts and whole; return the greatest difference."""
     torch.manual_seed(0)

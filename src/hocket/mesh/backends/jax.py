@@ -274,7 +274,7 @@ def _permute(local: Any, step: relayouts.Step, layout: layouts.Layout) -> Any:
     """Send each part to the device that has it in the new order of axes."""
     old, new = layout.axes[step.dim], step.target.axes[step.dim]
     mesh = layout.mesh
-    names = tuple(sorted(old, key=mesh.dim_names.index))  # JAX numbers devices in the mesh's order, however they are named
+    names = tuple(sorted(old, key=mesh.dim_names.index))  # JAX numbers devices in this order, whatever it is given
     places = mesh.unravel_index()
     holders = {_number(place, old, mesh): _number(place, names, mesh) for place in places}
     pairs = {(holders[_number(place, new, mesh)], _number(place, names, mesh)) for place in places}

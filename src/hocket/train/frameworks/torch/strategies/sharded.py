@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, final
 
 import torch
@@ -28,8 +28,9 @@ from hocket import mesh as meshes
 from hocket.mesh import relayouts
 from hocket.mesh.backends import torch as backend
 from hocket.train import strategies
+from hocket.train.frameworks import spreading
 from hocket.train.frameworks.torch import nested
-from hocket.train.frameworks.torch.strategies import averaging, sharded_usage, strategy
+from hocket.train.frameworks.torch.strategies import averaging, sharded_usage, sharded_uses, strategy
 from hocket.train.rank import usage
 
 
@@ -133,6 +134,8 @@ class Exchange(strategy.Exchange):
                 module._parameters.update({name: spread[value] for name, value in own.items()})
         meter.predict(list(spread.values()), plans)
         self._closing.enter_context(meter.follow_steps())
+        use_of = {id(spread[parameter]): part for parameter, part in parts.items()}
+        sharded_uses.follow(model, lambda one: _use_elsewhere(one, use_of.get(id(one)), inner_mesh))
         for parameter in parts:
             parameter.data = parameter.new_empty(0)  # what still refers to it keeps no memory
         self._refuse_steps_of(set(parts))
@@ -145,18 +148,12 @@ class Exchange(strategy.Exchange):
         self, model: nn.Module, mesh: meshes.Mesh, meter: sharded_usage.Meter
     ) -> Iterator[tuple[nn.Parameter, _Part]]:
         """Give how each parameter is kept."""
-        rules = meshes.LayoutMap(mesh, self._settings.layout)
-        batch_dims = tuple(name for name in mesh.dim_names if name in self._settings.batch_dims)
-        names = [name for name, _ in model.named_parameters()]
-        for rule in rules:
-            if not any(rules.matches(rule, name) for name in names):
-                raise ValueError(
-                    f"The rule {rule!r} of Sharded(layout=...) matches no parameter, so what it is for would be "
-                    f"replicated. The model has {', '.join(names[:8])}{' ...' if names[8:] else ''}."
-                )
+        batch_dims = tuple(spreading.list_batch_dims(self._settings))
+        shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        layouts = spreading.plan(self._settings, mesh, shapes)
         parts = self._settings.locate_batch(0, mesh.size)[1]
         for name, parameter in model.named_parameters():
-            stored = _shard_along(rules.find(name, parameter.shape), parameter.shape, self._settings.shard_along)
+            stored = layouts[name]
             backend.list_placements(stored)  # it refuses an order that torch does not know
             kept = [[axis for axis in axes if axis not in batch_dims] or meshes.UNSHARDED for axes in stored.axes]
             yield parameter, _Part(stored, meshes.Layout(kept, mesh), batch_dims, parts, meter)
@@ -183,20 +180,6 @@ class Exchange(strategy.Exchange):
         self._closing.close()
 
 
-def _shard_along(layout: meshes.Layout, shape: Sequence[int], names: Sequence[str]) -> meshes.Layout:
-    """Return a layout that cuts a tensor along axes as well, each in the first dim that is whole and can be cut."""
-    for name in names:
-        if any(name in axes for axes in layout.axes):
-            continue
-        size = layout.mesh.dim_size(name)
-        dim = next((dim for dim, axes in enumerate(layout.axes) if not axes and shape[dim] % size == 0), None)
-        if dim is not None and shape[dim]:
-            specs: list[Any] = [list(axes) or meshes.UNSHARDED for axes in layout.axes]
-            specs[dim] = name
-            layout = meshes.Layout(specs, layout.mesh)
-    return layout
-
-
 class _LayerHooks:
     """Puts what a layer computes with in the place of its own parameters, while it computes.
 
@@ -220,7 +203,7 @@ class _LayerHooks:
             parameter: Any = kept[name]
             value: Any = _use(parameter.to_local(), part)
             if self._inner is not None:
-                value = self._wrap(value, part)
+                value = _wrap(value, part, self._inner)
             elif part.is_gathered:
                 found[value.untyped_storage().data_ptr()] = part, parameter
             module._parameters[name] = value
@@ -237,14 +220,6 @@ class _LayerHooks:
             if mine is not None and value.shape == mine.shape:  # else torch refuses it
                 state_dict[prefix + name] = _cut(value, part)
 
-    def _wrap(self, value: torch.Tensor, part: _Part) -> torch.Tensor:
-        names = self._inner.mesh_dim_names
-        placements: list[Any] = [torch_tensor.Replicate()] * len(names)
-        for dim, axes in enumerate(part.used.axes):
-            for name in axes:
-                placements[names.index(name)] = torch_tensor.Shard(dim)
-        return torch_tensor.DTensor.from_local(value, self._inner, placements, run_check=False)
-
     def end(self, module: nn.Module, args: object, result: object) -> None:
         """Called after it, also if it has raised."""
         if not self._begun:
@@ -253,6 +228,24 @@ class _LayerHooks:
         module._parameters.update(kept)
         context.close()
         _refresh(module)
+
+
+def _wrap(value: torch.Tensor, part: _Part, inner: Any) -> torch.Tensor:
+    """Return what a rank has of a parameter as a DTensor on the axes along which layers compute with parts."""
+    names = inner.mesh_dim_names
+    placements: list[Any] = [torch_tensor.Replicate()] * len(names)
+    for dim, axes in enumerate(part.used.axes):
+        for name in axes:
+            placements[names.index(name)] = torch_tensor.Shard(dim)
+    return torch_tensor.DTensor.from_local(value, inner, placements, run_check=False)
+
+
+def _use_elsewhere(parameter: Any, part: _Part | None, inner: Any) -> torch.Tensor | None:
+    """Return what is computed with, for a parameter as the rank keeps it; it is kept until the backward pass."""
+    if part is None:
+        return None
+    value = _use(parameter.to_local(), part)
+    return value if inner is None else _wrap(value, part, inner)
 
 
 def _take_plain_tensors(model: nn.Module, inner: Any) -> None:

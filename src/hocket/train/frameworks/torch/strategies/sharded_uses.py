@@ -1,0 +1,106 @@
+"""Parameters that something else uses than the module that has them.
+
+Attention takes its output layer's weights, a list of parameters has no forward pass, a decoder multiplies by the
+weights of an embedding. No hook of the owner tells of such a use. So while modules compute, torch's functions are
+looked at: what takes a parameter as the rank keeps it gets what layers compute with.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+import torch
+from torch import nn, overrides
+
+_GETTERS: Final = frozenset(["T", "mT", "H", "mH", "real", "imag"])
+"""The properties of a tensor that compute; the others tell of it."""
+
+_TELLING: Final = frozenset(
+    [
+        "size",
+        "dim",
+        "numel",
+        "nelement",
+        "stride",
+        "is_contiguous",
+        "element_size",
+        "is_floating_point",
+        "is_complex",
+        "data_ptr",
+        "untyped_storage",
+        "requires_grad_",
+        "register_hook",
+        "register_post_accumulate_grad_hook",
+        "detach",
+        "backward",
+        "__set__",
+        "__delete__",
+        "__repr__",
+        "__len__",
+    ]
+)
+"""The functions that tell of a parameter, or are for the parameter as it is kept."""
+
+
+@final
+class Uses(overrides.TorchFunctionMode):
+    """Has torch's functions take what layers compute with, for a block.
+
+    Args:
+        use: Returns that for a parameter as the rank keeps it, and None for another tensor.
+    """
+
+    def __init__(self, use: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+        super().__init__()
+        self._use = use
+
+    def __torch_function__(
+        self, function: Callable[..., Any], kinds: object, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if _computes(function):
+            args = [self._open(one) for one in args]
+            kwargs = {name: self._open(one) for name, one in kwargs.items()} if kwargs else {}
+        return function(*args, **(kwargs or {}))
+
+    def _open(self, one: Any) -> Any:
+        if isinstance(one, nn.Parameter):
+            found = self._use(one)
+            return one if found is None else found
+        if type(one) in (list, tuple) and any(isinstance(inner, nn.Parameter) for inner in one):
+            return type(one)([self._open(inner) for inner in one])
+        return one
+
+
+def _computes(function: Callable[..., Any]) -> bool:
+    name = getattr(function, "__name__", "")
+    if name == "__get__":
+        return getattr(getattr(function, "__self__", None), "__name__", "") in _GETTERS
+    return name not in _TELLING and not (name.endswith("_") and not name.endswith("__"))
+
+
+class _Depth(threading.local):
+    count = 0
+    mode: Uses | None = None
+
+
+def follow(model: nn.Module, use: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+    """Look at the functions that a model's modules call while they compute. `use` is as of `Uses`."""
+    depth = _Depth()
+
+    def begin(module: nn.Module, args: object) -> None:
+        depth.count += 1
+        if depth.count == 1:
+            depth.mode = Uses(use)
+            depth.mode.__enter__()
+
+    def end(module: nn.Module, args: object, result: object) -> None:
+        depth.count = max(depth.count - 1, 0)
+        if not depth.count and depth.mode is not None:
+            depth.mode.__exit__(None, None, None)
+            depth.mode = None
+
+    for module in model.modules():
+        module.register_forward_pre_hook(begin, prepend=True)
+        module.register_forward_hook(end, always_call=True)
