@@ -32,7 +32,7 @@ class Meter:
         """What was received until the last step: by what for, and by the kind of collective."""
         self._steps = 0
         self._kept: dict[int, tuple[int, int]] = {}
-        """Of each optimizer: bytes of gradients, and of what it keeps."""
+        """Of each optimizer, after its first step: bytes of gradients, and of what it keeps."""
         self._parameters: list[torch.nn.Parameter] = []
         self._predicted = usage.ShardingBytes(parameters=0, gradients=0, gathered=0, reduced=0)
 
@@ -65,11 +65,9 @@ class Meter:
         def look(stepped: torch.optim.Optimizer, args: object, kwargs: object) -> None:
             own = [one for group in stepped.param_groups for one in group["params"] if one in mine]
             if own:
-                slopes = _sum_bytes([one.grad for one in own])
-                self._kept[id(stepped)] = (
-                    slopes,
-                    _sum_bytes([value for one in own for value in stepped.state.get(one, {}).values()]),
-                )
+                if id(stepped) not in self._kept:  # it takes milliseconds, and the next steps keep as much
+                    states = [value for one in own for value in stepped.state.get(one, {}).values()]
+                    self._kept[id(stepped)] = _sum_bytes([one.grad for one in own]), _sum_bytes(states)
                 self._steps += 1
                 self._at_last = dict(self._now), traffic.read()
 
