@@ -116,7 +116,14 @@ def test_a_rank_that_dies_in_a_relayout_is_named(step: int, tmp_path: Path) -> N
     started = [rank_task.remote(body, str(tmp_path / "store"), rank, 4, 60.0) for rank in range(4)]
     with pytest.raises(hocket.exceptions.WorkerCrashedError, match="SIGKILL"):
         hocket.get(started[1], timeout=50)
+    blamed: dict[int, int] = {}
     for number in (0, 2, 3):
         text, seconds = hocket.get(started[number], timeout=50)
-        assert re.match(r"Rank 1 \(pid \d+\) (died|has left the group)", text)
+        named = re.match(r"Rank (\d) \(pid \d+\) (died|has left the group)", text)
+        assert named
+        along = dict(re.findall(r"(\d) is (\d)", text))
+        blamed[number] = int(along.get(named[1], named[1]))
         assert seconds < 20
+    assert 1 in blamed.values()
+    # Who needs nothing of it is told of a rank that gave up because of it.
+    assert all(1 in (one, blamed.get(one), blamed.get(blamed.get(one, 1))) for one in blamed.values())

@@ -155,6 +155,16 @@ def behave_as_arrays(dims: dict[str, int]) -> None:
         np.asarray(rows)
     assert float(mesh.relayout(rows.sum(), Layout([], grid))) == 8128
     assert mesh.call_with_layout(torch.ones, rows.layout, 8, 16).gather().sum() == 128
+    images = mesh.copy_to_mesh(torch.ones(8, 4, 4, 4), Layout([axis, UNSHARDED, UNSHARDED, UNSHARDED], grid))
+    unfolded = functional.unfold(images, 2)  # type: ignore[arg-type]  # torch has no rule for it
+    assert unfolded.gather().tolist() == np.ones((8, 16, 9)).tolist()
+    variable = mesh.DVariable(images)
+    _, (slope,) = mesh.value_and_gradients(lambda: torch.sum(functional.unfold(variable, 2) ** 2), [variable])  # type: ignore[arg-type, operator]
+    assert slope.gather()[0, 0, 1].tolist() == [4.0, 8.0, 8.0, 4.0]
+    with pytest.raises(NotImplementedError, match=r"poisson\(\) draws random numbers, which would be others in each"):
+        torch.poisson(rows)  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError, match="renorm_"):
+        rows.renorm_(2, 0, 1.0)
     mesh.barrier(grid)
     turned = Layout([",".join(reversed(grid.dim_names)), UNSHARDED], grid)
     for call, error, match in [
