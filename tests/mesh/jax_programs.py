@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -92,7 +94,8 @@ def compare_operation(dims: dict[str, int], name: str, most: int) -> int:
     """Compute an operation and its gradients for so many choices of layouts."""
     from tests.mesh import jax_operations  # which imports JAX
 
-    return jax_operations.compare(make_mesh(*dims.items()), name, most)
+    count: int = jax_operations.compare(make_mesh(*dims.items()), name, most)
+    return count
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
@@ -116,9 +119,27 @@ def count_moved_bytes(stride: int) -> None:
         plan = plan_relayout(source, target, _SHAPE, 4)
         value = mesh.copy_to_mesh(np.zeros(_SHAPE, "float32"), source)
         text = compile_plan(source, target, _SHAPE, 4).lower(value.raw).compile().as_text()
-        found = sorted(re.findall(rf" ({'|'.join(_OPCODES.values())})(?:-start)?\(", text))
-        wanted = sorted(_OPCODES[step.kind] for step in plan.steps if step.kind in _OPCODES)
+        found = sorted(_list_moves(text))
+        wanted = sorted((_OPCODES[step.kind], step.num_bytes) for step in plan.steps if step.kind in _OPCODES)
         assert found == wanted, (source, target, plan.describe(), found)
+
+
+def _list_moves(text: str) -> Iterator[tuple[str, int]]:
+    """Give the collectives of a compiled program of float32, and how many bytes a device receives in each."""
+    pattern = rf"= (\S+|\([^)]*\)) ({'|'.join(_OPCODES.values())})(?:-start)?\(.*"
+    for line in re.finditer(pattern, text):
+        dims = re.findall(r"f32\[([\d,]*)\]", line[1])
+        result = 4 * sum(math.prod(map(int, filter(None, one.split(",")))) for one in dims)
+        groups = re.search(r"replica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\])", line[0])
+        size = 1 if groups is None else int(groups[2] or len(groups[1].split(",")))
+        received = {
+            "all-gather": result * (size - 1) // size,
+            "all-to-all": result * (size - 1) // size,
+            "all-reduce": 2 * (result * (size - 1) // size),
+            "reduce-scatter": result * (size - 1),
+            "collective-permute": result,
+        }
+        yield line[2], received[line[2]]
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

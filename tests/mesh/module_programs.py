@@ -97,17 +97,18 @@ def train_as_one_process(name: str) -> None:
     ]
     both = [(model, torch.optim.Adam(model.parameters(), 0.01)) for model in (plain, spread)]
     for batch in (cut, cut, (inputs, goals)):
-        losses = []
+        losses: list[Any] = []
         for (model, optimizer), (some, wanted) in zip(both, ((inputs, goals), batch), strict=True):
             optimizer.zero_grad()
-            loss = functional.cross_entropy(model(some), wanted)
+            target: Any = wanted
+            loss = functional.cross_entropy(model(some), target)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             losses.append(loss)
         for parameter in spread.parameters():
             assert isinstance(parameter, torch_tensor.DTensor)
-            assert parameter.grad is not None
+            assert isinstance(parameter.grad, torch_tensor.DTensor)
             assert parameter.grad.placements == parameter.placements
         assert losses[1].gather() == pytest.approx(losses[0].item(), rel=1e-5)
     for (key, one), other in zip(plain.state_dict().items(), spread.state_dict().values(), strict=True):
@@ -124,8 +125,9 @@ def distribute_in_place() -> None:
     assert spread.head.weight is spread.embed.weight
     assert isinstance(spread.embed.weight, nn.Parameter)
     for name, parameter in spread.named_parameters():
-        (local,) = {tuple(one.shape) for one in (parameter.to_local(),)}  # type: ignore[operator]
-        assert local == layout_map.find(name, parameter.shape).local_shape_from_global_shape(parameter.shape)
+        assert isinstance(parameter, torch_tensor.DTensor)
+        wanted = layout_map.find(name, parameter.shape).local_shape_from_global_shape(parameter.shape)
+        assert tuple(parameter.to_local().shape) == wanted
     for buffer in (spread.scale, spread.unsaved):
         assert isinstance(buffer, torch_tensor.DTensor)
         assert buffer.to_local().shape == buffer.shape

@@ -155,6 +155,17 @@ def behave_as_arrays(dims: dict[str, int]) -> None:
         np.asarray(rows)
     assert float(mesh.relayout(rows.sum(), Layout([], grid))) == 8128
     assert mesh.call_with_layout(torch.ones, rows.layout, 8, 16).gather().sum() == 128
+    images = mesh.copy_to_mesh(torch.ones(8, 4, 4, 4), Layout([axis, UNSHARDED, UNSHARDED, UNSHARDED], grid))
+    unfold: Any = functional.unfold  # torch has no rule for it
+    assert unfold(images, 2).gather().tolist() == np.ones((8, 16, 9)).tolist()
+    variable = mesh.DVariable(images)
+    _, (slope,) = mesh.value_and_gradients(lambda: torch.square(unfold(variable, 2)).sum() + 0, [variable])
+    assert slope.gather()[0, 0, 1].tolist() == [4.0, 8.0, 8.0, 4.0]
+    draw: Any = torch.poisson
+    with pytest.raises(NotImplementedError, match=r"poisson\(\) draws random numbers, which would be others in each"):
+        draw(rows)
+    with pytest.raises(NotImplementedError, match="renorm_"):
+        rows.renorm_(2, 0, 1.0)
     mesh.barrier(grid)
     turned = Layout([",".join(reversed(grid.dim_names)), UNSHARDED], grid)
     for call, error, match in [

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import tensor as torch_tensor
 
 from hocket.mesh import layouts, meshes, tensors
+from hocket.mesh import relayouts as algebra
 from hocket.mesh.backends import contract
 from hocket.mesh.backends.torch import functions, modules, relayouts, values
 
@@ -79,6 +80,7 @@ class TorchBackend(contract.Backend):
 
     def relayout(self, value: tensors.DTensor, layout: layouts.Layout) -> values.TorchTensor:
         assert isinstance(value, values.TorchTensor)
+        algebra.plan_relayout(value.layout, layout, value.shape, value.dtype.itemsize)  # it refuses another mesh
         relayouts.list_placements(layout)  # it refuses an order that torch does not know, before anything moves
         return self._from_local(relayouts.move(value.native, layout), layout)
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh
 from torch.distributed import tensor as torch_tensor
 
+from hocket.collective import errors
 from hocket.mesh import layouts, meshes, relayouts
 from hocket.mesh.relayouts import Kind
 
@@ -137,13 +138,29 @@ def get_number(mesh: meshes.Mesh) -> int:
 
 
 def run_plan(local: torch.Tensor, source: layouts.Layout, target: layouts.Layout) -> torch.Tensor:
-    """Return what this rank has of a value after a relayout, given what it has before."""
+    """Return what this rank has of a value after a relayout, given what it has before.
+
+    Raises:
+        RankDiedError: A rank that it needs has died, where the group's backend can tell.
+    """
     shape = source.global_shape_from_local_shape(local.shape)
     layout = source
     for step in relayouts.plan_relayout(source, target, shape, local.element_size()).steps:
-        local = _STEPS[step.kind](local, step, layout)
+        try:
+            local = _STEPS[step.kind](local, step, layout)
+        except errors.RankDiedError as error:
+            raise errors.RankDiedError(f"{error}{_describe_ranks(step, layout)}") from error
         layout = step.target
     return local
+
+
+def _describe_ranks(step: relayouts.Step, layout: layouts.Layout) -> str:
+    """Say which ranks these are: the group of an axis numbers its own."""
+    if step.kind is Kind.PERMUTE:
+        return ""
+    ranks = dist.get_process_group_ranks(_get_group(step, layout))
+    told = ", ".join(f"{number} is {rank}" for number, rank in enumerate(ranks))
+    return f" Ranks are numbered along the mesh axis {step.axis!r} here; of all ranks {told}."
 
 
 def _get_group(step: relayouts.Step, layout: layouts.Layout) -> Any:
