@@ -114,7 +114,7 @@ def count_moved_bytes(stride: int) -> None:
     from hocket.mesh.backends import jax as backend
 
     dims = {"x": 2, "y": 4}
-    compile_plan: Any = backend._compile_plan
+    compile_plan: Any = backend.compile_plan
     for source, target in list(itertools.product(_list_layouts(dims, 2, partial=True), repeat=2))[::stride]:
         plan = plan_relayout(source, target, _SHAPE, 4)
         value = mesh.copy_to_mesh(np.zeros(_SHAPE, "float32"), source)

@@ -7,6 +7,7 @@ looked at: what takes a parameter as the rank keeps it gets what layers compute 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
@@ -82,7 +83,9 @@ def _computes(function: Callable[..., Any]) -> bool:
 
 class _Depth(threading.local):
     count = 0
-    mode: Uses | None = None
+
+    def __init__(self) -> None:
+        self.entered = contextlib.ExitStack()
 
 
 def follow(model: nn.Module, use: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
@@ -92,14 +95,12 @@ def follow(model: nn.Module, use: Callable[[torch.Tensor], torch.Tensor | None])
     def begin(module: nn.Module, args: object) -> None:
         depth.count += 1
         if depth.count == 1:
-            depth.mode = Uses(use)
-            depth.mode.__enter__()
+            depth.entered.enter_context(Uses(use))
 
     def end(module: nn.Module, args: object, result: object) -> None:
         depth.count = max(depth.count - 1, 0)
-        if not depth.count and depth.mode is not None:
-            depth.mode.__exit__(None, None, None)
-            depth.mode = None
+        if not depth.count:
+            depth.entered.close()
 
     for module in model.modules():
         module.register_forward_pre_hook(begin, prepend=True)

@@ -1,4 +1,4 @@
-"""Several processes of JAX that compute as one: what `hocket.mesh.backends.jax` needs beside their devices.
+"""Several processes of JAX that compute as one: what meshes need beside their devices.
 
 Between processes XLA's collectives on CPUs are gloo's. It connects the processes of a group at the group's first
 collective, in 30 seconds at most, and prints a line about it on the standard output. So a mesh connects all groups

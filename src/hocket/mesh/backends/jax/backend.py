@@ -1,0 +1,188 @@
+"""What `hocket.mesh` asks of a framework, by JAX."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from hocket.mesh import layouts, meshes, tensors
+from hocket.mesh.backends import contract
+from hocket.mesh.backends.jax import devices, host_copies, processes, products, queues, relayouts, values
+
+
+@final
+class JaxBackend(contract.Backend):
+    """JAX."""
+
+    name = "jax"
+
+    def __init__(self) -> None:
+        self._variables: set[type[Any]] = set()
+
+    def list_devices(self, device_type: str, count: int | None) -> list[str]:
+        kind = device_type.lower()
+        if kind == "cpu" and count is not None:
+            devices.want_cpus(count)
+        try:
+            return [devices.name_device(device) for device in jax.local_devices(backend=kind)]
+        except RuntimeError as error:
+            raise ValueError(f"JAX has no devices of the type {device_type!r}: {error}") from error
+
+    def list_all_devices(self, device_type: str, count: int | None) -> list[str]:
+        size = processes.count()
+        each = None if count is None else count // size
+        if count is not None and count % size:
+            raise ValueError(
+                f"A mesh of {count} devices cannot be made of {size} processes, each with as many. Use a multiple of "
+                f"{size}."
+            )
+        self.list_devices(device_type, each)  # so that there are as many, if nothing has used JAX
+        by_process: dict[int, list[str]] = {}
+        for device in jax.devices(device_type.lower()):
+            by_process.setdefault(device.process_index, []).append(devices.name_device(device))
+        return [name for _, names in sorted(by_process.items()) for name in names[:each]]
+
+    def check_mesh(self, mesh: meshes.Mesh) -> None:
+        processes.connect(devices.get_mesh(mesh))
+
+    def list_local(self, mesh: meshes.Mesh) -> list[int]:
+        own = jax.process_index()
+        return [
+            number for number, device in enumerate(devices.get_mesh(mesh).devices.flat) if device.process_index == own
+        ]
+
+    def flatten(self, tree: Any) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], Any]]:
+        found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_dtensor)
+        named = [
+            (jax.tree_util.keystr(path, simple=True, separator="/"), values.adopt_global(leaf)) for path, leaf in found
+        ]
+        return named, functools.partial(jax.tree_util.tree_unflatten, structure)
+
+    def is_value(self, value: object) -> bool:
+        return isinstance(value, (values.JaxTensor, jax.Array))
+
+    def distribute(self, value: Any, layout: layouts.Layout) -> values.JaxTensor:
+        array = value.native if isinstance(value, values.JaxTensor) else value  # numpy's is cut before it is copied
+        if isinstance(array, jax.core.Tracer):
+            return self._constrain(array, layout)
+        layout.local_shape_from_global_shape(array.shape)
+        whole = layout.with_partial(())
+        owned = host_copies.copy_if_host(array)
+        placed = values.JaxTensor(values.place(owned, devices.find_sharding(whole)), layout.mesh, layout=whole)
+        return self.relayout(placed, layout) if layout.partial else placed
+
+    def pack(self, parts: Sequence[Any], layout: layouts.Layout) -> values.JaxTensor:
+        sharding = devices.find_sharding(layout)
+        own = [device for device in sharding.mesh.devices.flat if device.process_index == jax.process_index()]
+        ones = (1,) * len(layout.partial)
+        placed = [
+            jax.device_put(host_copies.copy_if_host(part), device).reshape((*ones, *np.shape(part)))
+            for part, device in zip(parts, own, strict=True)
+        ]
+        sizes = [layout.mesh.dim_size(name) for name in layout.partial]
+        shape = (*sizes, *layout.global_shape_from_local_shape(np.shape(parts[0])))
+        array = jax.make_array_from_single_device_arrays(shape, sharding, placed)
+        return values.JaxTensor(array, layout.mesh, layout.partial, layout)
+
+    def unpack(self, value: tensors.DTensor) -> list[Any]:
+        assert isinstance(value, values.JaxTensor)
+        by_device = {shard.device: shard.data for shard in value.raw.addressable_shards}
+        local = value.layout.local_shape_from_global_shape(value.shape)  # JAX does not cut what has no elements
+        ordered = devices.get_mesh(value.mesh).devices.flat
+        return [by_device[device].reshape(local) for device in ordered if device in by_device]
+
+    def relayout(self, value: tensors.DTensor, layout: layouts.Layout) -> values.JaxTensor:
+        assert isinstance(value, values.JaxTensor)
+        if isinstance(value.raw, jax.core.Tracer):
+            return self._constrain(value.native, layout)
+        if not value.size:  # XLA's collectives refuse it
+            empty = np.zeros(layout.local_shape_from_global_shape(value.shape), value.dtype)
+            return self.pack([empty] * len(self.list_local(layout.mesh)), layout)
+        run = relayouts.compile_plan(value.layout, layout, value.shape, value.dtype.itemsize)
+        moved = queues.finish(run(value.raw), layout.mesh)
+        return values.JaxTensor(moved, layout.mesh, layout.partial, layout)
+
+    def _constrain(self, array: Any, layout: layouts.Layout) -> values.JaxTensor:
+        if layout.partial:
+            raise ValueError(
+                "Inside of a function that JAX traces a value has no terms of a sum. Leave `partial` out of the "
+                "layout, or call relayout outside of the function."
+            )
+        layout.local_shape_from_global_shape(array.shape)
+        return values.JaxTensor(jax.lax.with_sharding_constraint(array, devices.find_sharding(layout)), layout.mesh)
+
+    def call(
+        self, function: Callable[..., Any], layout: layouts.Layout, args: Sequence[Any], kwargs: Any
+    ) -> values.JaxTensor:
+        made = jax.eval_shape(lambda: function(*args, **kwargs))
+        layout.local_shape_from_global_shape(made.shape)
+        whole = layout.with_partial(())
+        array = jax.jit(lambda: jnp.asarray(function(*args, **kwargs)), out_shardings=devices.find_sharding(whole))()
+        placed = values.JaxTensor(array, layout.mesh, layout=whole)
+        return self.relayout(placed, layout) if layout.partial else placed
+
+    def to_numpy(self, value: Any) -> npt.NDArray[Any]:
+        return np.asarray(value)
+
+    def gather_objects(self, value: object) -> list[Any]:
+        return processes.gather_objects(value)
+
+    def get_process(self) -> int:
+        return int(jax.process_index())
+
+    def is_traced(self, value: tensors.DTensor) -> bool:
+        return isinstance(value, values.JaxTensor) and isinstance(value.raw, jax.core.Tracer)
+
+    def differentiate(
+        self, function: Callable[[Sequence[tensors.DTensor]], Any], given: Sequence[tensors.DTensor]
+    ) -> tuple[Any, list[tensors.DTensor]]:
+        def compute(given: Sequence[tensors.DTensor]) -> tuple[Any, Any]:
+            found = function(given)
+            return values.open_value(found), found
+
+        (_, found), slopes = jax.value_and_grad(compute, has_aux=True)(list(given))
+        return found, list(slopes)
+
+    def compile(
+        self, function: contract.StepOfValues, outcome: Sequence[layouts.Layout], *, donate: bool
+    ) -> contract.StepOfValues:
+        def constrain(given: list[tensors.DTensor], args: Any, kwargs: Any) -> tuple[Any, list[tensors.DTensor]]:
+            result, made = function(given, args, kwargs)
+            return result, [
+                self._constrain(values.open_value(one), layout) for one, layout in zip(made, outcome, strict=True)
+            ]
+
+        compiled = jax.jit(products.exchange_sides(constrain), donate_argnums=(0,) if donate else ())
+
+        def run(given: list[tensors.DTensor], args: Any, kwargs: Any) -> tuple[Any, list[tensors.DTensor]]:
+            result, made = queues.finish(compiled(given, args, kwargs), outcome[0].mesh)
+            return result, [
+                values.JaxTensor(values.get_raw(one), layout.mesh, layout=layout)
+                for one, layout in zip(made, outcome, strict=True)
+            ]
+
+        return run
+
+    def register_variable(self, kind: type[Any]) -> None:
+        if kind not in self._variables:
+            self._variables.add(kind)
+            # Inside of a function that JAX transforms a variable is its value, which nothing can be assigned to.
+            jax.tree_util.register_pytree_node(kind, lambda one: ((one.value,), None), lambda _, values: values[0])
+
+    def wait_for_all(self, mesh: meshes.Mesh) -> None:
+        ones = self.call(jnp.ones, layouts.Layout([mesh.dim_names], mesh), [(mesh.size,)], {})
+        count = int(ones.sum().gather())
+        assert count == mesh.size
+
+
+def _is_dtensor(value: object) -> bool:
+    return isinstance(value, tensors.DTensor)
+
+
+BACKEND: Final = JaxBackend()

@@ -1,0 +1,173 @@
+"""Values on meshes of JAX: global arrays.
+
+Terms of a sum (`Layout.partial`) have no place in a global array whose axes XLA manages. So the array of such a value
+has a dim more for each of these axes, ahead of the others and cut by it: each device has its own term. Operations take
+the sum first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import NamedSharding, PartitionSpec
+
+from hocket.mesh import layouts, meshes, tensors
+from hocket.mesh.backends.jax import devices
+
+
+@final
+class JaxTensor(tensors.DTensor):
+    """A DTensor of JAX. A pytree with one leaf, so functions that JAX transforms take and return it.
+
+    Args:
+        array: The global array, with a dim more for each axis of `partial`.
+        mesh: The mesh; the array lies on its devices.
+        partial: The axes along which devices have terms of a sum.
+        layout: How it is spread, if that is known. Default: what XLA has chosen.
+    """
+
+    __slots__ = ("_array", "_layout", "_mesh", "_partial")
+
+    def __init__(
+        self, array: Any, mesh: meshes.Mesh, partial: tuple[str, ...] = (), layout: layouts.Layout | None = None
+    ) -> None:
+        self._array = array
+        self._mesh = mesh
+        self._partial = partial
+        self._layout = layout
+
+    @property
+    def layout(self) -> layouts.Layout:
+        """How it is spread.
+
+        Raises:
+            RuntimeError: It is being traced by ``jax.jit`` or ``jax.grad``: XLA decides there.
+        """
+        if self._layout is None:
+            self._layout = self._find_layout()
+        return self._layout
+
+    def _find_layout(self) -> layouts.Layout:
+        is_known = not isinstance(self._array, jax.core.Tracer)
+        if not is_known:
+            raise RuntimeError(
+                "The layout of a value is not known while JAX traces a function: XLA decides it. Ask outside of the "
+                "function, or say it with relayout(value, layout)."
+            )
+        spec = tuple(self._array.sharding.spec)
+        entries = [*spec, *[None] * (self._array.ndim - len(spec))][len(self._partial) :]
+        specs = [layouts.UNSHARDED if one is None else one for one in entries]
+        return layouts.Layout(specs, self._mesh, partial=self._partial)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._array.shape[len(self._partial) :])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        found: np.dtype[Any] = np.dtype(self._array.dtype)
+        return found
+
+    @property
+    def native(self) -> Any:
+        """The global array; of terms of a sum, their sum."""
+        return self._array.sum(tuple(range(len(self._partial)))) if self._partial else self._array
+
+    @property
+    def raw(self) -> Any:
+        """The array as it is, with the dims of `partial`."""
+        return self._array
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """The axes along which devices have terms of a sum."""
+        return self._partial
+
+    @property
+    def mesh(self) -> meshes.Mesh:
+        """The mesh."""
+        return self._mesh
+
+    def gather(self) -> npt.NDArray[Any]:
+        return gather(self.native)
+
+    # --- as an array --------------------------------------------------------------------------------------------------
+
+    def __jax_array__(self) -> Any:
+        return self.native
+
+    def _compute(self, function: Callable[..., Any], *args: Any) -> Any:
+        if any(isinstance(arg, (str, bytes, dict)) for arg in args):
+            return NotImplemented
+        return wrap(function(*map(open_value, args)), self._mesh)
+
+
+def gather(array: Any) -> npt.NDArray[Any]:
+    """Return a global array as numpy's; if it is spread over processes, all of them call it."""
+    if not array.is_fully_addressable:
+        if not array.is_fully_replicated:
+            array = jax.jit(_keep, out_shardings=NamedSharding(array.sharding.mesh, PartitionSpec()))(array)
+        array = array.addressable_data(0)
+    return np.asarray(array)
+
+
+def _keep(array: Any) -> Any:
+    return array
+
+
+def open_value(value: object) -> Any:
+    """Return what JAX computes with: of a value its array, of an index what is in it, and anything else as it is."""
+    if type(value) is tuple:  # an index
+        return tuple(map(open_value, value))
+    return value.native if isinstance(value, tensors.DTensor) else value
+
+
+def get_raw(value: tensors.DTensor) -> Any:
+    """Return a value's array as it is, with the dims of `partial`."""
+    assert isinstance(value, JaxTensor)
+    return value.raw
+
+
+def wrap(value: Any, mesh: meshes.Mesh) -> Any:
+    """Return an array on a mesh as a DTensor; what is none as it is."""
+    if not isinstance(value, jax.Array):
+        return value
+    if not isinstance(value, jax.core.Tracer) and not isinstance(value.sharding, NamedSharding):
+        value = place(value, NamedSharding(devices.get_mesh(mesh), PartitionSpec()))
+    return JaxTensor(value, mesh)
+
+
+def place(value: Any, sharding: NamedSharding) -> jax.Array:
+    """Return what every process has whole as a global array. In a process each device gets its part."""
+    is_whole = not isinstance(value, jax.Array) or value.is_fully_addressable
+    if sharding.is_fully_addressable or not is_whole:
+        return jax.device_put(value, sharding)
+    # JAX's own would have all processes compare what they have first, over the network.
+    array = np.asarray(value)
+    return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+
+
+def adopt(array: jax.Array) -> JaxTensor:
+    """Return a global array of JAX's, on whatever mesh, as a value."""
+    sharding = array.sharding
+    assert isinstance(sharding, NamedSharding)
+    names = [devices.name_device(device) for device in sharding.mesh.devices.flat]
+    mesh = meshes.Mesh(list(sharding.mesh.shape.items()), devices=names, framework="jax")
+    return JaxTensor(array, mesh)
+
+
+def adopt_global(value: Any) -> Any:
+    """Return a global array of JAX's as a value, and anything else as it is."""
+    is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    return adopt(value) if is_array and isinstance(value.sharding, NamedSharding) else value
+
+
+jax.tree_util.register_pytree_node(
+    JaxTensor,
+    lambda value: ((value.raw,), (value.mesh, value.partial)),
+    lambda kept, leaves: JaxTensor(leaves[0], *kept),
+)
