@@ -5,6 +5,8 @@ All of it runs in one worker, which nothing but these tests has used JAX in.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +30,18 @@ def run() -> Iterator[Callable[..., Any]]:
     with hocket.init(num_cpus=1):
         runner = hocket.remote(Runner).remote()
         yield lambda function, *args: hocket.get(runner.run.remote(function, *args), timeout=300)
+
+
+def test_the_first_mesh_of_a_program_may_name_its_devices() -> None:
+    program = """
+from hocket import mesh
+import jax
+
+grid = mesh.create_mesh([("x", 6)], devices=[f"CPU:{number}" for number in range(6)])
+print(grid.size, len(jax.devices()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["6", "6"]
 
 
 @pytest.mark.parametrize("dims", jax_programs.MESHES, ids=str)

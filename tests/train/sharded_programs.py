@@ -153,6 +153,45 @@ def train_borrower(config: dict[str, Any]) -> dict[str, Any]:
         return {**read_whole(model), "scores": model(words).numpy()}
 
 
+class Picture(nn.Module):
+    """Convolutions, and attention over their pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, WIDTH, 3, padding=1)
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.second(self.first(x).relu()).relu().flatten(2).transpose(1, 2)
+        q, k, v = (layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        found: torch.Tensor = self.o(mixed.transpose(1, 2).flatten(2)).mean(1)
+        return found
+
+
+PICTURE_LAYOUT: dict[str, list[str]] = {
+    "first.weight": ["model", *[mesh.UNSHARDED] * 3],
+    "first.bias": ["model"],
+    "second.weight": [mesh.UNSHARDED, "model", *[mesh.UNSHARDED] * 2],
+    "[qkv].weight": ["model", mesh.UNSHARDED],
+    "[qkv].bias": ["model"],
+    "o.weight": [mesh.UNSHARDED, "model"],
+}
+
+
+def train_picture(config: dict[str, Any]) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = prepare_model(Picture())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.linspace(-1, 1, 4 * 3 * 16).cos().reshape(4, 3, 4, 4)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(x) - 1).square().mean().backward()
+        optimizer.step()
+    return read_whole(model)
+
+
 def save_and_load(config: dict[str, Any]) -> float:
     """Save a spread model, change it, and load it again, in parts and whole; return the greatest difference."""
     torch.manual_seed(0)

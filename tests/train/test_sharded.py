@@ -102,6 +102,13 @@ def test_a_recurrent_layer_and_gradients_of_two_batches(tmp_path: Path) -> None:
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5, err_msg=name)
 
 
+def test_convolutions_and_torch_s_own_attention_compute_with_parts(tmp_path: Path) -> None:
+    expected = fit(programs.train_picture, tmp_path / "one", None, num_workers=1)
+    found = fit(programs.train_picture, tmp_path, Sharded(mesh={"model": 2}, layout=programs.PICTURE_LAYOUT))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5, err_msg=name)
+
+
 def test_layers_may_use_parameters_of_others(tmp_path: Path) -> None:
     expected = fit(programs.train_borrower, tmp_path / "one", None, num_workers=1, parts=[(0, 1)])
     strategy = Sharded(mesh={"data": 2}, shard_along="data")

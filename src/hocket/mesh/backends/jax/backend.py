@@ -49,6 +49,7 @@ class JaxBackend(contract.Backend):
         return [name for _, names in sorted(by_process.items()) for name in names[:each]]
 
     def check_mesh(self, mesh: meshes.Mesh) -> None:
+        devices.want_named(mesh.devices)
         processes.connect(devices.get_mesh(mesh))
 
     def list_local(self, mesh: meshes.Mesh) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hocket.mesh import layouts, meshes
+from hocket.mesh.backends.jax import processes
 
 
 @functools.lru_cache(maxsize=64)
@@ -58,3 +60,11 @@ def want_cpus(count: int) -> None:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:  # it is too late, and the mesh is checked against what there is
         return
+
+
+def want_named(names: Sequence[str]) -> None:
+    """Have the virtual devices of these names, if nothing has used JAX yet, in a process that is not joined to others:
+    numbers are across all processes there."""
+    numbers = [name.removeprefix("CPU:") for name in names if name.startswith("CPU:")]
+    if numbers and all(number.isdigit() for number in numbers) and not processes.is_joined():
+        want_cpus(max(map(int, numbers)) + 1)

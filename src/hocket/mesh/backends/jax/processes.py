@@ -36,13 +36,18 @@ def _get_state() -> Any:
     return importlib.import_module("jax._src.distributed").global_state  # before JAX has a backend none else knows
 
 
+def is_joined() -> bool:
+    """Tell whether this process is joined to others, without making JAX's backend."""
+    return _get_state().client is not None
+
+
 def count() -> int:
     """Return how many processes are joined, without making JAX's backend.
 
     Raises:
         RuntimeError: There are several, and they are not.
     """
-    joined = int(_get_state().num_processes) if _get_state().client is not None else 1
+    joined = int(_get_state().num_processes) if is_joined() else 1
     there = int(os.environ.get(_PROCESSES, "1"))
     if joined < there:
         raise RuntimeError(

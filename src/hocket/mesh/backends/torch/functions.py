@@ -6,6 +6,7 @@ dim that is cut), the operation computes here on what each rank has, after relay
 - A convolution keeps what can stay cut: the rows of the batch, and the kernel's output channels.
 - An embedding keeps its table as it is cut. Along axes that cut its rows each rank has the rows that it knows, and
   zeros, as terms of a sum.
+- Attention keeps heads and rows cut.
 - Another function that torch has no rule for gets each value whole.
 
 Its gradient goes the same way back, as ranks' terms of a sum where they have seen different rows.
@@ -26,7 +27,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from hocket.mesh import layouts, meshes
-from hocket.mesh.backends.torch import relayouts
+from hocket.mesh.backends.torch import attention, relayouts
 
 _NO_RULE: Final = "Sharding propagation failed"
 """What torch says if an operation has no rule for how its inputs are spread, beside NotImplementedError."""
@@ -195,6 +196,11 @@ def _normalize_batch(
         return NotImplemented
     args = (images, running_mean, running_var, weight, bias, training, *rest)
     return _compute_whole(function, mesh, args, more, None)
+
+
+def _attend(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
+    """Attention on the heads and rows that a rank has."""
+    return attention.attend(function, *args, **kwargs)
 
 
 def read_layout(value: torch_tensor.DTensor, mesh: meshes.Mesh) -> layouts.Layout:

@@ -135,7 +135,11 @@ class Exchange(strategy.Exchange):
         meter.predict(list(spread.values()), plans)
         self._closing.enter_context(meter.follow_steps())
         use_of = {id(spread[parameter]): part for parameter, part in parts.items()}
-        sharded_uses.follow(model, lambda one: _use_elsewhere(one, use_of.get(id(one)), inner_mesh))
+        sharded_uses.follow(
+            model,
+            lambda one: _use_elsewhere(one, use_of.get(id(one)), inner_mesh),
+            computes_with_parts=inner_mesh is not None,
+        )
         for parameter in parts:
             parameter.data = parameter.new_empty(0)  # what still refers to it keeps no memory
         self._refuse_steps_of(set(parts))

@@ -15,6 +15,8 @@ from typing import Any, Final, final
 import torch
 from torch import nn, overrides
 
+from hocket.mesh.backends import torch as backend
+
 _GETTERS: Final = frozenset(["T", "mT", "H", "mH", "real", "imag"])
 """The properties of a tensor that compute; the others tell of it."""
 
@@ -88,13 +90,23 @@ class _Depth(threading.local):
         self.entered = contextlib.ExitStack()
 
 
-def follow(model: nn.Module, use: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
-    """Look at the functions that a model's modules call while they compute. `use` is as of `Uses`."""
+def follow(
+    model: nn.Module, use: Callable[[torch.Tensor], torch.Tensor | None], *, computes_with_parts: bool = False
+) -> None:
+    """Look at the functions that a model's modules call while they compute.
+
+    Args:
+        model: The model.
+        use: As of `Uses`.
+        computes_with_parts: Whether layers compute with DTensors, for which `hocket.mesh` has torch's functions right.
+    """
     depth = _Depth()
 
     def begin(module: nn.Module, args: object) -> None:
         depth.count += 1
         if depth.count == 1:
+            if computes_with_parts:
+                depth.entered.enter_context(backend.Functions())
             depth.entered.enter_context(Uses(use))
 
     def end(module: nn.Module, args: object, result: object) -> None:
