@@ -210,6 +210,8 @@ def use_as_arrays() -> None:
 def refuse_bad_input() -> None:
     small = make_mesh(("x", 2), ("y", 2))
     value = mesh.copy_to_mesh(np.ones((4, 4)), Layout(["x", UNSHARDED], small))
+    assert mesh.local_device_ids(small) == [0, 1, 2, 3]
+    assert mesh.local_device_locations(small)[2] == {"x": 1, "y": 0}
     wrong: Any = "x"
     described = Layout(["x"], mesh.Mesh({"x": 2}))
     for call, error, match in [
@@ -217,6 +219,7 @@ def refuse_bad_input() -> None:
         (lambda: mesh.create_mesh({"x": 2}, device_type="GPU"), ValueError, "no devices of the type 'GPU'"),
         (lambda: mesh.create_mesh({"x": 1}, devices=["CPU:99"]), ValueError, "has the device 'CPU:99', but JAX has"),
         (lambda: mesh.create_mesh({"x": 2}, framework="mxnet"), ValueError, "framework must be one of"),
+        (lambda: mesh.local_device_ids(wrong), TypeError, "mesh must be a Mesh"),
         (lambda: mesh.copy_to_mesh(np.ones(2), described), ValueError, "only describes: .* create_mesh"),
         (lambda: mesh.copy_to_mesh(np.ones(3), Layout(["x"], small)), ValueError, "is 3 long, and the mesh axis"),
         (lambda: mesh.copy_to_mesh("text", Layout(["x"], small)), TypeError, "takes an array of numbers"),

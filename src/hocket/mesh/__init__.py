@@ -30,6 +30,8 @@ from hocket.mesh.operations import default_mesh as default_mesh
 from hocket.mesh.operations import fetch_layout as fetch_layout
 from hocket.mesh.operations import get_default_mesh as get_default_mesh
 from hocket.mesh.operations import is_dtensor as is_dtensor
+from hocket.mesh.operations import local_device_ids as local_device_ids
+from hocket.mesh.operations import local_device_locations as local_device_locations
 from hocket.mesh.operations import pack as pack
 from hocket.mesh.operations import relayout as relayout
 from hocket.mesh.operations import relayout_like as relayout_like

@@ -136,6 +136,29 @@ def barrier(mesh: meshes.Mesh) -> None:
     find_backend(mesh).wait_for_all(mesh)
 
 
+def local_device_ids(mesh: meshes.Mesh) -> list[int]:
+    """Return the numbers of the mesh's devices that are this process's, in order: what `pack` takes parts for.
+
+    Example:
+        >>> from hocket import mesh
+        >>> mesh.local_device_ids(mesh.create_mesh({"data": 1}))
+        [0]
+    """
+    _check_mesh(mesh)
+    return find_backend(mesh).list_local(mesh)
+
+
+def local_device_locations(mesh: meshes.Mesh) -> list[dict[str, int]]:
+    """Return where on the mesh this process's devices are, in the order of their numbers.
+
+    Example:
+        >>> from hocket import mesh
+        >>> mesh.local_device_locations(mesh.create_mesh({"data": 1}))
+        [{'data': 0}]
+    """
+    return [mesh.locate(number) for number in local_device_ids(mesh)]
+
+
 # --- values -----------------------------------------------------------------------------------------------------------
 
 

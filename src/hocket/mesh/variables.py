@@ -131,9 +131,10 @@ class DVariable(tensors.DTensor):
         if contract.get_backend(self.layout.mesh.framework).is_traced(new):
             new = operations.relayout(new, self.layout)
         elif new.layout != self.layout:
+            remedy = "relayout" if new.layout.mesh == self.layout.mesh else "copy_to_mesh"
             raise ValueError(
                 f"The variable{self._describe()} has the layout {self.layout!r} for good, and the value has "
-                f"{new.layout!r}. Assign relayout(value, variable.layout)."
+                f"{new.layout!r}. Assign {remedy}(value, variable.layout)."
             )
         self._value = new
         return self
