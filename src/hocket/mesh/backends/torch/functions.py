@@ -198,6 +198,44 @@ def _normalize_batch(
     return _compute_whole(function, mesh, args, more, None)
 
 
+def _normalize_groups(
+    function: Callable[..., Any],
+    mesh: meshes.Mesh,
+    images: Any,
+    num_groups: int,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Any:
+    """Normalize groups of channels, of the batch's rows that a rank has."""
+    rows = read_layout(images, mesh).axes[0]
+    layout = layouts.Layout([rows, *[()] * (images.ndim - 1)], mesh)
+    scales = [None if one is None else relayouts.move(one, layouts.Layout([()], mesh), rows) for one in (weight, bias)]
+    return relayouts.build_dtensor(function(relayouts.move(images, layout), num_groups, *scales, eps), layout)
+
+
+def _normalize(
+    function: Callable[..., Any],
+    mesh: meshes.Mesh,
+    value: Any,
+    p: float = 2.0,
+    dim: int = 1,
+    eps: float = 1e-12,
+    out: Any = None,
+) -> Any:
+    """Normalize into a tensor that all ranks have, as spectral norms do."""
+    if out is None or not isinstance(out, torch_tensor.DTensor) or not read_layout(out, mesh).is_fully_replicated:
+        return NotImplemented
+    whole = relayouts.move(value, layouts.Layout.replicated(mesh, value.ndim))
+    out.to_local().copy_(function(whole, p, dim, eps))
+    return out
+
+
+def _norm_weights(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
+    """Scale weights by their norm."""
+    return _compute_whole(function, mesh, args, kwargs, None)
+
+
 def _attend(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
     """Attention on the heads and rows that a rank has."""
     return attention.attend(function, *args, **kwargs)
@@ -216,9 +254,14 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     ),
     functional.embedding: _embed,
     functional.batch_norm: _normalize_batch,
+    functional.group_norm: _normalize_groups,
+    functional.normalize: _normalize,
+    functional.scaled_dot_product_attention: _attend,
+    torch._weight_norm: _norm_weights,
 }
-"""What computes the functions that torch 2.13 has wrong rules for: a convolution's outcome is cut as the images are,
-without the pixels beside a cut; a table whose rows two axes cut is refused, or its gradient; running means are lost."""
+"""What computes the functions that torch 2.13 has wrong rules for, or none: a convolution's outcome is cut as the
+images are, without the pixels beside a cut; a table whose rows two axes cut is refused, or its gradient; running means
+are lost; the gradients of norms of groups and of weights are refused, and norms into a tensor; attention: see there."""
 
 
 # --- whole ------------------------------------------------------------------------------------------------------------
