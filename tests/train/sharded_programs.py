@@ -192,6 +192,52 @@ def train_picture(config: dict[str, Any]) -> dict[str, Any]:
     return read_whole(model)
 
 
+def list_layers() -> dict[str, tuple[nn.Module, Any]]:
+    """Modules, and what comes of them from 4 rows of 8 numbers."""
+    return {
+        "cumsum": (nn.Linear(8, 4), lambda x: x.cumsum(1)),
+        "cummax": (nn.Linear(8, 4), lambda x: torch.cummax(x, dim=1)[0]),
+        "std": (nn.Linear(8, 4), lambda x: x.std(1)),
+        "group norm": (nn.Sequential(nn.Linear(8, 8), nn.GroupNorm(2, 8)), lambda x: x),
+        "batch norm": (nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), lambda x: x),
+        "RMS norm": (nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8)), lambda x: x),
+        "weight norm": (nn.utils.parametrizations.weight_norm(nn.Linear(8, 4)), lambda x: x),
+        "spectral norm": (nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4)), lambda x: x),
+        "PReLU": (nn.Sequential(nn.Linear(8, 4), nn.PReLU(4)), lambda x: x),
+        "pool": (nn.Linear(8, 8), lambda x: functional.avg_pool2d(x.reshape(4, 2, 2, 2), 2)),
+        "convolution": (nn.Sequential(nn.Unflatten(1, (2, 4)), nn.Conv1d(2, 4, 3, padding=1)), lambda x: x),
+        "embedding": (nn.Embedding(8, 4, padding_idx=0), lambda x: x.sum(1)),
+        "softmax": (nn.Linear(8, 4), lambda x: x.softmax(1)),
+        "sort": (nn.Linear(8, 4), lambda x: x.sort(1)[0]),
+    }
+
+
+def compare_layers(config: dict[str, Any]) -> list[str]:
+    """Train each layer, whose parameters are cut along their first dims, and a copy of it in this rank alone."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        for name in list_layers():
+            states = []
+            for prepare in (prepare_model, lambda model: model):
+                torch.manual_seed(0)
+                module, finish = list_layers()[name]
+                rows = torch.arange(32).reshape(4, 8) % 7 if name == "embedding" else torch.randn(4, 8)
+                module = prepare(module)
+                optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+                for _ in range(2):
+                    optimizer.zero_grad()
+                    loss = (finish(module(rows)) ** 3).sum()
+                    loss.backward()
+                    optimizer.step()
+                states.append({**read_whole(module), "loss": np.array(loss.detach())})
+            for key, value in states[1].items():
+                np.testing.assert_allclose(states[0][key], value, rtol=1e-9, atol=1e-12, err_msg=f"{name}: {key}")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return list(list_layers())
+
+
 def save_and_load(config: dict[str, Any]) -> float:
     """Save a spread model, change it, and load it again, in parts and whole; return the greatest difference."""
     torch.manual_seed(0)

@@ -109,6 +109,10 @@ def test_convolutions_and_torch_s_own_attention_compute_with_parts(tmp_path: Pat
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5, err_msg=name)
 
 
+def test_layers_that_compute_with_parts_compute_right(tmp_path: Path) -> None:
+    assert len(fit(programs.compare_layers, tmp_path, Sharded(mesh={"model": 2}, shard_along="model"))) == 14
+
+
 def test_layers_may_use_parameters_of_others(tmp_path: Path) -> None:
     expected = fit(programs.train_borrower, tmp_path / "one", None, num_workers=1, parts=[(0, 1)])
     strategy = Sharded(mesh={"data": 2}, shard_along="data")

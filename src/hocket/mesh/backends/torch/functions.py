@@ -198,20 +198,27 @@ def _normalize_batch(
     return _compute_whole(function, mesh, args, more, None)
 
 
-def _normalize_groups(
-    function: Callable[..., Any],
-    mesh: meshes.Mesh,
-    images: Any,
-    num_groups: int,
-    weight: Any = None,
-    bias: Any = None,
-    eps: float = 1e-5,
-) -> Any:
-    """Normalize groups of channels, of the batch's rows that a rank has."""
-    rows = read_layout(images, mesh).axes[0]
-    layout = layouts.Layout([rows, *[()] * (images.ndim - 1)], mesh)
-    scales = [None if one is None else relayouts.move(one, layouts.Layout([()], mesh), rows) for one in (weight, bias)]
-    return relayouts.build_dtensor(function(relayouts.move(images, layout), num_groups, *scales, eps), layout)
+def _compute_by_rows(function: Callable[..., Any], mesh: meshes.Mesh, images: Any, *args: Any, **kwargs: Any) -> Any:
+    """What treats each row of the batch by itself, on the rows that a rank has; weights are whole."""
+    rows = read_layout(images, mesh).axes[0] if images.ndim > 1 else ()
+
+    def take(one: Any) -> Any:
+        if not isinstance(one, torch_tensor.DTensor):
+            return one
+        return relayouts.move(one, layouts.Layout.replicated(mesh, one.ndim), rows)
+
+    given = relayouts.move(images, layouts.Layout([rows, *[()] * (images.ndim - 1)], mesh))
+    found = function(given, *map(take, args), **{name: take(one) for name, one in kwargs.items()})
+    return relayouts.build_dtensor(found, layouts.Layout([rows, *[()] * (found.ndim - 1)], mesh))
+
+
+def _cumulate(function: Callable[..., Any], mesh: meshes.Mesh, value: Any, dim: int, **more: Any) -> Any:
+    """What goes along a dim, which is put together; the others stay cut."""
+    axes = list(read_layout(value, mesh).axes)
+    axes[dim] = ()
+    layout = layouts.Layout(axes, mesh)
+    found = function(relayouts.move(value, layout), dim, **more)
+    return map_leaves(found, lambda one: relayouts.build_dtensor(one, layout))
 
 
 def _normalize(
@@ -231,8 +238,8 @@ def _normalize(
     return out
 
 
-def _norm_weights(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
-    """Scale weights by their norm."""
+def _compute_together(function: Callable[..., Any], mesh: meshes.Mesh, *args: Any, **kwargs: Any) -> Any:
+    """What needs whole values."""
     return _compute_whole(function, mesh, args, kwargs, None)
 
 
@@ -254,14 +261,23 @@ _OURS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     ),
     functional.embedding: _embed,
     functional.batch_norm: _normalize_batch,
-    functional.group_norm: _normalize_groups,
     functional.normalize: _normalize,
     functional.scaled_dot_product_attention: _attend,
-    torch._weight_norm: _norm_weights,
+    **dict.fromkeys(
+        (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d, functional.group_norm, functional.prelu),
+        _compute_by_rows,
+    ),
+    **{
+        getattr(kind, name): _cumulate
+        for kind in (torch, torch.Tensor)
+        for name in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+    },
+    **{getattr(kind, name): _compute_together for kind in (torch, torch.Tensor) for name in ("std", "var")},
+    **dict.fromkeys((torch.std_mean, torch.var_mean, torch._weight_norm), _compute_together),
 }
-"""What computes the functions that torch 2.13 has wrong rules for, or none: a convolution's outcome is cut as the
-images are, without the pixels beside a cut; a table whose rows two axes cut is refused, or its gradient; running means
-are lost; the gradients of norms of groups and of weights are refused, and norms into a tensor; attention: see there."""
+"""What computes the functions that torch 2.13 has wrong rules for, or none for their gradients: a convolution's outcome
+is cut as the images are, without the pixels beside a cut; sums along a cut dim begin anew in each part; a table whose
+rows two axes cut is refused, or its gradient; running means are lost; attention: see there."""
 
 
 # --- whole ------------------------------------------------------------------------------------------------------------
