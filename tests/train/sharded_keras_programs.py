@@ -32,7 +32,7 @@ def make_rows() -> tuple[Any, Any]:
     return x, (x @ generator.normal(size=(WIDTH, CLASSES))).argmax(1)
 
 
-def make_model(seed: int) -> Any:
+def make_model(seed: int, dropout: float = 0.0) -> Any:
     import keras
 
     layers, generator = keras.layers, np.random.default_rng(seed)
@@ -41,7 +41,7 @@ def make_model(seed: int) -> Any:
             keras.Input((WIDTH,)),
             layers.Dense(HIDDEN, activation="tanh", name="up"),
             layers.BatchNormalization(name="norm", momentum=0.9),
-            layers.Dropout(0.1, seed=1),
+            layers.Dropout(dropout, seed=1),
             layers.Dense(CLASSES, name="down"),
         ],
         name="net",
@@ -67,7 +67,7 @@ def train_network(config: dict[str, Any]) -> dict[str, Any]:
 
     rank, parts = train.get_context().get_world_rank(), config["parts"]
     x, y = make_rows()
-    model = adapter.prepare_model(make_model(rank))  # all begin with rank 0's
+    model = adapter.prepare_model(make_model(rank, config.get("dropout", 0.0)))  # all begin with rank 0's
     data = adapter.prepare_arrays(x, y, batch_size=BATCH // parts, shuffle=True)
     held = adapter.prepare_arrays(x[:21], y[:21], batch_size=BATCH // parts, resume=False)
     checkpoint = train.get_checkpoint()

@@ -15,8 +15,8 @@ pytest.importorskip("jax", reason="needs JAX: pip install 'hocket[jax]'")
 pytest.importorskip("keras", reason="needs Keras: pip install 'hocket[keras]'")
 pytest.importorskip("safetensors", reason="needs safetensors: pip install safetensors")
 
-from hocket.train.keras import KerasConfig, KerasTrainer, Sharded  # noqa: E402 (Keras may be missing)
-from tests.train import sharded_keras_programs as programs  # noqa: E402
+from hocket.train.keras import KerasConfig, KerasTrainer, Sharded
+from tests.train import sharded_keras_programs as programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_session"), pytest.mark.timeout(180)]
 
@@ -130,6 +130,12 @@ def test_other_meshes_train_as_one_process(strategy: Sharded, kept: float, alone
     assert found["kept"] == (pytest.approx(kept, abs=0.04), pytest.approx(kept, abs=0.04))
 
 
+@pytest.mark.long
+def test_dropout_is_that_of_one_process(tmp_path: Path) -> None:
+    expected = fit(programs.train_network, tmp_path, None, parts=1, dropout=0.2).return_value
+    check_same(train_in_parts(FULLY, tmp_path, dropout=0.2), expected)
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +146,9 @@ def test_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_other_backends_are_refused_at_once(backend: str) -> None:
-    with pytest.raises(ValueError, match=rf"on JAX only, but Keras computes with '{backend}' here. Write keras_config="):
+    with pytest.raises(
+        ValueError, match=rf"on JAX only, but Keras computes with '{backend}' here. Write keras_config="
+    ):
         KerasTrainer(print, strategy=FULLY, keras_config=KerasConfig(backend=backend))
 
 

@@ -201,9 +201,7 @@ class PreparedArrays(loader_module.Positioned, keras.utils.PyDataset):  # type: 
 
     def _read(self, rows: ledger.Ledger, *, trains: bool) -> None:
         with self._lock:
-            self._pass = _Pass(
-                rows, self._cursor.rank, self._cursor.world_size, trains=trains, is_joint=self._is_joint
-            )
+            self._pass = _Pass(rows, self._cursor.rank, self._cursor.world_size, trains=trains, is_joint=self._is_joint)
 
     def begin_epoch(self) -> int | None:
         """Note that an epoch begins; return the step whose row is a filler, None if there is no such step."""
