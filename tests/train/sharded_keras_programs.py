@@ -1,5 +1,7 @@
-"""Training functions in Keras whose models are spread over a mesh of the ranks. Keras is imported in the ranks, with the
-backend that they have."""
+"""Training functions in Keras whose models are spread over a mesh of the ranks.
+
+Keras is imported in the ranks, with the backend that they have.
+"""
 
 from __future__ import annotations
 
