@@ -46,8 +46,8 @@ class Sharded(strategy.Strategy):
     last."""
     layout: Mapping[str, Sequence[str | Sequence[str]]] = field(default_factory=dict)
     """By regular expressions that match whole names of parameters (``"0.weight"``; in JAX their paths,
-    ``"dense/kernel"``; in Keras too, ``"sequential/dense/kernel"``): for each dim the axis that cuts it, several axes, or ``"unsharded"``. As in
-    `hocket.mesh.LayoutMap`; what matches none is replicated."""
+    ``"dense/kernel"``; in Keras too, ``"sequential/dense/kernel"``): for each dim the axis that cuts it, several axes,
+    or ``"unsharded"``. As in `hocket.mesh.LayoutMap`; what matches none is replicated."""
     batch_dims: Sequence[str] = ("data",)
     """The axes that cut the batch: ranks along them have other rows. Of these the mesh may lack some. Ranks along the
     other axes get the same rows from `prepare_data_loader`, `prepare_arrays` and `get_dataset_shard`."""

@@ -103,7 +103,8 @@ def prepare_arrays(
     if resume:
         session.follow(cursor, name, "prepare_arrays")
     whole = ledger.Ledger(num_rows, cursor.ledger.batch_size, shuffle=False)
-    is_joint = isinstance(framework.FRAMEWORK.get_state("prepare_arrays").runtime, sharding.Runtime)
+    state = framework.FRAMEWORK.get_optional_state()
+    is_joint = state is not None and isinstance(state.runtime, sharding.Runtime)
     return PreparedArrays(arrays, cursor, whole, is_joint=is_joint)
 
 
